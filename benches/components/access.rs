@@ -1,9 +1,9 @@
-//! `sealwire-access`: an authorization decision from the cache, compared with a decision that queries PostgreSQL each
-//! time.
+//! `sealwire-access`: an authorization decision from the cache, compared with a decision that
+//! queries PostgreSQL each time.
 //!
-//! `hit` is a look at the cache and the clock; `decide` is that and the decision; `without` reads the principal's
-//! record from a throw-away server over its socket, one call at a time, and decides. The ratio is printed at the end:
-//! how many hits there are in one round trip.
+//! `hit` is a look at the cache and the clock; `decide` is that and the decision; `without` reads
+//! the principal's record from a throw-away server over its socket, one call at a time, and
+//! decides. The ratio is printed at the end: how many hits there are in one round trip.
 
 #![allow(clippy::print_stdout, reason = "it prints a ratio")]
 
@@ -63,7 +63,8 @@ fn name(number: usize) -> Principal {
     .expect("a SPIFFE ID")
 }
 
-/// A store with a record of each principal, a cache that holds one of them, and a cache that holds all.
+/// A store with a record of each principal, a cache that holds one of them, and a cache that holds
+/// all.
 struct Setting {
     one: Arc<Cache<Principal, Grants, Records>>,
     all: Arc<Cache<Principal, Grants, Records>>,
@@ -213,7 +214,8 @@ pub(crate) fn benches(criterion: &mut Criterion) {
     }
 }
 
-/// Alternates decisions with and without the cache, and prints the ratio. A smoke run prints nothing.
+/// Alternates decisions with and without the cache, and prints the ratio. A smoke run prints
+/// nothing.
 fn ratio(principals: usize, setting: &Setting) {
     let rounds = if is_smoke_run() { 10 } else { 2_000 };
     let (mut with, mut without) = (Duration::ZERO, Duration::ZERO);

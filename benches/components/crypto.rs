@@ -1,7 +1,8 @@
-//! `sealwire-crypto`: keys, and sealing and opening of single fields, compared with the bare primitives.
+//! `sealwire-crypto`: keys, and sealing and opening of single fields, compared with the bare
+//! primitives.
 //!
-//! `seal` and `open` in request scope show the cost of every field after a request's first. `first_field` and field
-//! scope include a key generation (sealing) or a Diffie-Hellman (opening).
+//! `seal` and `open` in request scope show the cost of every field after a request's first.
+//! `first_field` and field scope include a key generation (sealing) or a Diffie-Hellman (opening).
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -82,8 +83,8 @@ fn sharing(keys: &AppKeys, suite: Suite) -> Sealer {
     .expect("makes a sealer")
 }
 
-/// Measures a request of one field: key generation, Diffie-Hellman, key schedule, and the field. In an epoch, only the
-/// field.
+/// Measures a request of one field: key generation, Diffie-Hellman, key schedule, and the field. In
+/// an epoch, only the field.
 fn first_field(criterion: &mut Criterion, keys: &AppKeys) {
     let mut group = criterion.benchmark_group("crypto/first_field");
     for suite in Suite::ALL {
@@ -130,7 +131,8 @@ fn seal(criterion: &mut Criterion, keys: &AppKeys) {
     }
 }
 
-/// Measures sealing under a shared key. Reading the clock and an atomic addition come on top of request scope.
+/// Measures sealing under a shared key. Reading the clock and an atomic addition come on top of
+/// request scope.
 fn seal_in_epoch(criterion: &mut Criterion, keys: &AppKeys) {
     let mut group = criterion.benchmark_group("crypto/seal");
     group.throughput(Throughput::Bytes(16));
@@ -145,7 +147,8 @@ fn seal_in_epoch(criterion: &mut Criterion, keys: &AppKeys) {
     });
 }
 
-/// Measures opening. In request scope, the key is already cached; in field scope, every field brings a new key.
+/// Measures opening. In request scope, the key is already cached; in field scope, every field
+/// brings a new key.
 fn open(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
     let mut group = criterion.benchmark_group("crypto/open");
     for (suite, (scope, scope_name), (encoding, encoding_name), (bytes, size)) in variants() {
@@ -186,7 +189,8 @@ fn token_keys() -> TokenKeys {
     .expect("version 1")
 }
 
-/// Cost of a token of 16 bytes without the store: a name, a fingerprint, and its row sealed or opened.
+/// Cost of a token of 16 bytes without the store: a name, a fingerprint, and its row sealed or
+/// opened.
 fn token(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("crypto/token");
     let keys = token_keys();

@@ -1,7 +1,8 @@
 //! Criterion benches of each crate, and of the engine end to end.
 //!
-//! `cargo bench -p sealwire-benches --bench components -- FILTER` runs the benches whose name matches; `cargo test`
-//! runs each once. A server, a database or an engine is started only by a bench that passes the filter.
+//! `cargo bench -p sealwire-benches --bench components -- FILTER` runs the benches whose name
+//! matches; `cargo test` runs each once. A server, a database or an engine is started only by a
+//! bench that passes the filter.
 
 mod access;
 mod crypto;

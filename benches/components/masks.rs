@@ -1,5 +1,5 @@
-//! `sealwire-mask`: each function on one value, and rules applied to a document. Masking is compared with only
-//! reporting which values would be masked, as a job does.
+//! `sealwire-mask`: each function on one value, and rules applied to a document. Masking is
+//! compared with only reporting which values would be masked, as a job does.
 
 use std::convert::Infallible;
 use std::hint::black_box;

@@ -1,5 +1,6 @@
-//! `sealwire-objects`: records sealed and opened in the present format, beside records of the formats that older engines wrote
-//! under each suite. An object has four values of 64 bytes, as in the bench of the engine.
+//! `sealwire-objects`: records sealed and opened in the present format, beside records of the
+//! formats that older engines wrote under each suite. An object has four values of 64 bytes, as in
+//! the bench of the engine.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! `sealwire-payload`: the walk alone, and the walk with the engine's own transforms around the crypto: all that a
-//! crypto thread does for a call.
+//! `sealwire-payload`: the walk alone, and the walk with the engine's own transforms around the
+//! crypto: all that a crypto thread does for a call.
 
 use std::cell::LazyCell;
 use std::convert::Infallible;
@@ -192,8 +192,8 @@ fn sealing(keys: &AppKeys, form: EnvelopeForm) -> SealFields {
     }
 }
 
-/// Measures encryption. The rows of [`FORMS`] include making the request's key. `warm` has the key already, so it shows
-/// the cost of the fields alone.
+/// Measures encryption. The rows of [`FORMS`] include making the request's key. `warm` has the key
+/// already, so it shows the cost of the fields alone.
 fn encrypt(criterion: &mut Criterion, keys: &AppKeys) {
     let everything = Arc::new(Selection::everything());
     let mut group = criterion.benchmark_group("payload/encrypt");

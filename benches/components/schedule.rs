@@ -85,7 +85,8 @@ fn calls(criterion: &mut Criterion) {
                 let mut turns = (0..tenants).cycle();
                 b.iter(|| {
                     begin(&mut core, now, turns.next().expect("without end"), SLICE);
-                    // Repeats until the small request was picked. Now and then the guard picks another one.
+                    // Repeats until the small request was picked. Now and then the guard picks
+                    // another one.
                     loop {
                         let Slice { id, work, budget } = core.pick(now).expect("it is ready");
                         now = now + Duration::from_micros(51);

@@ -1,5 +1,5 @@
-//! End to end: a whole engine on loopback over mutual TLS, with `sealwire-client`. Measures wall time, with both ends
-//! on one set of cores. `engine -- cpu` measures the server's CPU time alone.
+//! End to end: a whole engine on loopback over mutual TLS, with `sealwire-client`. Measures wall
+//! time, with both ends on one set of cores. `engine -- cpu` measures the server's CPU time alone.
 
 use std::cell::{LazyCell, OnceCell};
 
@@ -11,7 +11,8 @@ use sealwire_client::{Client, Decrypt, Encrypt};
 /// Clients that share connections without waiting for each other.
 const PIPELINED: usize = 64;
 
-/// The engine and one client with two connections. They live from the first bench that needs them to the last.
+/// The engine and one client with two connections. They live from the first bench that needs them
+/// to the last.
 #[derive(Default)]
 struct Running(OnceCell<(World, Client)>);
 

@@ -1,9 +1,11 @@
-//! `sealwire-store`: writes and reads of token maps per store, compared with the underlying database alone.
+//! `sealwire-store`: writes and reads of token maps per store, compared with the underlying
+//! database alone.
 //!
-//! Every write is synced before it returns, except in `memory`, which is the floor of the rules alone. `postgres` is a
-//! throw-away server over its socket, one call at a time. `fjall` is the embedded store's database: the same bytes in
-//! one synced batch, and looked up, on the caller's thread. Sizes are rows of one call; a store holds a million before
-//! (`SEALWIRE_BENCH_ROWS`; a smoke run: a thousand).
+//! Every write is synced before it returns, except in `memory`, which is the floor of the rules
+//! alone. `postgres` is a throw-away server over its socket, one call at a time. `fjall` is the
+//! embedded store's database: the same bytes in one synced batch, and looked up, on the caller's
+//! thread. Sizes are rows of one call; a store holds a million before (`SEALWIRE_BENCH_ROWS`; a
+//! smoke run: a thousand).
 
 use std::cell::{Cell, LazyCell, OnceCell};
 use std::path::Path;
@@ -114,7 +116,8 @@ fn groups(rows: Vec<Row>) -> Vec<Group> {
         .collect()
 }
 
-/// Benches a store. The first bench that passes the filter opens and fills it. Returns the store if it was opened.
+/// Benches a store. The first bench that passes the filter opens and fills it. Returns the store if
+/// it was opened.
 fn measure<S: TokenStore>(
     criterion: &mut Criterion,
     runtime: &Runtime,

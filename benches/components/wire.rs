@@ -69,8 +69,8 @@ fn calls(criterion: &mut Criterion) {
     }
 }
 
-/// Measures writing a response around its payload. The payload is copied here, while in the engine the walk writes it
-/// in place.
+/// Measures writing a response around its payload. The payload is copied here, while in the engine
+/// the walk writes it in place.
 fn replies(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("wire/reply");
     for fields in FIELDS {

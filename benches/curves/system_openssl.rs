@@ -1,8 +1,8 @@
 //! Benches of the system's OpenSSL, which cannot be linked into one program with the vendored one.
 //!
-//! Run with `cargo bench -p sealwire-curves --no-default-features`; the `curves` bench runs this too. Needs libssl-dev
-//! and pkg-config. `OPENSSL_STATIC=1` with `OPENSSL_LIB_DIR` and `OPENSSL_INCLUDE_DIR` measures a static library of your
-//! own instead.
+//! Run with `cargo bench -p sealwire-curves --no-default-features`; the `curves` bench runs this
+//! too. Needs libssl-dev and pkg-config. `OPENSSL_STATIC=1` with `OPENSSL_LIB_DIR` and
+//! `OPENSSL_INCLUDE_DIR` measures a static library of your own instead.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,8 @@ use sealwire_curves::openssl_build::{Linkage, OpenSslBuild};
 use sealwire_curves::{CpuTime, Curve, measure};
 
 fn main() -> io::Result<()> {
-    // With the feature `rivals`, or if built together with the engine, this program has the vendored OpenSSL.
+    // With the feature `rivals`, or if built together with the engine, this program has the
+    // vendored OpenSSL.
     let build = OpenSslBuild::of_this_program()?;
     if build.linkage == Linkage::Vendored {
         return writeln!(

@@ -1,4 +1,5 @@
-//! Cost of one audit record by itself, and of the verification of many. `cpu` measures an engine with the audit trail.
+//! Cost of one audit record by itself, and of the verification of many. `cpu` measures an engine
+//! with the audit trail.
 //!
 //! `cargo bench -p sealwire-benches --bench engine -- audit`; `--help` prints the options.
 

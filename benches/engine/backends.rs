@@ -1,8 +1,10 @@
-//! Compares stores: several clients write and read random secrets through the engine's own throttle and coalescer. The
-//! stores are in memory, embedded, and PostgreSQL, which also runs with asynchronous commits.
+//! Compares stores: several clients write and read random secrets through the engine's own throttle
+//! and coalescer. The stores are in memory, embedded, and PostgreSQL, which also runs with
+//! asynchronous commits.
 //!
-//! Not a Criterion bench, because clients wait for each other. Every round measures every store, in reverse order every
-//! second time, and a result is the median of the rounds. `--help` lists the options.
+//! Not a Criterion bench, because clients wait for each other. Every round measures every store, in
+//! reverse order every second time, and a result is the median of the rounds. `--help` lists the
+//! options.
 
 mod callers;
 mod secrets;

@@ -1,8 +1,9 @@
-//! The engine as a separate process, so that its memory, CPU time and threads can be measured alone.
+//! The engine as a separate process, so that its memory, CPU time and threads can be measured
+//! alone.
 //!
-//! This program runs itself again with [`SERVE`] and the folder of a configuration. The child has the runtime and the
-//! allocator of the released program. It says where it listens on standard output and ends when its standard input does,
-//! so it never outlives the run.
+//! This program runs itself again with [`SERVE`] and the folder of a configuration. The child has
+//! the runtime and the allocator of the released program. It says where it listens on standard
+//! output and ends when its standard input does, so it never outlives the run.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -30,13 +31,14 @@ const MIB: f64 = 1_048_576.0;
 /// Timeout for `/metrics`, which turns a hang into an error even on a slow machine.
 const METRICS_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Certificates, keys and one app, for all engines of a run. Each client is a tenant. The last clone removes it.
+/// Certificates, keys and one app, for all engines of a run. Each client is a tenant. The last
+/// clone removes it.
 #[derive(Clone, Debug)]
 pub(crate) struct Folder(Arc<TempDir>);
 
 impl Folder {
-    /// Creates everything, with an identity for each client. Engines with state in `mode` can start there: several at
-    /// once if it is stateless.
+    /// Creates everything, with an identity for each client. Engines with state in `mode` can start
+    /// there: several at once if it is stateless.
     pub(crate) fn make(clients: &[&str], mode: Mode) -> io::Result<Self> {
         Self::make_with_config(clients, mode).map(|(folder, _)| folder)
     }
@@ -49,8 +51,8 @@ impl Folder {
         Ok(Self(Arc::new(folder)))
     }
 
-    /// Creates everything as [`Self::make`] does, and returns the configuration too, to change the state before an
-    /// engine starts.
+    /// Creates everything as [`Self::make`] does, and returns the configuration too, to change the
+    /// state before an engine starts.
     pub(crate) fn make_with_config(clients: &[&str], mode: Mode) -> io::Result<(Self, Config)> {
         let folder = tempfile::tempdir()?;
         let config = world::prepare(folder.path(), clients, mode);
@@ -103,8 +105,8 @@ impl EngineChild {
         Self::spawn(command, settings)
     }
 
-    /// Starts the program that `command` names, with settings in its environment, and waits until it prints its
-    /// addresses.
+    /// Starts the program that `command` names, with settings in its environment, and waits until
+    /// it prints its addresses.
     pub(crate) fn spawn(mut command: Command, settings: &[Setting]) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         for (name, _) in

@@ -1,16 +1,17 @@
 //! The engine's CPU time per field over mutual TLS, against the budgets of the design.
 //!
-//! Not a Criterion bench: wall time on shared cores mixes the engine with its callers. The engine is a process of its
-//! own, as in production: embedded state, every request authorized and recorded. Its threads' CPU times are read from the
-//! scheduler (Linux). The floors are measured in the same run, by CPU time as well, before and after the load; their mean
-//! is the unit that the budgets are ratios of.
+//! Not a Criterion bench: wall time on shared cores mixes the engine with its callers. The engine
+//! is a process of its own, as in production: embedded state, every request authorized and
+//! recorded. Its threads' CPU times are read from the scheduler (Linux). The floors are measured in
+//! the same run, by CPU time as well, before and after the load; their mean is the unit that the
+//! budgets are ratios of.
 //!
-//! A second table compares settings of the engine, and an engine in this process, in alternating turns. A third has the
-//! CPU time of OpenBao's transit for the same loads.
+//! A second table compares settings of the engine, and an engine in this process, in alternating
+//! turns. A third has the CPU time of OpenBao's transit for the same loads.
 //!
-//! `cargo bench -p sealwire-benches --bench engine -- cpu`; `--help` prints the options. The app is warm, with its
-//! table and ready keys made, unless `--cold` switches those off; it allows epochs. Closed loop: each caller sends its
-//! next request when it has the reply to the last.
+//! `cargo bench -p sealwire-benches --bench engine -- cpu`; `--help` prints the options. The app is
+//! warm, with its table and ready keys made, unless `--cold` switches those off; it allows epochs.
+//! Closed loop: each caller sends its next request when it has the reply to the last.
 
 mod arms;
 mod budgets;

@@ -1,8 +1,10 @@
-//! `dear`: latency and rate of one client beside another principal whose `mask` requests take much time for their size.
+//! `dear`: latency and rate of one client beside another principal whose `mask` requests take much
+//! time for their size.
 //!
-//! The neighbour sends small requests at a steady rate. It is measured alone, beside an honest load, and beside each kind
-//! of dear request. The honest load is `encrypt` requests that take as long as the dear one, on as many connections. All
-//! of that is one run on one engine. Rejected requests are repeated after the time that the engine names.
+//! The neighbour sends small requests at a steady rate. It is measured alone, beside an honest
+//! load, and beside each kind of dear request. The honest load is `encrypt` requests that take as
+//! long as the dear one, on as many connections. All of that is one run on one engine. Rejected
+//! requests are repeated after the time that the engine names.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -309,7 +311,8 @@ struct Figures {
     rejected: usize,
 }
 
-/// Sends requests at a steady rate for so long. The latency counts from the time at which a request is due.
+/// Sends requests at a steady rate for so long. The latency counts from the time at which a request
+/// is due.
 fn window(neighbour: &mut Client, per_s: f64, time: Duration) -> io::Result<Figures> {
     let (begun, mut due) = (Instant::now(), Instant::now());
     let (mut latencies, mut rejected) = (Vec::new(), 0);
@@ -337,7 +340,8 @@ fn window(neighbour: &mut Client, per_s: f64, time: Duration) -> io::Result<Figu
     })
 }
 
-/// Measures the neighbour beside clients that send a request again and again. Also returns their requests per second.
+/// Measures the neighbour beside clients that send a request again and again. Also returns their
+/// requests per second.
 fn beside(
     options: &Options,
     neighbour: &mut Client,

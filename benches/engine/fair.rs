@@ -1,8 +1,9 @@
 //! Effects of one tenant on another: the engine under load over mutual TLS, against its promises.
 //!
-//! Not a Criterion bench: the load has several tenants and the figures are percentiles of calls. The engine is a
-//! process of its own (`child.rs`), the load one thread of this one (`generator.rs`). Each experiment says what it
-//! promises, what it measured and whether that may be believed. `--help` says what there is.
+//! Not a Criterion bench: the load has several tenants and the figures are percentiles of calls.
+//! The engine is a process of its own (`child.rs`), the load one thread of this one
+//! (`generator.rs`). Each experiment says what it promises, what it measured and whether that may
+//! be believed. `--help` says what there is.
 
 pub(crate) mod connection;
 mod experiments;

@@ -1,8 +1,10 @@
-//! `floods`: latency and rate of one client beside another principal that floods the engine with cheap messages.
+//! `floods`: latency and rate of one client beside another principal that floods the engine with
+//! cheap messages.
 //!
-//! The neighbour sends requests of one field on one connection, one after the other. It is measured alone, beside an
-//! honest client with as many connections as the flood, which has 100 requests in flight and sends another for each
-//! response, and beside each flood. All of that is one run on one engine. On a machine with few cores the flood's own thread competes with the engine, as the
+//! The neighbour sends requests of one field on one connection, one after the other. It is measured
+//! alone, beside an honest client with as many connections as the flood, which has 100 requests in
+//! flight and sends another for each response, and beside each flood. All of that is one run on one
+//! engine. On a machine with few cores the flood's own thread competes with the engine, as the
 //! honest client's does: read ratios only.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -60,7 +62,8 @@ struct Options {
 /// What a flood sends on each connection.
 #[derive(Clone)]
 enum Traffic {
-    /// These bytes again and again, in records of so many bytes, at most so many bytes per second on all connections.
+    /// These bytes again and again, in records of so many bytes, at most so many bytes per second
+    /// on all connections.
     Bytes {
         bytes: Vec<u8>,
         record: usize,
@@ -68,7 +71,8 @@ enum Traffic {
     },
     /// A handshake, and the end of the connection.
     Handshakes,
-    /// Distinct requests of one length, so many in flight on each connection, and another for each response.
+    /// Distinct requests of one length, so many in flight on each connection, and another for each
+    /// response.
     Honest { requests: Vec<u8>, in_flight: usize },
 }
 
@@ -207,7 +211,8 @@ fn encrypt(fields: usize, select: Option<&[&str]>) -> Vec<u8> {
     bytes
 }
 
-/// Returns copies of a request with different msgids, so many that none is in flight when its msgid comes again.
+/// Returns copies of a request with different msgids, so many that none is in flight when its msgid
+/// comes again.
 fn distinct(request: &[u8]) -> Vec<u8> {
     (0..DISTINCT)
         .flat_map(|msgid| {
@@ -501,7 +506,8 @@ impl FloodConnection {
         }
     }
 
-    /// Continues to send `bytes` in a circle, in records of `record` bytes, until the socket is full. Returns how many.
+    /// Continues to send `bytes` in a circle, in records of `record` bytes, until the socket is
+    /// full. Returns how many.
     fn write(&mut self, bytes: &[u8], record: usize) -> u64 {
         self.flush();
         let mut sent = 0;
@@ -518,8 +524,8 @@ impl FloodConnection {
         sent as u64
     }
 
-    /// Returns the number of requests that an honest client sends now. The first goes alone, because its response tells how
-    /// long each is.
+    /// Returns the number of requests that an honest client sends now. The first goes alone,
+    /// because its response tells how long each is.
     fn owed(&mut self, received: usize, in_flight: usize) -> usize {
         if !std::mem::replace(&mut self.has_begun, true) {
             return 1;

@@ -1,8 +1,10 @@
-//! The incident that this engine was designed after, and what each remedy contributes, as one page of plots.
+//! The incident that this engine was designed after, and what each remedy contributes, as one page
+//! of plots.
 //!
-//! A small client sends a few fields at fixed times, beside a batch client that grows stepwise. Each arm is a
-//! combination of suite, key scope, threads for cryptography, and cancellation. The engine is a process of its own
-//! (`child.rs`, or `shared_runtime.rs` for the arms whose cryptography shares the network's runtime).
+//! A small client sends a few fields at fixed times, beside a batch client that grows stepwise.
+//! Each arm is a combination of suite, key scope, threads for cryptography, and cancellation. The
+//! engine is a process of its own (`child.rs`, or `shared_runtime.rs` for the arms whose
+//! cryptography shares the network's runtime).
 
 mod arms;
 mod page;

@@ -1,8 +1,8 @@
-//! `growth`: how costs grow with the fields of a request, the keys of its fields, the open connections, the apps and the
-//! stored tokens.
+//! `growth`: how costs grow with the fields of a request, the keys of its fields, the open
+//! connections, the apps and the stored tokens.
 //!
-//! Each curve is measured at sizes a factor of ten apart. Its slope is that of the logarithm of the cost over the
-//! logarithm of the size: 0 is no growth, 1 is linear.
+//! Each curve is measured at sizes a factor of ten apart. Its slope is that of the logarithm of the
+//! cost over the logarithm of the size: 0 is no growth, 1 is linear.
 
 mod curves;
 mod keys;
@@ -91,8 +91,8 @@ impl Curve {
         }
     }
 
-    /// Adds the costs at a size, in the order of the series. A cost below a thousandth of its unit counts as that, because
-    /// both axes are logarithmic.
+    /// Adds the costs at a size, in the order of the series. A cost below a thousandth of its unit
+    /// counts as that, because both axes are logarithmic.
     fn push(&mut self, size: usize, values: &[f64]) {
         self.sizes.push(size);
         self.series

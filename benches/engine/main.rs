@@ -1,8 +1,9 @@
-//! Engine benches that do not fit Criterion, because clients and engine run side by side. Each is a subcommand.
+//! Engine benches that do not fit Criterion, because clients and engine run side by side. Each is a
+//! subcommand.
 //!
-//! `cargo bench -p sealwire-benches --bench engine -- NAME [OPTIONS]` runs one. `cargo test -p sealwire-benches --bench
-//! engine` is a smoke run: it runs all of them briefly and checks that every response is correct, without measuring
-//! speed.
+//! `cargo bench -p sealwire-benches --bench engine -- NAME [OPTIONS]` runs one.
+//! `cargo test -p sealwire-benches --bench engine` is a smoke run: it runs all of them briefly and
+//! checks that every response is correct, without measuring speed.
 
 mod audit;
 mod backends;
@@ -52,7 +53,8 @@ Benches of the engine that Criterion does not fit.
 
 type Run = fn(&[String]) -> io::Result<()>;
 
-/// The benches, in the order of a smoke run. `founding` and `fair` are the last, because they raise the priority of this process.
+/// The benches, in the order of a smoke run. `founding` and `fair` are the last, because they raise
+/// the priority of this process.
 const BENCHES: [(&str, Run); 13] = [
     ("audit", audit::run),
     ("backends", backends::run),

@@ -1,4 +1,5 @@
-//! What `dear` and `floods` share: the engine that is measured, which can be another build of the program, and ratios.
+//! What `dear` and `floods` share: the engine that is measured, which can be another build of the
+//! program, and ratios.
 
 use std::fs;
 use std::io;

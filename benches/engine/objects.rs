@@ -1,8 +1,10 @@
-//! Compares objects in an engine on PostgreSQL with the same values in a plain table of the same server.
+//! Compares objects in an engine on PostgreSQL with the same values in a plain table of the same
+//! server.
 //!
-//! The engine is a process of its own, with roles and audit records, and its callers use mutual TLS. The table holds the four
-//! values in the clear, with an index for the unique and for the indexed one. Windows of the two alternate, and a ratio is the
-//! median of pairs of neighbours. `--help` lists the options.
+//! The engine is a process of its own, with roles and audit records, and its callers use mutual
+//! TLS. The table holds the four values in the clear, with an index for the unique and for the
+//! indexed one. Windows of the two alternate, and a ratio is the median of pairs of neighbours.
+//! `--help` lists the options.
 
 mod load;
 mod place;

@@ -130,7 +130,8 @@ fn slot(number: u32) -> RootSlot {
     }
 }
 
-/// Creates the records of many apps. Each is created alone: with the others, every creation would load all of them.
+/// Creates the records of many apps. Each is created alone: with the others, every creation would
+/// load all of them.
 async fn records(keyring: &Arc<Keyring>, count: usize) -> io::Result<Snapshot> {
     let mut all = Snapshot {
         generation: count as u64,

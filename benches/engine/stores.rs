@@ -1,8 +1,9 @@
-//! Compares the state stores through the API: an engine as a process of its own per store, clients over mutual TLS, and
-//! the same requests for each. `backends` compares the stores beneath the engine.
+//! Compares the state stores through the API: an engine as a process of its own per store, clients
+//! over mutual TLS, and the same requests for each. `backends` compares the stores beneath the
+//! engine.
 //!
-//! Every round measures every store, in reverse order every second time, and a result is the median of the rounds.
-//! `--help` lists the options.
+//! Every round measures every store, in reverse order every second time, and a result is the median
+//! of the rounds. `--help` lists the options.
 
 pub(crate) mod place;
 pub(crate) mod requests;

@@ -28,16 +28,17 @@ table and ready keys. `other requests`: each field was sealed by another request
 medians over the rounds; ranges and verdicts are 90 % intervals of a bootstrap over the rounds.
 ";
 
-/// The greatest CPU time for opening a field of another request with `xaes`, and for encrypting one field with it, in
-/// microseconds.
+/// The greatest CPU time for opening a field of another request with `xaes`, and for encrypting one
+/// field with it, in microseconds.
 const XAES_ROW_US_MAX: f64 = 0.6;
 const XAES_ONE_FIELD_US_MAX: f64 = 12.0;
 /// The greatest cost of a field of 2,000 with `xaes`, as a multiple of that with `p256`.
 const XAES_FACTOR_MAX: f64 = 1.0;
-/// The greatest CPU time that a request costs more with `p256-mlkem768` than with `p256`, in microseconds.
+/// The greatest CPU time that a request costs more with `p256-mlkem768` than with `p256`, in
+/// microseconds.
 const HYBRID_EXTRA_US_MAX: f64 = 30.0;
-/// The greatest CPU time that a request costs more with `p256-psk` than with `p256`, in microseconds, and of a field, as a
-/// multiple: a key schedule of either hashes as many blocks.
+/// The greatest CPU time that a request costs more with `p256-psk` than with `p256`, in
+/// microseconds, and of a field, as a multiple: a key schedule of either hashes as many blocks.
 const PSK_EXTRA_US_MAX: f64 = 1.0;
 const PSK_FACTOR_MAX: f64 = 1.02;
 

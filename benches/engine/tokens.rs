@@ -1,9 +1,9 @@
-//! Token maps with many clients: single writes and look-ups through throttle and coalescer. The baseline in the same
-//! run is the database alone at many rows per statement. Also measures the effect of a slowed database on writers, with
-//! and without the throttle.
+//! Token maps with many clients: single writes and look-ups through throttle and coalescer. The
+//! baseline in the same run is the database alone at many rows per statement. Also measures the
+//! effect of a slowed database on writers, with and without the throttle.
 //!
-//! Not a Criterion bench: callers wait for each other. Windows of the two alternate, and a ratio is the median of pairs
-//! of neighbours. `--help` says what there is.
+//! Not a Criterion bench: callers wait for each other. Windows of the two alternate, and a ratio is
+//! the median of pairs of neighbours. `--help` says what there is.
 
 mod load;
 pub(crate) mod place;

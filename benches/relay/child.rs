@@ -1,5 +1,6 @@
-//! Child processes: this program runs itself again with [`SERVE`], a role and a file or an address. The child prints its
-//! address on standard output and ends when its standard input does, so it never outlives the run.
+//! Child processes: this program runs itself again with [`SERVE`], a role and a file or an address.
+//! The child prints its address on standard output and ends when its standard input does, so it
+//! never outlives the run.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader};
@@ -88,7 +89,8 @@ impl ServerChild {
 
 impl Drop for ServerChild {
     fn drop(&mut self) {
-        // Not only by the end of its input: a run that failed must not wait for a server that waits for the run.
+        // Not only by the end of its input: a run that failed must not wait for a server that waits
+        // for the run.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

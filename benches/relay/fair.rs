@@ -1,5 +1,6 @@
-//! Neighbours of a hostile client: their latency and refusals beside readers that stall, bodies that do not come, windows
-//! of decoders, and idle WebSockets; and the memory that the relay counts beside the memory that it takes.
+//! Neighbours of a hostile client: their latency and refusals beside readers that stall, bodies
+//! that do not come, windows of decoders, and idle WebSockets; and the memory that the relay counts
+//! beside the memory that it takes.
 
 use std::convert::Infallible;
 use std::io;
@@ -41,7 +42,8 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> io::Result<()> {
     })
 }
 
-/// Readers that take nothing of a response, on one connection, beside neighbours with the same connection to the upstream.
+/// Readers that take nothing of a response, on one connection, beside neighbours with the same
+/// connection to the upstream.
 async fn stalled(setup: &Setup, report: &mut Report, requests: usize) -> io::Result<()> {
     let mut attacker = attacker::<Silent>(setup.relay.address).await?;
     let mut readers = Vec::new();
@@ -282,8 +284,8 @@ fn brotli(bytes: usize) -> Bytes {
     text.resize(bytes, b'x');
     let (mut out, mut is_first) = (Vec::new(), true);
     for block in text.chunks(1 << 16) {
-        // Bits from the lowest: the window (1111) before the first block, not the last one (0), four nibbles of length
-        // (00), the length less one, not compressed (1).
+        // Bits from the lowest: the window (1111) before the first block, not the last one (0),
+        // four nibbles of length (00), the length less one, not compressed (1).
         let header = (block.len() as u32 - 1) << 3 | 1 << 19;
         let header = if is_first { 0xf | header << 4 } else { header };
         out.extend_from_slice(&header.to_le_bytes()[..3]);

@@ -13,7 +13,8 @@ use crate::setup::Setup;
 const MIB: f64 = 1_048_576.0;
 /// Bytes of one row.
 const ROW_BYTES: usize = 1_000;
-/// Memory that a streamed body may take: its window in both directions, twice for the allocator, in MiB.
+/// Memory that a streamed body may take: its window in both directions, twice for the allocator, in
+/// MiB.
 const GROWTH_MIB_MAX: f64 = 8.0;
 
 pub(crate) fn run(setup: &Setup, report: &mut Report) -> io::Result<()> {

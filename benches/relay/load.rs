@@ -13,7 +13,8 @@ use crate::setup::Setup;
 
 /// Connections of the throughput rounds.
 const CONNECTIONS: usize = 32;
-/// Routes, their names in the report, and the share of the plain proxy's requests that they must reach.
+/// Routes, their names in the report, and the share of the plain proxy's requests that they must
+/// reach.
 const ROUTES: [(&str, &str, Ask, Ask); 3] = [
     ("pass", "no field", Ask::None, Ask::None),
     ("three", "3 fields encrypted", Ask::None, Ask::None),

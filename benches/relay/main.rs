@@ -1,12 +1,14 @@
-//! Costs of the relay compared with a plain hyper proxy in the same run. Each bench is a subcommand.
+//! Costs of the relay compared with a plain hyper proxy in the same run. Each bench is a
+//! subcommand.
 //!
-//! `cargo bench -p sealwire-benches --bench relay -- [NAME] [--json]` runs one bench, or all of them. `cargo test -p
-//! sealwire-benches --bench relay` is a smoke run: it runs all of them briefly, checks every response, and judges no speed.
+//! `cargo bench -p sealwire-benches --bench relay -- [NAME] [--json]` runs one bench, or all of
+//! them. `cargo test -p sealwire-benches --bench relay` is a smoke run: it runs all of them
+//! briefly, checks every response, and judges no speed.
 //!
-//! Engine and clients are in this process. Relay, plain proxy and upstream are child processes with the allocator and
-//! the runtime of the released program, so that their memory and CPU time can be measured. Rounds of relay and plain
-//! proxy alternate: read ratios, since absolute figures drift with the machine. The relay writes no access log, since
-//! the plain proxy writes none.
+//! Engine and clients are in this process. Relay, plain proxy and upstream are child processes with
+//! the allocator and the runtime of the released program, so that their memory and CPU time can be
+//! measured. Rounds of relay and plain proxy alternate: read ratios, since absolute figures drift
+//! with the machine. The relay writes no access log, since the plain proxy writes none.
 
 mod child;
 mod client;

@@ -140,8 +140,9 @@ async fn forward(
     Ok(response.map(|body| body.boxed_unsync()))
 }
 
-/// The upstream: `/chat` accepts a WebSocket and keeps it, `/long` sends 64 MiB, `/events` sends the request's body as an event at once and another one later, `/mirror` sends it back,
-/// and every other path reads it and answers a short JSON document.
+/// The upstream: `/chat` accepts a WebSocket and keeps it, `/long` sends 64 MiB, `/events` sends
+/// the request's body as an event at once and another one later, `/mirror` sends it back, and every
+/// other path reads it and answers a short JSON document.
 async fn respond(request: Request<Incoming>) -> Result<Response<Body>, hyper::Error> {
     let path = request.uri().path().to_owned();
     if path.ends_with("/chat") {

@@ -31,8 +31,8 @@ pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// Result of drawing a figure.
 pub type Drawn = Result<(), Box<dyn Error>>;
 
-/// A page with a title and the meaning of its colours above, and panels of one height below each other, which `fill`
-/// fills.
+/// A page with a title and the meaning of its colours above, and panels of one height below each
+/// other, which `fill` fills.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -67,8 +67,9 @@ pub fn draw(
     drawn().map_err(|error| io::Error::other(error.to_string()))
 }
 
-/// Draws the share of samples by latency, from 0.1 ms to 10 s, with one line and its count of modes per histogram.
-/// `what` names the counted items. `below` names the times under the last panel of a page.
+/// Draws the share of samples by latency, from 0.1 ms to 10 s, with one line and its count of modes
+/// per histogram. `what` names the counted items. `below` names the times under the last panel of a
+/// page.
 ///
 /// # Errors
 /// If the panel cannot be drawn.

@@ -6,7 +6,8 @@ use aws_lc_rs::agreement::{self, ECDH_P256, ParsedPublicKey, PrivateKey, Unparse
 /// Bytes of an AES-256-GCM tag.
 pub const TAG_BYTES: usize = 16;
 
-/// AES-256-GCM under one expanded key, in place, with one byte of additional data as envelopes have.
+/// AES-256-GCM under one expanded key, in place, with one byte of additional data as envelopes
+/// have.
 pub struct Aes {
     key: LessSafeKey,
     next: u32,

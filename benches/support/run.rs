@@ -1,5 +1,5 @@
-//! Settings of a bench run and the location of its results. `sealwire-curves` compiles this file too, so the file must
-//! not depend on this package, which includes the whole engine.
+//! Settings of a bench run and the location of its results. `sealwire-curves` compiles this file
+//! too, so the file must not depend on this package, which includes the whole engine.
 
 use std::env;
 use std::io::{self, Write as _};
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use criterion::Criterion;
 
-/// Configures Criterion for this workspace. Runs are shorter than its defaults, because there are many benches and only
-/// ratios matter.
+/// Configures Criterion for this workspace. Runs are shorter than its defaults, because there are
+/// many benches and only ratios matter.
 #[must_use]
 pub fn criterion() -> Criterion {
     Criterion::default()
@@ -20,8 +20,8 @@ pub fn criterion() -> Criterion {
         .configure_from_args()
 }
 
-/// Returns whether this is a smoke run: `cargo bench` passes `--bench`, `cargo test` does not. Criterion applies this
-/// rule too.
+/// Returns whether this is a smoke run: `cargo bench` passes `--bench`, `cargo test` does not.
+/// Criterion applies this rule too.
 #[must_use]
 pub fn is_smoke_run() -> bool {
     let mut bench = false;

@@ -1,6 +1,7 @@
 //! Order statistics, bootstrap intervals, and the number of modes in a histogram of latencies.
 //!
-//! Samples are kept and sorted, not binned. A run has at most a few hundred thousand, and percentiles are exact.
+//! Samples are kept and sorted, not binned. A run has at most a few hundred thousand, and
+//! percentiles are exact.
 
 /// A small seeded random number generator (splitmix64), so that a run can be repeated.
 #[derive(Clone, Debug)]
@@ -76,8 +77,9 @@ pub fn quantile(sorted: &[f64], q: f64) -> f64 {
         .unwrap_or(0.0)
 }
 
-/// Returns the slope of a line through the logarithms of points by least squares: the power of the first coordinate with
-/// which the second grows. NaN for fewer than two different first coordinates.
+/// Returns the slope of a line through the logarithms of points by least squares: the power of the
+/// first coordinate with which the second grows. NaN for fewer than two different first
+/// coordinates.
 #[must_use]
 pub fn log_slope(points: impl Iterator<Item = (f64, f64)>) -> f64 {
     let points: Vec<(f64, f64)> = points.map(|(x, y)| (x.ln(), y.ln())).collect();
@@ -119,8 +121,8 @@ pub struct Interval {
 /// Number of bootstrap resamples.
 const RESAMPLES: usize = 400;
 
-/// The bootstrap's 90 % interval of a statistic over `count` units, such as pairs of windows. `statistic` gets the
-/// units that were drawn, by number; what is not finite is left out.
+/// The bootstrap's 90 % interval of a statistic over `count` units, such as pairs of windows.
+/// `statistic` gets the units that were drawn, by number; what is not finite is left out.
 pub fn bootstrap(count: usize, statistic: impl Fn(&[usize]) -> f64) -> Interval {
     let all: Vec<usize> = (0..count).collect();
     let value = statistic(&all);
@@ -218,7 +220,8 @@ const VALLEY_MAX: f64 = 0.5;
 pub struct LogHistogram(Vec<f64>);
 
 impl LogHistogram {
-    /// Makes a histogram of times in seconds. Times outside 10 us to 100 s count in the outermost bins.
+    /// Makes a histogram of times in seconds. Times outside 10 us to 100 s count in the outermost
+    /// bins.
     #[must_use]
     pub fn of(seconds: impl IntoIterator<Item = f64>) -> Self {
         let (mut counts, mut all) = (vec![0.0; BINS], 0.0);
@@ -272,7 +275,8 @@ impl LogHistogram {
     }
 }
 
-/// Smooths once with `[1 2 1] / 4`. At the ends, the outer neighbour is replaced by the end value itself.
+/// Smooths once with `[1 2 1] / 4`. At the ends, the outer neighbour is replaced by the end value
+/// itself.
 #[must_use]
 pub fn smooth(shares: &[f64]) -> Vec<f64> {
     let last = shares.len().saturating_sub(1);

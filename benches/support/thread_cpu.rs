@@ -1,7 +1,9 @@
-//! CPU time by thread, from `/proc` (Linux only), in nanoseconds as the scheduler counts them, including system calls.
+//! CPU time by thread, from `/proc` (Linux only), in nanoseconds as the scheduler counts them,
+//! including system calls.
 //!
-//! The kernel processes packets sent over loopback on the sender's thread. So a server's CPU time includes the delivery
-//! of its responses, but not of its requests. With a real network card, it is the reverse.
+//! The kernel processes packets sent over loopback on the sender's thread. So a server's CPU time
+//! includes the delivery of its responses, but not of its requests. With a real network card, it is
+//! the reverse.
 
 use std::fs;
 use std::io;
@@ -13,13 +15,15 @@ use std::time::Duration;
 /// # Errors
 /// If `/proc` is not available.
 pub fn current() -> io::Result<Duration> {
-    // Yielding once makes the scheduler update this thread's CPU time. Otherwise the time can be a tick behind.
+    // Yielding once makes the scheduler update this thread's CPU time. Otherwise the time can be a
+    // tick behind.
     std::thread::yield_now();
     used(Path::new("/proc/thread-self"))
 }
 
-/// Returns the CPU time so far of this process's threads whose name begins with `prefix`. Ended threads do not count.
-/// The time of a running thread can be a tick behind, so measure when the work is done.
+/// Returns the CPU time so far of this process's threads whose name begins with `prefix`. Ended
+/// threads do not count. The time of a running thread can be a tick behind, so measure when the
+/// work is done.
 ///
 /// # Errors
 /// If `/proc` is not available.

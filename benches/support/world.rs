@@ -1,8 +1,9 @@
-//! A whole engine on loopback, in this process, with clients beside it: mutual TLS, one app, every request authorized. No
-//! state and no audit trail, so that only the threads of requests run.
+//! A whole engine on loopback, in this process, with clients beside it: mutual TLS, one app, every
+//! request authorized. No state and no audit trail, so that only the threads of requests run.
 //!
-//! Engine and clients have separate runtimes with named threads, so that their CPU times can be told apart. Names that
-//! begin with [`NETWORK`] and [`CRYPTO`] are the engine's; `caller` is the clients'.
+//! Engine and clients have separate runtimes with named threads, so that their CPU times can be
+//! told apart. Names that begin with [`NETWORK`] and [`CRYPTO`] are the engine's; `caller` is the
+//! clients'.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -32,8 +33,9 @@ pub struct World {
 }
 
 impl World {
-    /// Starts an engine with default settings on ports that the system chooses. If `cold`, precomputed tables, ready
-    /// keys and the open-key cache are off, so that every request makes its own.
+    /// Starts an engine with default settings on ports that the system chooses. If `cold`,
+    /// precomputed tables, ready keys and the open-key cache are off, so that every request makes
+    /// its own.
     ///
     /// # Panics
     /// If anything on the way fails.
@@ -136,9 +138,10 @@ pub fn client_config(folder: &Path, name: &str, engine: SocketAddr) -> ClientCon
     client
 }
 
-/// Writes certificates, the key-encryption key and one app into `folder`: all that an engine needs to start there, at
-/// the places that [`Config::defaults`] names. Each of `clients` is an identity of its own, in `<name>.pem` and
-/// `<name>.key`; the authority is in `ca.pem`. The app is in the state of `mode`. The addresses are of loopback, with ports that the system chooses.
+/// Writes certificates, the key-encryption key and one app into `folder`: all that an engine needs
+/// to start there, at the places that [`Config::defaults`] names. Each of `clients` is an identity
+/// of its own, in `<name>.pem` and `<name>.key`; the authority is in `ca.pem`. The app is in the
+/// state of `mode`. The addresses are of loopback, with ports that the system chooses.
 ///
 /// # Panics
 /// If a step fails.
@@ -147,8 +150,8 @@ pub fn prepare(folder: &Path, clients: &[&str], mode: Mode) -> Config {
     prepare_with_suites(folder, clients, mode, &Suite::ALL)
 }
 
-/// As [`prepare`], with an app of these suites. An engine of an earlier version loads no app with a suite that it does not
-/// know.
+/// As [`prepare`], with an app of these suites. An engine of an earlier version loads no app with a
+/// suite that it does not know.
 pub fn prepare_with_suites(
     folder: &Path,
     clients: &[&str],

@@ -1,7 +1,8 @@
 //! The client with its runtime, and requests that the calling thread waits for.
 //!
-//! Each client has a runtime of its own, so that closing it ends its threads and its connections. A process that was
-//! forked has none of these threads: a client is not used there, and not dropped either.
+//! Each client has a runtime of its own, so that closing it ends its threads and its connections. A
+//! process that was forked has none of these threads: a client is not used there, and not dropped
+//! either.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -26,7 +27,8 @@ use crate::request::Request;
 /// How often a waiting thread looks for a signal such as Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
-/// Threads of a client's runtime, unless the caller says otherwise: one for each connection to an engine.
+/// Threads of a client's runtime, unless the caller says otherwise: one for each connection to an
+/// engine.
 const THREADS: usize = 2;
 const THREADS_MAX: usize = 64;
 
@@ -76,7 +78,8 @@ impl Running {
         &self.pacer
     }
 
-    /// Logs once when renewed certificates are not in use, because requests succeed until the earlier ones expire.
+    /// Logs once when renewed certificates are not in use, because requests succeed until the
+    /// earlier ones expire.
     fn log_renewal(&self, py: Python<'_>) -> PyResult<()> {
         let error = self.client().renewal_error();
         let is_news = {
@@ -99,7 +102,8 @@ impl Running {
         runtime
     }
 
-    /// Waits for a future without the interpreter. A signal handler that raises ends the wait and drops the future.
+    /// Waits for a future without the interpreter. A signal handler that raises ends the wait and
+    /// drops the future.
     pub(crate) fn wait<T: Send>(
         &self,
         py: Python<'_>,
@@ -123,7 +127,8 @@ impl Running {
     }
 }
 
-/// The thread that waits for a future. A timer of the runtime for each wait would wake a thread of the runtime each time.
+/// The thread that waits for a future. A timer of the runtime for each wait would wake a thread of
+/// the runtime each time.
 struct ParkedThread {
     thread: Thread,
     is_woken: AtomicBool,
@@ -246,7 +251,8 @@ impl NativeClient {
             .map(|error| error.to_string()))
     }
 
-    /// Logs once when renewed certificates are not in use. Requests of an event loop do not do so themselves.
+    /// Logs once when renewed certificates are not in use. Requests of an event loop do not do so
+    /// themselves.
     fn log_renewal(&self, py: Python<'_>) -> PyResult<()> {
         let running = self
             .running
@@ -271,7 +277,8 @@ impl NativeClient {
         Ok(map)
     }
 
-    /// Ends the connections once the requests that threads wait for are done. Does nothing if repeated.
+    /// Ends the connections once the requests that threads wait for are done. Does nothing if
+    /// repeated.
     fn close(&self, py: Python<'_>) {
         let running = self
             .running
@@ -329,7 +336,8 @@ fn read_config(endpoints: &Bound<'_, PyAny>, options: &Options<'_>) -> PyResult<
     Ok(config)
 }
 
-/// Reads a path, or the PEM text itself as bytes. A string is a path, so that a key is never taken for one.
+/// Reads a path, or the PEM text itself as bytes. A string is a path, so that a key is never taken
+/// for one.
 fn read_pem(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Pem> {
     if let Ok(bytes) = value.cast::<PyBytes>() {
         return Ok(Pem::Bytes(bytes.as_bytes().to_vec()));
@@ -345,7 +353,8 @@ fn read_pem(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Pem> {
     Ok(Pem::File(path))
 }
 
-/// Reads one endpoint or a list of them. Each is `"host:port"` or a pair of that and the name in its certificate.
+/// Reads one endpoint or a list of them. Each is `"host:port"` or a pair of that and the name in
+/// its certificate.
 fn read_endpoints(value: &Bound<'_, PyAny>, server_name: Option<&str>) -> PyResult<Vec<Endpoint>> {
     let must_be = || {
         PyTypeError::new_err("an endpoint must be 'host:port' or a pair of that and a server name")

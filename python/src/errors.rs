@@ -1,7 +1,7 @@
 //! Turns errors of the client into Python exceptions.
 //!
-//! The classes are in `sealwire/errors.py`, one for each code. A message is that of the engine or the client: both name
-//! parameters, limits and methods, and no value.
+//! The classes are in `sealwire/errors.py`, one for each code. A message is that of the engine or
+//! the client: both name parameters, limits and methods, and no value.
 
 use std::error::Error as _;
 
@@ -26,8 +26,9 @@ fn exception(
     made.map_or_else(|error| error, PyErr::from_value)
 }
 
-/// Returns `other` in place of an exception that the conversion of a value raised, because its text can hold the value. An
-/// exception that says nothing about the value stays as it is: Ctrl-C, the end of the program or of a task, and want of memory.
+/// Returns `other` in place of an exception that the conversion of a value raised, because its text
+/// can hold the value. An exception that says nothing about the value stays as it is: Ctrl-C, the
+/// end of the program or of a task, and want of memory.
 pub(crate) fn unless_passed_on(
     py: Python<'_>,
     raised: PyErr,

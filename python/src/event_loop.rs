@@ -1,7 +1,8 @@
 //! Requests whose results an asyncio event loop waits for.
 //!
-//! The threads of the runtime never wait for the interpreter: they put results into a list and write one byte to a
-//! socket that the event loop watches. The loop's thread then completes all futures that are due at once.
+//! The threads of the runtime never wait for the interpreter: they put results into a list and
+//! write one byte to a socket that the event loop watches. The loop's thread then completes all
+//! futures that are due at once.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -92,7 +93,8 @@ impl EventLoop {
         self.wake.as_raw_fd()
     }
 
-    /// Starts a request that completes an asyncio future. Returns the number by which it can be cancelled.
+    /// Starts a request that completes an asyncio future. Returns the number by which it can be
+    /// cancelled.
     fn start(
         &self,
         py: Python<'_>,
@@ -109,7 +111,8 @@ impl EventLoop {
             Arc::clone(&self.finished),
             running.client().clone(),
         );
-        // The lock is held until the request is listed, so that its result is not looked for earlier.
+        // The lock is held until the request is listed, so that its result is not looked for
+        // earlier.
         let task = running
             .runtime()
             .spawn(async move { finished.push((number, call.send(&client).await)) });
@@ -168,8 +171,8 @@ fn complete<'py>(future: &Bound<'py, PyAny>, outcome: PyResult<Bound<'py, PyAny>
     Ok(())
 }
 
-/// Runs all steps, and then returns the first error. A signal handler can raise in any of them, and the others have futures
-/// that somebody waits for.
+/// Runs all steps, and then returns the first error. A signal handler can raise in any of them, and
+/// the others have futures that somebody waits for.
 fn first_error(steps: impl Iterator<Item = PyResult<()>>) -> PyResult<()> {
     let mut first = Ok(());
     for step in steps {

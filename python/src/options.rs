@@ -1,7 +1,7 @@
 //! Keyword arguments of the Python functions.
 //!
-//! One reader for all of them, so that each option is read and rejected alike in every method. An option that is `None`
-//! counts as absent. Messages name options and never values.
+//! One reader for all of them, so that each option is read and rejected alike in every method. An
+//! option that is `None` counts as absent. Messages name options and never values.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;

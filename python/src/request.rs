@@ -233,7 +233,8 @@ impl DocumentRequest {
         self.send_as(client, payload, None, self.deadline_ms).await
     }
 
-    /// Sends the request at the pace of the client, and again within `retry_timeout` if that can help.
+    /// Sends the request at the pace of the client, and again within `retry_timeout` if that can
+    /// help.
     pub(crate) async fn send_paced(
         &self,
         running: &Running,
@@ -250,7 +251,8 @@ impl DocumentRequest {
         running.pacer().run(limits, send, |_, _| {}).await
     }
 
-    /// Sends the request with this document and deadline and, if it makes tokens, under this idempotency key.
+    /// Sends the request with this document and deadline and, if it makes tokens, under this
+    /// idempotency key.
     async fn send_as(
         &self,
         client: &Client,

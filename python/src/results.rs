@@ -74,7 +74,8 @@ fn of_document(py: Python<'_>, document: sealwire_client::Document) -> PyResult<
     })
 }
 
-/// Returns the inspection as the map that it is on the wire: what an envelope does not have is absent.
+/// Returns the inspection as the map that it is on the wire: what an envelope does not have is
+/// absent.
 fn of_inspection(py: Python<'_>, inspection: Inspection) -> PyResult<Bound<'_, PyDict>> {
     let map = PyDict::new(py);
     map.set_item("format", inspection.format.name())?;

@@ -1,7 +1,8 @@
 //! Converts Python values to MessagePack and back, without a tree between them.
 //!
-//! A value that was sent comes back with its type: what MessagePack cannot hold is rejected rather than changed. The
-//! exceptions are listed in `python/README.md`. An error names the place of a value and its type, and never the value.
+//! A value that was sent comes back with its type: what MessagePack cannot hold is rejected rather
+//! than changed. The exceptions are listed in `python/README.md`. An error names the place of a
+//! value and its type, and never the value.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -14,8 +15,8 @@ use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 
 use crate::errors;
 
-/// Nested containers that are followed. An engine follows fewer, unless its operator has raised `depth_max`. Ends a list
-/// that contains itself.
+/// Nested containers that are followed. An engine follows fewer, unless its operator has raised
+/// `depth_max`. Ends a list that contains itself.
 const DEPTH_MAX: usize = 256;
 
 const SECONDS_PER_DAY: i64 = 86_400;
@@ -138,7 +139,8 @@ fn append(value: &Bound<'_, PyAny>, out: &mut Vec<u8>, depth: usize) -> Result<(
         )));
     }
     let py = value.py();
-    // Containers are copied, because other threads, and code of the values in them, can change them meanwhile.
+    // Containers are copied, because other threads, and code of the values in them, can change them
+    // meanwhile.
     if let Ok(map) = value.cast::<PyDict>() {
         let map = map
             .copy()
@@ -384,7 +386,8 @@ fn read<'py>(
     })
 }
 
-/// Reads a timestamp as a datetime in UTC, and all else as an [`Extension`]: also a timestamp that a datetime cannot hold.
+/// Reads a timestamp as a datetime in UTC, and all else as an [`Extension`]: also a timestamp that
+/// a datetime cannot hold.
 fn read_extension<'py>(py: Python<'py>, code: i8, data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     if let Some((seconds, nanoseconds)) = read_timestamp(code, data)
         && nanoseconds.is_multiple_of(1_000)

@@ -84,7 +84,8 @@ pub(crate) fn measure(criterion: &mut Comparison) {
     }
 }
 
-/// Checks that decoding is strict: an envelope has only one text form, so trailing bits and padding must be rejected.
+/// Checks that decoding is strict: an envelope has only one text form, so trailing bits and padding
+/// must be rejected.
 fn check(encoder: &Encoder, data: &[u8], text: &[u8]) {
     let (mut encoded, mut decoded) = (vec![0; text.len()], vec![0; data.len()]);
     (encoder.encode)(data, &mut encoded);

@@ -1,4 +1,5 @@
-//! The engine's own implementation, complete with envelope, and its precomputed table of one P-256 point.
+//! The engine's own implementation, complete with envelope, and its precomputed table of one P-256
+//! point.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -59,7 +60,8 @@ pub(crate) fn measure(criterion: &mut Comparison) {
     }
 }
 
-/// Checks that the timed parts open the engine's envelopes: they are one construction (`proto/envelope.md`).
+/// Checks that the timed parts open the engine's envelopes: they are one construction
+/// (`proto/envelope.md`).
 fn check_schedule(curve: Curve, scalar: &[u8; 32], recipient: &Point, sealed: &[u8]) {
     let (header, body) = sealed[3..].split_at(39);
     let engine_curve = Suite::from_byte(header[0])

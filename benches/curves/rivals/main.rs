@@ -1,8 +1,10 @@
-//! Compares the maintained implementations of the engine's cryptography, with one file per implementation.
+//! Compares the maintained implementations of the engine's cryptography, with one file per
+//! implementation.
 //!
-//! `cargo bench -p sealwire-curves --bench curves` measures, prints tables and draws plots. `-- FILTER` measures only
-//! matching benches again, and a filter without matches only prints. `-- --compare A.json B.json` compares two result
-//! files and measures nothing. `benches/README.md` explains the output.
+//! `cargo bench -p sealwire-curves --bench curves` measures, prints tables and draws plots.
+//! `-- FILTER` measures only matching benches again, and a filter without matches only prints.
+//! `-- --compare A.json B.json` compares two result files and measures nothing. `benches/README.md`
+//! explains the output.
 
 mod base64url;
 mod engine;
@@ -63,7 +65,8 @@ fn measure_all() -> io::Result<()> {
     report::print()
 }
 
-/// Measures a whole message on each curve. Primitives that a library lacks are taken from the engine's libraries.
+/// Measures a whole message on each curve. Primitives that a library lacks are taken from the
+/// engine's libraries.
 fn messages(criterion: &mut Comparison) {
     for curve in [Curve::P256, Curve::Secp256k1] {
         measure::message::<_, OpenSsl, ReusedContext>(
@@ -93,7 +96,8 @@ fn messages(criterion: &mut Comparison) {
     }
 }
 
-/// Runs the bench of the system's OpenSSL, which cannot be linked into this program together with the vendored one.
+/// Runs the bench of the system's OpenSSL, which cannot be linked into this program together with
+/// the vendored one.
 fn system_openssl() -> io::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // Cargo passes its own `--bench` to both.

@@ -1,4 +1,5 @@
-//! aws-lc-rs and ring, which share one API for HKDF and AES-GCM. One macro implements the benches for both.
+//! aws-lc-rs and ring, which share one API for HKDF and AES-GCM. One macro implements the benches
+//! for both.
 
 use sealwire_curves::{Agreement, Point};
 
@@ -8,8 +9,8 @@ macro_rules! hkdf_and_aead {
 
         impl sealwire_curves::Hkdf for $agreement {
             fn extract(salt: &[u8], ikm: &[u8]) -> [u8; 32] {
-                // Their HKDF does not expose a PRK, and HPKE needs some as bytes, so this uses HMAC (RFC 5869, section
-                // 2.2).
+                // Their HKDF does not expose a PRK, and HPKE needs some as bytes, so this uses HMAC
+                // (RFC 5869, section 2.2).
                 use $library::hmac;
                 let prk = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, salt), ikm);
                 prk.as_ref().try_into().expect("one hash")

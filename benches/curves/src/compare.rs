@@ -1,7 +1,8 @@
 //! Compares two result files, for example of two machines. Measures nothing.
 //!
-//! Side A is the first file, side B the second. A ratio is the time in B divided by the time in A. Prints one table per
-//! primitive, or JSON, and writes one HTML page with plots to `target/curves/compare.html`.
+//! Side A is the first file, side B the second. A ratio is the time in B divided by the time in A.
+//! Prints one table per primitive, or JSON, and writes one HTML page with plots to
+//! `target/curves/compare.html`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -32,7 +33,8 @@ pub struct CompareRequest {
 }
 
 impl CompareRequest {
-    /// Parses the arguments of the program, without its name. Returns `None` if they do not ask for a comparison.
+    /// Parses the arguments of the program, without its name. Returns `None` if they do not ask for
+    /// a comparison.
     ///
     /// # Errors
     /// If `--compare` is without two files, or beside an unknown argument.
@@ -96,7 +98,8 @@ impl CompareRequest {
     }
 }
 
-/// Resolves a path against the folder of the shell, because Cargo runs benches in the folder of their package.
+/// Resolves a path against the folder of the shell, because Cargo runs benches in the folder of
+/// their package.
 fn resolve(path: &Path, shell: Option<&Path>) -> PathBuf {
     shell
         .map(|folder| folder.join(path))
@@ -207,7 +210,8 @@ impl Primitive {
         primitive
     }
 
-    /// Sets the places, and finds the pairs whose order is reversed. A pair that is a tie on both sides has no order.
+    /// Sets the places, and finds the pairs whose order is reversed. A pair that is a tie on both
+    /// sides has no order.
     fn order(&mut self) {
         let times: Vec<_> = self.rows.iter().map(ComparedRow::both).collect();
         for (row, own) in self.rows.iter_mut().zip(&times) {
@@ -359,7 +363,8 @@ impl MachineComparison {
         ((sum / f64::from(count)).exp(), count as usize)
     }
 
-    /// Returns every property of the machines: its name, its value in A and in B. A side without a property has "".
+    /// Returns every property of the machines: its name, its value in A and in B. A side without a
+    /// property has "".
     fn properties(&self) -> Vec<[String; 3]> {
         let [a, b] = self
             .sides

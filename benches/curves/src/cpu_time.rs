@@ -1,7 +1,8 @@
 //! Measures CPU time instead of wall time, so that other work on the cores does not count.
 //!
-//! The measured code neither waits nor starts threads. Reading this clock is a system call, a part in ten thousand
-//! of a sample; caches that others fill and hosts that take the CPU away are not taken out.
+//! The measured code neither waits nor starts threads. Reading this clock is a system call, a part
+//! in ten thousand of a sample; caches that others fill and hosts that take the CPU away are not
+//! taken out.
 
 use std::time::Duration;
 

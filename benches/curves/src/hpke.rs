@@ -1,12 +1,15 @@
-//! The key schedule of HPKE base mode (RFC 9180) over any library's HKDF, to time a whole message in one library.
+//! The key schedule of HPKE base mode (RFC 9180) over any library's HKDF, to time a whole message
+//! in one library.
 //!
-//! Joins the inputs in memory, because not every library accepts them in parts. This costs about 2 % of the time.
+//! Joins the inputs in memory, because not every library accepts them in parts. This costs about 2
+//! % of the time.
 
 use crate::{Curve, Hkdf, Key, Nonce, Point};
 
 const VERSION: &[u8] = b"HPKE-v1";
 
-/// RFC 9180, sections 4.1 and 5.1: the key and the base nonce for a message from the sender of `enc` to `recipient`.
+/// RFC 9180, sections 4.1 and 5.1: the key and the base nonce for a message from the sender of
+/// `enc` to `recipient`.
 #[must_use]
 pub fn schedule<K: Hkdf>(
     curve: Curve,

@@ -1,8 +1,9 @@
-//! Compares implementations of cryptographic primitives: the traits that each implements, and the measurements.
+//! Compares implementations of cryptographic primitives: the traits that each implements, and the
+//! measurements.
 //!
-//! A library is one file in `rivals/` that implements [`Agreement`], [`Hkdf`] or [`Aead`]. [`measure`] first compares
-//! its results with those of [`openssl`], so that nothing wrong is ever timed. Nothing here is for use outside of
-//! benches.
+//! A library is one file in `rivals/` that implements [`Agreement`], [`Hkdf`] or [`Aead`].
+//! [`measure`] first compares its results with those of [`openssl`], so that nothing wrong is ever
+//! timed. Nothing here is for use outside of benches.
 
 pub use cpu_time::CpuTime;
 use criterion::Criterion;
@@ -69,8 +70,8 @@ pub trait Agreement {
     fn generate(&self) -> (Self::Private, Point);
     /// Parses a peer's public point.
     fn peer(&self, point: &Point) -> Self::Peer;
-    /// Computes the shared x coordinate. Takes the private key by value, because some libraries consume it, so wiping
-    /// is measured too.
+    /// Computes the shared x coordinate. Takes the private key by value, because some libraries
+    /// consume it, so wiping is measured too.
     fn agree(&self, private: Self::Private, peer: &Self::Peer) -> [u8; 32];
 }
 
@@ -88,8 +89,8 @@ pub trait Aead {
     fn new(key: &Key) -> Self;
     /// Encrypts all but the last 16 bytes of `message` in place, and writes the tag to these.
     fn seal(&mut self, nonce: &Nonce, aad: &[u8], message: &mut [u8]);
-    /// Decrypts `sealed` (ciphertext and tag) in place; the plaintext is then at its start. Returns `false` if the tag
-    /// does not match.
+    /// Decrypts `sealed` (ciphertext and tag) in place; the plaintext is then at its start. Returns
+    /// `false` if the tag does not match.
     fn open(&mut self, nonce: &Nonce, aad: &[u8], sealed: &mut [u8]) -> bool;
 }
 

@@ -72,7 +72,8 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
     Some(model.trim()).filter(|model| !model.is_empty())
 }
 
-/// Returns a crate's version. If the lock file has several, it names the version among the dependencies of [`PACKAGE`].
+/// Returns a crate's version. If the lock file has several, it names the version among the
+/// dependencies of [`PACKAGE`].
 fn locked_version(lock_file: &str, name: &str) -> Option<String> {
     let mut versions = BTreeSet::new();
     for package in lock_file.split("[[package]]") {

@@ -45,10 +45,11 @@ pub fn one(
     };
 }
 
-/// Measures a sealed field on one curve in one library: key generation, Diffie-Hellman, key schedule, and all together.
+/// Measures a sealed field on one curve in one library: key generation, Diffie-Hellman, key
+/// schedule, and all together.
 ///
-/// `seal` makes a key pair and seals one field to a recipient whose point is already parsed. `open` parses the sender's
-/// point and opens that field.
+/// `seal` makes a key pair and seals one field to a recipient whose point is already parsed. `open`
+/// parses the sender's point and opens that field.
 pub fn message<A: Agreement, K: Hkdf, E: Aead>(
     criterion: &mut Comparison,
     curve: Curve,
@@ -119,7 +120,8 @@ fn seal<A: Agreement, K: Hkdf, E: Aead>(
     (enc, sealed)
 }
 
-/// Measures AES-256-GCM under one key, by size. `open` first copies the message, because opening in place destroys it.
+/// Measures AES-256-GCM under one key, by size. `open` first copies the message, because opening in
+/// place destroys it.
 pub fn aead<E: Aead>(criterion: &mut Comparison, name: &str) {
     let key: Key = [9; 32];
     let mut aead = E::new(&key);
@@ -183,7 +185,8 @@ fn sealed(aead: &mut impl Aead, data: &[u8]) -> Vec<u8> {
     message
 }
 
-/// Checks that the sealed message equals OpenSSL's, that it opens, and that it does not open after a bit is flipped.
+/// Checks that the sealed message equals OpenSSL's, that it opens, and that it does not open after
+/// a bit is flipped.
 fn checked(key: &Key, aead: &mut impl Aead, data: &[u8]) -> Vec<u8> {
     let message = sealed(aead, data);
     assert_eq!(

@@ -1,5 +1,5 @@
-//! OpenSSL: the vendored one or the system's, depending on how this package is built. Also the reference for
-//! correctness.
+//! OpenSSL: the vendored one or the system's, depending on how this package is built. Also the
+//! reference for correctness.
 
 use openssl::bn::{BigNum, BigNumContext};
 use openssl::cipher::Cipher;
@@ -13,8 +13,9 @@ use openssl::symm;
 
 use crate::{Aead, Agreement, Curve, Hkdf, Key, Nonce, Point, split_tag};
 
-/// OpenSSL's elliptic curves, through `EC_KEY` and `EC_POINT`. An `EVP_PKEY` of a fresh key is first copied to a
-/// provider, which costs more. Constant time: both operations are one multiplication of one point.
+/// OpenSSL's elliptic curves, through `EC_KEY` and `EC_POINT`. An `EVP_PKEY` of a fresh key is
+/// first copied to a provider, which costs more. Constant time: both operations are one
+/// multiplication of one point.
 pub struct OpenSsl(EcGroup);
 
 impl OpenSsl {
@@ -145,7 +146,8 @@ impl Aead for OneShot {
     }
 }
 
-/// AES-256-GCM with one cipher context per direction, which holds the key. A message only sets its nonce.
+/// AES-256-GCM with one cipher context per direction, which holds the key. A message only sets its
+/// nonce.
 pub struct ReusedContext {
     sealing: CipherCtx,
     opening: CipherCtx,

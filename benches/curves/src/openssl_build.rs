@@ -1,7 +1,8 @@
 //! Description of the OpenSSL that this program is linked with.
 //!
-//! `openssl version -a` does not list the options of a build. The option `enable-ec_nistp_64_gcc_128` adds functions to
-//! libcrypto, so the symbols of the linked file show the option.
+//! `openssl version -a` does not list the options of a build. The option
+//! `enable-ec_nistp_64_gcc_128` adds functions to libcrypto, so the symbols of the linked file show
+//! the option.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
@@ -10,7 +11,8 @@ use object::{Object as _, ObjectSymbol as _};
 
 use crate::run::target;
 
-/// A function that only a build with the option has. OpenSSL's table of curves refers to it, so a static link keeps it.
+/// A function that only a build with the option has. OpenSSL's table of curves refers to it, so a
+/// static link keeps it.
 const OPTION_SYMBOL: &str = "EC_GFp_nistp521_method";
 
 /// A function of every build. A file without it has no symbols to judge by.
@@ -28,7 +30,8 @@ pub enum Linkage {
 }
 
 impl Linkage {
-    /// Decides from the memory map of this program, and from the environment in which it was compiled.
+    /// Decides from the memory map of this program, and from the environment in which it was
+    /// compiled.
     fn of(maps: &str, static_variable: Option<&str>, vendored: bool) -> Self {
         match static_variable {
             _ if maps.lines().any(is_libcrypto) => Self::Shared,
@@ -45,7 +48,8 @@ pub struct OpenSslBuild {
     pub version: String,
     /// The kind of library.
     pub linkage: Linkage,
-    /// True if the build has the option `enable-ec_nistp_64_gcc_128`. `None` if its symbols do not tell.
+    /// True if the build has the option `enable-ec_nistp_64_gcc_128`. `None` if its symbols do not
+    /// tell.
     pub has_nistp_64: Option<bool>,
 }
 
@@ -122,7 +126,8 @@ fn is_libcrypto(line: &str) -> bool {
         .is_some_and(|name| name.starts_with("libcrypto.so"))
 }
 
-/// Returns true if the library or the program in `file` has the option, and `None` if it has no symbols of OpenSSL.
+/// Returns true if the library or the program in `file` has the option, and `None` if it has no
+/// symbols of OpenSSL.
 fn has_option(file: &[u8]) -> Option<bool> {
     let file = object::File::parse(file).ok()?;
     let has = |wanted: &str| {
@@ -198,8 +203,8 @@ mod tests {
         assert_eq!(has_option(&fs::read("/bin/true").unwrap()), None);
     }
 
-    /// `.cargo/config.toml` names the script that configures the vendored OpenSSL, which leaves the option at its
-    /// default.
+    /// `.cargo/config.toml` names the script that configures the vendored OpenSSL, which leaves the
+    /// option at its default.
     #[cfg(feature = "rivals")]
     #[test]
     fn the_vendored_openssl_lacks_the_option() {

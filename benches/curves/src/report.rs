@@ -1,7 +1,9 @@
-//! Tables and plots of the `curves` bench, from the estimates that Criterion keeps under `target/criterion`.
+//! Tables and plots of the `curves` bench, from the estimates that Criterion keeps under
+//! `target/criterion`.
 //!
-//! Markdown on standard output, to be pasted; the same as one HTML page with plots, and as JSON, in `target/curves`.
-//! Shows all results that exist. Results of an earlier run stay until they are measured again, and are marked as old.
+//! Markdown on standard output, to be pasted; the same as one HTML page with plots, and as JSON, in
+//! `target/curves`. Shows all results that exist. Results of an earlier run stay until they are
+//! measured again, and are marked as old.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,7 +29,8 @@ pub(crate) const OPERATIONS: [&str; 7] = [
     "keygen", "ecdh", "derive", "seal", "open", "extract", "expand",
 ];
 
-/// The engine's choices: subject, operation, implementation. Two entries mean with and without a table.
+/// The engine's choices: subject, operation, implementation. Two entries mean with and without a
+/// table.
 const ENGINE: [(&str, &str, &str); 18] = [
     ("p256", "keygen", "aws_lc_rs"),
     ("p256", "ecdh", "aws_lc_rs"),
@@ -148,7 +151,8 @@ fn openssl_note(table: &Table, machine: &MachineInfo) -> String {
     }
 }
 
-/// Reads every finished bench of `curves` under `folder`. Each has a folder `new` with its name and its estimates.
+/// Reads every finished bench of `curves` under `folder`. Each has a folder `new` with its name and
+/// its estimates.
 fn read(folder: &Path, into: &mut Vec<Measured>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -173,7 +177,8 @@ fn read(folder: &Path, into: &mut Vec<Measured>) -> io::Result<()> {
     Ok(())
 }
 
-/// Parses one bench from its name and its estimates. Returns `None` if it is not a bench of `curves`.
+/// Parses one bench from its name and its estimates. Returns `None` if it is not a bench of
+/// `curves`.
 fn parse(name: &Value, estimates: &Value, at: SystemTime) -> Option<Measured> {
     let (subject, operation) = name["group_id"]
         .as_str()?
@@ -255,7 +260,8 @@ impl Table {
         (0..self.columns.len()).map(least).collect()
     }
 
-    /// Formats the table. A cell is a time with its ratio to the fastest, which is bold; † marks the engine's choice.
+    /// Formats the table. A cell is a time with its ratio to the fastest, which is bold; † marks
+    /// the engine's choice.
     fn markdown(&self) -> String {
         let winners = self.winners();
         let cell = |(ns, is_engine): (f64, bool), winner: f64| {
@@ -286,7 +292,8 @@ impl Table {
     }
 }
 
-/// Lists the cases in which the engine does not use the fastest implementation, and counts old results.
+/// Lists the cases in which the engine does not use the fastest implementation, and counts old
+/// results.
 fn verdict(measured: &[Measured]) -> String {
     let mut out = String::from("† is what the engine uses. It wins or ties everywhere but:\n");
     for table in tables(measured) {

@@ -1,6 +1,7 @@
 //! The result file `curves.json`: the machine, its libraries and every time.
 //!
-//! Reads only the current schema version. An error says which field is wrong and how to write the file again.
+//! Reads only the current schema version. An error says which field is wrong and how to write the
+//! file again.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +40,8 @@ pub(crate) struct TimedResult {
     pub(crate) median_ns: f64,
     /// True if the engine uses this implementation.
     pub(crate) engine: bool,
-    /// True if the time was measured in an earlier run, perhaps with other versions of the libraries.
+    /// True if the time was measured in an earlier run, perhaps with other versions of the
+    /// libraries.
     pub(crate) earlier_run: bool,
 }
 

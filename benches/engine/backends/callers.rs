@@ -1,4 +1,5 @@
-//! Clients that each take the next secret, write or read it, and continue when they have the response.
+//! Clients that each take the next secret, write or read it, and continue when they have the
+//! response.
 
 use std::io;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use crate::backends::Turn;
 use crate::backends::secrets::MAP;
 use crate::backends::store::{StorePlace, failed};
 
-/// Step between the secrets of consecutive reads, so that reads do not follow the order of writes. The step is prime,
-/// so reads visit each secret once if the prime does not divide their count.
+/// Step between the secrets of consecutive reads, so that reads do not follow the order of writes.
+/// The step is prime, so reads visit each secret once if the prime does not divide their count.
 const STEP: usize = 7_919;
 
 /// Performs the engine's steps for a write: acquire a permit, form a group, commit.

@@ -1,4 +1,5 @@
-//! Random secrets, in the form in which the engine sends them to a store: rows of sealed values, in one group each.
+//! Random secrets, in the form in which the engine sends them to a store: rows of sealed values, in
+//! one group each.
 
 use sealwire_benches::stats::Random;
 use sealwire_store::{Group, MapId, Row, TokenId};

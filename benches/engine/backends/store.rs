@@ -54,15 +54,16 @@ pub(crate) const KINDS: [StoreKind; 4] = [
     },
 ];
 
-/// The engine's numbers of workers for each store. The memory store, which the engine does not use for tokens, gets
-/// those of the embedded store.
+/// The engine's numbers of workers for each store. The memory store, which the engine does not use
+/// for tokens, gets those of the embedded store.
 const LANES: BatchLimits = BatchLimits {
     writers: 1,
     readers: 2,
 };
 
-/// The store asks for commits that wait for the disk, whatever the server's default. A trigger takes that back within
-/// each transaction, so that the store, its statements and its connections are the same.
+/// The store asks for commits that wait for the disk, whatever the server's default. A trigger
+/// takes that back within each transaction, so that the store, its statements and its connections
+/// are the same.
 const ASYNCHRONOUS: &str = "
     CREATE FUNCTION sealwire.asynchronous() RETURNS trigger LANGUAGE plpgsql AS
         $$ BEGIN PERFORM set_config('synchronous_commit', 'off', true); RETURN NULL; END $$;

@@ -1,4 +1,5 @@
-//! The cost of the audit trail and of a process of its own: the same loads on engines that differ in one setting, in turns.
+//! The cost of the audit trail and of a process of its own: the same loads on engines that differ
+//! in one setting, in turns.
 
 use std::io::{self, Write};
 use std::time::Duration;

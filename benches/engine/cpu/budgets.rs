@@ -7,7 +7,8 @@ use crate::cpu::peers::Comparison;
 const SEALS_MAX: f64 = 4.0;
 /// Least throughput in fields per core of server time, in requests of 2,000.
 const FIELDS_PER_CPU_SECOND_MIN: f64 = 1_500_000.0;
-/// Budget for a cold request of one field, as a multiple of a bare key generation with a Diffie-Hellman.
+/// Budget for a cold request of one field, as a multiple of a bare key generation with a
+/// Diffie-Hellman.
 const KEYGENS_MAX: f64 = 1.5;
 /// Budget for a request of one field if warm or in an epoch, in that unit.
 const WARM_SHARE_MAX: f64 = 0.5;

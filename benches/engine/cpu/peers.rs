@@ -1,8 +1,10 @@
-//! The engine's CPU time per field beside that of OpenBao's transit, from this run or an earlier one.
+//! The engine's CPU time per field beside that of OpenBao's transit, from this run or an earlier
+//! one.
 //!
-//! With `--openbao`, windows of the engine and of two OpenBao servers alternate, so every ratio is of one run. Both are
-//! processes of their own over mutual TLS, and their CPU time is read in the same way. Callers, fields per request and
-//! field values are equal. Without the option, constants of an earlier run stand in.
+//! With `--openbao`, windows of the engine and of two OpenBao servers alternate, so every ratio is
+//! of one run. Both are processes of their own over mutual TLS, and their CPU time is read in the
+//! same way. Callers, fields per request and field values are equal. Without the option, constants
+//! of an earlier run stand in.
 
 mod https;
 mod openbao;
@@ -25,7 +27,8 @@ use crate::cpu::{COLD, Options, PRODUCTION, WARM_UP};
 use openbao::OpenBao;
 use transit::TransitLoad;
 
-/// CPU microseconds per field of `transit/encrypt`, by fields per request. Of the run that the constants below name.
+/// CPU microseconds per field of `transit/encrypt`, by fields per request. Of the run that the
+/// constants below name.
 const EARLIER_US: [(usize, f64); 4] = [(1, 600.0), (30, 26.0), (100, 11.0), (2_000, 4.9)];
 const EARLIER_VERSION: &str = "OpenBao 2.5";
 const EARLIER_DATE: &str = "2026-11";
@@ -98,8 +101,8 @@ impl Comparison {
         OpenBao::version(program)
     }
 
-    /// Starts an engine and two servers, without and with an audit file, and gives each its turns, every second round in
-    /// reverse order.
+    /// Starts an engine and two servers, without and with an audit file, and gives each its turns,
+    /// every second round in reverse order.
     pub(super) fn measure(
         callers: &Runtime,
         options: &Options,

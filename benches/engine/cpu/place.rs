@@ -48,8 +48,8 @@ impl CpuTime {
 }
 
 impl Place {
-    /// Starts an engine as in production: a process with embedded state, where every request is authorized and has an
-    /// audit record.
+    /// Starts an engine as in production: a process with embedded state, where every request is
+    /// authorized and has an audit record.
     pub(crate) fn process(settings: &[Setting]) -> io::Result<Self> {
         let folder = Folder::make(&["client"], Mode::Embedded)?;
         let engine = EngineChild::start_with(&folder, settings)?;

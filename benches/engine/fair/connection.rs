@@ -1,7 +1,8 @@
-//! One connection of the generator: mutual TLS over a non-blocking socket, which returns complete responses.
+//! One connection of the generator: mutual TLS over a non-blocking socket, which returns complete
+//! responses.
 //!
-//! Frames are encoded once and only their msgid is written anew, so that a call costs the generator little more than
-//! its encryption by TLS.
+//! Frames are encoded once and only their msgid is written anew, so that a call costs the generator
+//! little more than its encryption by TLS.
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
@@ -15,12 +16,12 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use sealwire_benches::document::{APP, document};
 use sealwire_wire::{Encrypt, KeyScope, Limits, MessageHeader, Scan, Scanner, Writing, request};
 
-/// A msgid of five bytes, so that any other of 32 bits fits in its place: behind the array's head, the type and its
-/// marker.
+/// A msgid of five bytes, so that any other of 32 bits fits in its place: behind the array's head,
+/// the type and its marker.
 const MSGID: u32 = 0x8000_0000;
 const MSGID_AT: std::ops::Range<usize> = 3..7;
-/// MessagePack values of a response around its payload: the array, type, msgid and nil, the map, its two keys and the
-/// generation.
+/// MessagePack values of a response around its payload: the array, type, msgid and nil, the map,
+/// its two keys and the generation.
 const AROUND_PAYLOAD: u64 = 8;
 /// Bytes per read of a socket.
 pub(crate) const READ_BYTES: usize = 256 << 10;
@@ -222,8 +223,9 @@ impl BenchConnection {
         }
     }
 
-    /// Reads the available bytes, and passes each complete response to `each`: its msgid, its number of values and its
-    /// bytes. `scratch` has [`READ_BYTES`] bytes. `now` is the current time.
+    /// Reads the available bytes, and passes each complete response to `each`: its msgid, its
+    /// number of values and its bytes. `scratch` has [`READ_BYTES`] bytes. `now` is the current
+    /// time.
     pub(crate) fn receive(
         &mut self,
         scratch: &mut [u8],

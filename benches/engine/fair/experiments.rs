@@ -1,4 +1,5 @@
-//! The experiments and their shared parts: the mix of requests, the engine's capacity, and the work done by a time.
+//! The experiments and their shared parts: the mix of requests, the engine's capacity, and the work
+//! done by a time.
 
 use std::io;
 use std::ops::Range;
@@ -30,7 +31,8 @@ pub(crate) const PATIENCE_MS: u32 = 1_000;
 /// Connections of a tenant that sends the mix.
 pub(crate) const MIX_CONNECTIONS: usize = 64;
 
-/// Mean work of a request in the mix, in fields. With a key per field, a request costs as much as its fields.
+/// Mean work of a request in the mix, in fields. With a key per field, a request costs as much as
+/// its fields.
 pub(crate) fn mean_fields() -> f64 {
     MIX.iter()
         .map(|(fields, share)| *fields as f64 * share)
@@ -89,7 +91,8 @@ impl Mixed {
         })
     }
 
-    /// Measures the capacity in fields per second: every connection sends its next request after each response.
+    /// Measures the capacity in fields per second: every connection sends its next request after
+    /// each response.
     pub(crate) fn capacity(&mut self, bench: &Bench) -> io::Result<f64> {
         let (before, time) = bench.length.pick((1.5, 6.0), (1.0, 3.0), (0.1, 0.5));
         self.generator.take();
@@ -177,7 +180,8 @@ fn check(bench: &Bench, engine: &EngineChild, generator: &Generator) -> io::Resu
     })
 }
 
-/// Returns the work done by a time, in fields. Between two completed requests, work is interpolated.
+/// Returns the work done by a time, in fields. Between two completed requests, work is
+/// interpolated.
 fn work_until(ends: &[(u64, f64)], at: u64) -> f64 {
     let next = ends.partition_point(|(end, _)| *end <= at);
     let (before, done) = next.checked_sub(1).map_or((0, 0.0), |last| ends[last]);
@@ -189,8 +193,8 @@ fn work_until(ends: &[(u64, f64)], at: u64) -> f64 {
     }
 }
 
-/// Returns fields per second over a window. Large requests complete rarely, so those in flight at its ends count in
-/// part.
+/// Returns fields per second over a window. Large requests complete rarely, so those in flight at
+/// its ends count in part.
 pub(crate) fn work_rate<'a>(served: impl Iterator<Item = &'a Sample>, window: &Range<u64>) -> f64 {
     let mut ends: Vec<(u64, f64)> = served
         .map(|sample| (sample.done, sample.fields as f64))

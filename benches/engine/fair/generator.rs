@@ -1,9 +1,10 @@
 //! Generates load and measures latencies: one thread, one `poll`, non-blocking connections.
 //!
-//! Open loops send at times that were fixed beforehand, and a latency counts from there: a late send makes the figure
-//! worse, never better. How late the sends were is kept beside it, so that a figure which is the generator's and not
-//! the server's can be told. Closed loops send again when they have their answer. A caller that is told to wait does
-//! so, and what an open loop would have sent meanwhile counts as offered and not served.
+//! Open loops send at times that were fixed beforehand, and a latency counts from there: a late
+//! send makes the figure worse, never better. How late the sends were is kept beside it, so that a
+//! figure which is the generator's and not the server's can be told. Closed loops send again when
+//! they have their answer. A caller that is told to wait does so, and what an open loop would have
+//! sent meanwhile counts as offered and not served.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -146,7 +147,8 @@ impl Generator {
         Self::with_clock(Instant::now(), frames)
     }
 
-    /// Makes a generator whose times are those of this one. It can run in another thread beside this one.
+    /// Makes a generator whose times are those of this one. It can run in another thread beside
+    /// this one.
     pub(crate) fn sibling(&self, frames: Vec<Frame>) -> Self {
         Self::with_clock(self.clock, frames)
     }
@@ -246,8 +248,9 @@ impl Generator {
         }
     }
 
-    /// Gives up requests of a load that were sent at least `after` ago, and cancels them if `cancels`. A closed loop
-    /// sends again at once on the same connection, as a client with a timeout and retries does.
+    /// Gives up requests of a load that were sent at least `after` ago, and cancels them if
+    /// `cancels`. A closed loop sends again at once on the same connection, as a client with a
+    /// timeout and retries does.
     pub(crate) fn give_up(&mut self, load: usize, after: Duration, cancels: bool) {
         let now = self.now();
         let Some(sent_max) = now.checked_sub(after.as_nanos() as u64) else {
@@ -302,7 +305,8 @@ impl Generator {
         }
     }
 
-    /// Makes connections slow readers, which begin to read after a while. With `None`, they read at full speed again.
+    /// Makes connections slow readers, which begin to read after a while. With `None`, they read at
+    /// full speed again.
     pub(crate) fn pace(&mut self, connections: Range<usize>, pace: Option<(Duration, Pace)>) {
         let now = self.now();
         for connection in &mut self.connections[connections] {
@@ -423,8 +427,8 @@ impl Generator {
                     }
                 }
             } else {
-                // A send on a connection that is told to wait for longer needs no waking up for: at ten times the
-                // capacity most sends are of that kind.
+                // A send on a connection that is told to wait for longer needs no waking up for: at
+                // ten times the capacity most sends are of that kind.
                 while self.loads[load].due <= self.now() || self.is_paused_when_due(load) {
                     let intended = self.loads[load].due;
                     self.loads[load].due += self.interval(load);
@@ -447,7 +451,8 @@ impl Generator {
         (seconds * 1e9) as u64
     }
 
-    /// Returns true if the connection of an open loop's next send will be told to wait at that time.
+    /// Returns true if the connection of an open loop's next send will be told to wait at that
+    /// time.
     fn is_paused_when_due(&self, load: usize) -> bool {
         let GeneratorState {
             due,
@@ -624,7 +629,8 @@ impl Generator {
         self.begun = (self.cpu, Duration::from_nanos(self.now()));
     }
 
-    /// Returns the generator's cost since [`Generator::begin_cost`], given the samples of that time.
+    /// Returns the generator's cost since [`Generator::begin_cost`], given the samples of that
+    /// time.
     pub(crate) fn cost(&self, samples: &[Sample]) -> Cost {
         let cpu = (self.cpu - self.begun.0).as_secs_f64();
         let wall = (Duration::from_nanos(self.now()) - self.begun.1).as_secs_f64();
@@ -644,7 +650,8 @@ impl Generator {
         }
     }
 
-    /// Returns the last successful response of each frame, with the plaintext and the sealed document.
+    /// Returns the last successful response of each frame, with the plaintext and the sealed
+    /// document.
     ///
     /// # Errors
     /// If a response was incorrect, or none was ever successful.
@@ -684,7 +691,8 @@ enum Verdict {
     Cancelled,
 }
 
-/// Checks one response: it must have the expected number of values, or be an error that load can cause.
+/// Checks one response: it must have the expected number of values, or be an error that load can
+/// cause.
 fn judge(message: &[u8], values: u64, frame: &Frame) -> Result<Verdict, String> {
     // The scanner has parsed the result, so a successful response is not parsed again.
     let mut head = TokenReader::new(message);

@@ -17,7 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Probe {
     /// The experiment that ran meanwhile.
     pub(crate) during: String,
-    /// Time from the scheduled probe to the complete response, or `None` without a successful response.
+    /// Time from the scheduled probe to the complete response, or `None` without a successful
+    /// response.
     pub(crate) ms: Option<f64>,
 }
 

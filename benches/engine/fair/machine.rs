@@ -37,8 +37,8 @@ impl Usage {
         let all = fs::read_to_string("/proc/stat")?;
         let all = ticks(all.lines().next().unwrap_or(""));
         let own = fs::read_to_string("/proc/self/stat")?;
-        // After the name, which can contain any character: the state, which is no number, then ten fields, then our CPU
-        // times and our children's.
+        // After the name, which can contain any character: the state, which is no number, then ten
+        // fields, then our CPU times and our children's.
         let own = ticks(own.rsplit_once(')').map_or("", |(_, rest)| rest));
         let engines = engines
             .iter()
@@ -60,21 +60,21 @@ impl Usage {
     }
 }
 
-/// Raises the priority of the calling thread and the threads that it starts, as if clients had their own machine: the
-/// engine must not displace them. Not all users may do this. Without the higher priority, sends are late more often,
-/// and the report says so.
+/// Raises the priority of the calling thread and the threads that it starts, as if clients had
+/// their own machine: the engine must not displace them. Not all users may do this. Without the
+/// higher priority, sends are late more often, and the report says so.
 pub(crate) fn raise_priority() {
     let _ = rustix::process::setpriority_process(None, -10);
 }
 
-/// Lowers the priority of the calling thread below that of the engine, for a client whose own work must not displace
-/// the engine and whose latency is not measured.
+/// Lowers the priority of the calling thread below that of the engine, for a client whose own work
+/// must not displace the engine and whose latency is not measured.
 pub(crate) fn lower_priority() {
     let _ = rustix::process::setpriority_process(None, 10);
 }
 
-/// Puts the calling thread under the kernel's idle policy with a program of util-linux, because there is no safe
-/// function for it. Returns whether this succeeded.
+/// Puts the calling thread under the kernel's idle policy with a program of util-linux, because
+/// there is no safe function for it. Returns whether this succeeded.
 fn idle_policy() -> bool {
     let link = fs::read_link("/proc/thread-self").unwrap_or_default();
     let Some(thread) = link.file_name() else {
@@ -92,10 +92,11 @@ const REST: u8 = 0;
 const SPIN: u8 = 1;
 const END: u8 = 2;
 
-/// One thread per core that spins on demand under the kernel's idle policy, so that its core counts as free. An idle
-/// machine lowers its clocks and wakes slowly, which would make results on an idle machine look worse than on a busy
-/// one. A low priority is not enough: the kernel wakes no thread on such a busy core, so the engine's threads would
-/// share one. Without `chrt` the threads do not spin, and "alone" equals "idle".
+/// One thread per core that spins on demand under the kernel's idle policy, so that its core counts
+/// as free. An idle machine lowers its clocks and wakes slowly, which would make results on an idle
+/// machine look worse than on a busy one. A low priority is not enough: the kernel wakes no thread
+/// on such a busy core, so the engine's threads would share one. Without `chrt` the threads do not
+/// spin, and "alone" equals "idle".
 #[derive(Debug)]
 pub(crate) struct Warmth {
     state: Arc<AtomicU8>,

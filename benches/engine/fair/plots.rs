@@ -11,8 +11,9 @@ use sealwire_benches::stats::LogHistogram;
 /// Opacity of the band that marks the batches.
 const BAND: f64 = 0.08;
 
-/// Draws fields per second over time, with a panel per variant and lines for requests of 30 and 2,000 fields. `burst`
-/// is the time in seconds from the arrival of the batches to their end if they ran alone.
+/// Draws fields per second over time, with a panel per variant and lines for requests of 30 and
+/// 2,000 fields. `burst` is the time in seconds from the arrival of the batches to their end if
+/// they ran alone.
 ///
 /// # Errors
 /// If the file cannot be written.

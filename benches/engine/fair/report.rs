@@ -105,7 +105,8 @@ impl Section {
         });
     }
 
-    /// Notes the share of the machine that other processes took, and withdraws verdicts about time if it was too large.
+    /// Notes the share of the machine that other processes took, and withdraws verdicts about time
+    /// if it was too large.
     pub(crate) fn shared(&mut self, foreign: f64) {
         self.notes.push(format!(
             "others took {} of the machine during all of this",
@@ -203,7 +204,8 @@ const LAG_SHARE_MAX: f64 = 0.25;
 /// Lag of sends that is always accepted, in milliseconds: the time that a thread needs to wake.
 const LAG_MS_MIN: f64 = 0.2;
 
-/// Judges whether the generator kept up with figures of that many milliseconds, with a note on its own cost.
+/// Judges whether the generator kept up with figures of that many milliseconds, with a note on its
+/// own cost.
 pub(crate) fn kept_up(cost: Cost, of_ms: f64, what: &str) -> (Judged, String) {
     let kept = cost.lag_ms.p99 <= (LAG_SHARE_MAX * of_ms).max(LAG_MS_MIN);
     let note = format!(

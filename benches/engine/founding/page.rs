@@ -197,7 +197,8 @@ fn overview(report: &Report, results: &[&ArmResult]) -> String {
     )
 }
 
-/// Draws a panel for each arm of a number of threads: suites and key scopes in columns, the rest in rows.
+/// Draws a panel for each arm of a number of threads: suites and key scopes in columns, the rest in
+/// rows.
 fn grid(report: &Report, threads: usize, measure: &Measure) -> String {
     let all = || {
         report

@@ -1,4 +1,5 @@
-//! Plots as inline SVG. Colours are classes of the page's style sheet, so that they follow its light or dark style.
+//! Plots as inline SVG. Colours are classes of the page's style sheet, so that they follow its
+//! light or dark style.
 
 use std::fmt::Write as _;
 

@@ -10,7 +10,8 @@ use crate::fair::report::{digits, ms, percent};
 use crate::founding::arms::{Arm, cores};
 use crate::founding::window::{ArmResult, Plan, Request, STEPS};
 
-/// Smallest ratio of the small client's p99 at the largest step to its p99 without batches that is the incident.
+/// Smallest ratio of the small client's p99 at the largest step to its p99 without batches that is
+/// the incident.
 pub(super) const INCIDENT_MIN: f64 = 20.0;
 /// Largest share of the machine for other processes at which figures are trusted.
 const FOREIGN_MAX: f64 = 0.05;
@@ -33,9 +34,11 @@ pub(super) struct Figures {
     pub(super) alone: Summary,
     /// This ratio at the largest step.
     pub(super) largest: Summary,
-    /// Share of the small client's requests at the largest step that were sealed within the timeout.
+    /// Share of the small client's requests at the largest step that were sealed within the
+    /// timeout.
     pub(super) in_time: f64,
-    /// Fields of batches that were sealed before their client gave up, per second of the largest step.
+    /// Fields of batches that were sealed before their client gave up, per second of the largest
+    /// step.
     pub(super) batch_fields_per_s: f64,
 }
 

@@ -1,9 +1,11 @@
-//! A server that does its cryptography on the runtime of its network I/O, as the original engine did.
+//! A server that does its cryptography on the runtime of its network I/O, as the original engine
+//! did.
 //!
-//! It exists for this bench alone. It uses the TLS, the wire codec, the keys and the sealing code of the engine, and has
-//! no scheduler, no slices, no admission, no roles and no audit trail. A connection has two tasks: one reads and decodes
-//! messages, the other seals requests in the order of their arrival, each to its end without yielding, and writes the
-//! responses. `cancel` and the end of a connection stop its requests, if the runtime finds time to read them.
+//! It exists for this bench alone. It uses the TLS, the wire codec, the keys and the sealing code
+//! of the engine, and has no scheduler, no slices, no admission, no roles and no audit trail. A
+//! connection has two tasks: one reads and decodes messages, the other seals requests in the order
+//! of their arrival, each to its end without yielding, and writes the responses. `cancel` and the
+//! end of a connection stop its requests, if the runtime finds time to read them.
 
 use std::io::{self, Write as _};
 use std::path::Path;

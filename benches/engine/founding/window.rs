@@ -37,7 +37,8 @@ pub(super) struct Plan {
     pub(super) timeout: Duration,
     /// Length of a step.
     pub(super) step: Duration,
-    /// Length of the warm-up, in which only small requests are sent. The engine makes its tables in it.
+    /// Length of the warm-up, in which only small requests are sent. The engine makes its tables in
+    /// it.
     pub(super) warm_up: Duration,
     /// Time for which small requests are awaited after the window.
     pub(super) settle: Duration,
@@ -170,7 +171,8 @@ pub(super) fn run(folder: &Folder, arm: Arm, plan: &Plan) -> io::Result<ArmResul
         ran.and(grown?)
     })?;
     let foreign = Usage::read(&[&server])?.foreign_since(usage);
-    // The batches stay under way meanwhile. A request without a response by then counts with the time until then.
+    // The batches stay under way meanwhile. A request without a response by then counts with the
+    // time until then.
     small.stop(load);
     let end = small.now() + plan.settle.as_nanos() as u64;
     while small.now() < end && small.under_way(load) > 0 {
@@ -202,7 +204,8 @@ pub(super) fn run(folder: &Folder, arm: Arm, plan: &Plan) -> io::Result<ArmResul
     })
 }
 
-/// Adds a load per step after the first: the connections that the step adds, with one batch under way on each.
+/// Adds a load per step after the first: the connections that the step adds, with one batch under
+/// way on each.
 fn add_batches(
     server: &EngineChild,
     folder: &Folder,

@@ -31,8 +31,8 @@ const STEADY: CpuLoad = CpuLoad {
 const SPARE_FILES: u64 = 256;
 const MIB: f64 = 1_048_576.0;
 
-/// Most fields of a document that is decrypted again. The envelopes of more are longer than the engine's limit for a
-/// request.
+/// Most fields of a document that is decrypted again. The envelopes of more are longer than the
+/// engine's limit for a request.
 const CHECKED_FIELDS_MAX: usize = 400_000;
 /// Callers of the requests that are spread over apps.
 const APP_CALLERS: usize = 8;
@@ -239,7 +239,8 @@ fn check(callers: &Runtime, client: &Client, app: &str, fields: usize) -> io::Re
         .ok_or_else(|| io::Error::other(format!("{fields} fields of {app}: a wrong document")))
 }
 
-/// Measures requests for these apps after a warm-up. Returns CPU time per request, p50 and p99, in microseconds.
+/// Measures requests for these apps after a warm-up. Returns CPU time per request, p50 and p99, in
+/// microseconds.
 fn measure_apps(
     callers: &Runtime,
     place: &Place,
@@ -257,7 +258,8 @@ fn measure_apps(
     Ok([cpu, quantile(&latencies, 0.5), quantile(&latencies, 0.99)])
 }
 
-/// Sends one-field requests of several callers to all apps in turn. Returns the latencies in microseconds.
+/// Sends one-field requests of several callers to all apps in turn. Returns the latencies in
+/// microseconds.
 async fn spread(client: &Client, names: &[String], time: Duration) -> Vec<f64> {
     let (end, payload) = (Instant::now() + time, document(1));
     let mut callers = JoinSet::new();
@@ -295,7 +297,8 @@ fn warm_up(callers: &Runtime, place: &Place) -> io::Result<()> {
     Ok(())
 }
 
-/// Raises the number of files that this process and its engines may open to what the system allows, and returns it.
+/// Raises the number of files that this process and its engines may open to what the system allows,
+/// and returns it.
 fn raise_file_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(

@@ -1,4 +1,5 @@
-//! Decryption of documents whose fields were sealed by many requests: each of these used a key of its own.
+//! Decryption of documents whose fields were sealed by many requests: each of these used a key of
+//! its own.
 
 use std::io;
 use std::time::Duration;

@@ -22,7 +22,8 @@ use crate::tokens::place::fill;
 
 /// Requests under way at once.
 const CLIENTS: usize = 8;
-/// Tokens that are made through the API and then looked up. Their ids are spread over those of all rows.
+/// Tokens that are made through the API and then looked up. Their ids are spread over those of all
+/// rows.
 const KNOWN_MAX: usize = 100_000;
 /// Requests of each kind per second of measurement time.
 const PER_SECOND: f64 = 10_000.0;
@@ -110,7 +111,8 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Sends `count` requests and checks each response. Returns CPU time per request, p50 and p99, in microseconds.
+    /// Sends `count` requests and checks each response. Returns CPU time per request, p50 and p99,
+    /// in microseconds.
     fn send(&self, kind: Kind, round: usize, count: usize) -> io::Result<[f64; 3]> {
         let before = self.place.cpu()?;
         let known = Arc::clone(self.known);
@@ -147,7 +149,8 @@ fn make_known(callers: &Runtime, folder: &Folder, count: usize) -> io::Result<Kn
     Ok(Arc::new(known))
 }
 
-/// Writes `count` rows into the collection, numbered from `first` on. No engine has the state open meanwhile.
+/// Writes `count` rows into the collection, numbered from `first` on. No engine has the state open
+/// meanwhile.
 async fn fill_collection(config: &Config, first: usize, count: usize) -> io::Result<()> {
     let (control, stores) = open_control(config).await.map_err(failed)?;
     let state = control.load().await.map_err(failed)?;

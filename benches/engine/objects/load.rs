@@ -19,8 +19,8 @@ pub(super) struct Window {
 
 /// A side of the comparison.
 pub(super) trait Target: Send + Sync + 'static {
-    /// Makes one request and checks its response. `random`: selects what is read. Returns false if the request was rejected
-    /// because of overload.
+    /// Makes one request and checks its response. `random`: selects what is read. Returns false if
+    /// the request was rejected because of overload.
     fn call(
         &self,
         operation: Operation,

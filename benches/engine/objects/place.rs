@@ -49,7 +49,8 @@ const MAP: MapId = MapId {
 /// The names of the properties, in the order of [`values`].
 const PROPERTIES: [&str; 4] = ["email", "name", "street", "note"];
 
-/// Returns the values of an object, of 64 bytes each. Unique and indexed values are in no order, as real ones are.
+/// Returns the values of an object, of 64 bytes each. Unique and indexed values are in no order, as
+/// real ones are.
 pub(super) fn values(number: u64) -> [String; 4] {
     [
         format!("{:032x}{number:020}@example.com", spread(number)),
@@ -139,7 +140,8 @@ impl Place {
         Ok(())
     }
 
-    /// Adds new objects. Returns their ids, or `None` if the request was rejected because of overload.
+    /// Adds new objects. Returns their ids, or `None` if the request was rejected because of
+    /// overload.
     async fn add(&self, batch: u64) -> io::Result<Option<Vec<String>>> {
         let first = self.next.fetch_add(batch, Ordering::Relaxed);
         let mut objects = Vec::new();
@@ -226,7 +228,8 @@ impl Place {
         check_group(found.objects.len())
     }
 
-    /// Writes objects into the store, as large as one that the engine sealed. No request reads them.
+    /// Writes objects into the store, as large as one that the engine sealed. No request reads
+    /// them.
     pub(super) async fn fill(&self, rows: u64) -> io::Result<()> {
         let options = PostgresOptions {
             password: Some(self.password.clone()),
@@ -284,7 +287,8 @@ impl Place {
     }
 }
 
-/// Returns an object with its own id and terms, and the content of `model`. Ids ascend with time, as those of the engine.
+/// Returns an object with its own id and terms, and the content of `model`. Ids ascend with time,
+/// as those of the engine.
 fn filler(model: &ObjectRow, number: u64) -> ObjectRow {
     let id = u128::from(number) << 80 | spread(number) >> 48;
     let with = |terms: &[Term], hash: u128| {

@@ -1,4 +1,5 @@
-//! An engine per store: a process of its own, as in production, with two collections and a role for them.
+//! An engine per store: a process of its own, as in production, with two collections and a role for
+//! them.
 
 use std::io;
 

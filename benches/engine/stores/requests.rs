@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 
 use super::place::{DETERMINISTIC, RANDOM, failed};
 
-/// Step between the values of consecutive reads, so that reads do not follow the order of writes. The step is prime, so
-/// reads visit each value once if the prime does not divide their count.
+/// Step between the values of consecutive reads, so that reads do not follow the order of writes.
+/// The step is prime, so reads visit each value once if the prime does not divide their count.
 const STEP: usize = 7_919;
 
 /// Number of persons about whom values are.
@@ -90,7 +90,8 @@ pub(crate) async fn round(
     Ok(measured)
 }
 
-/// Sends requests until all have a response, in the order of a shuffle for reads. Returns the responses by value.
+/// Sends requests until all have a response, in the order of a shuffle for reads. Returns the
+/// responses by value.
 pub(crate) async fn closed_loop<S, A>(
     client: &Client,
     kind: Kind,
@@ -163,8 +164,8 @@ fn document(value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Sends one request and checks its response. `token` is the document with the value's token, if it has one. Returns the
-/// document of the response.
+/// Sends one request and checks its response. `token` is the document with the value's token, if it
+/// has one. Returns the document of the response.
 pub(crate) async fn send(
     client: &Client,
     kind: Kind,

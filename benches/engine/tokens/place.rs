@@ -191,7 +191,8 @@ pub(crate) async fn fill(
     tasks.join_all().await.into_iter().collect()
 }
 
-/// Returns settings that an operator would choose for a table of this size. Full durability of commits is on.
+/// Returns settings that an operator would choose for a table of this size. Full durability of
+/// commits is on.
 pub(crate) fn settings() -> sealwire_testkit::Options {
     sealwire_testkit::Options::default()
         .set("shared_buffers", "512MB")

@@ -1,10 +1,11 @@
 //! `throttle`: the effect of a slowed database on writers, by kind of admission control.
 //!
-//! PostgreSQL with fsync on, behind a proxy that holds up each piece of an exchange. Four doors take turns: the
-//! engine's throttle; none; a bound without the curve, whose callers wait in order; the same bound, whose callers are
-//! refused. They get two loads: `steady`, that of the simulation in `crates/store/src/throttle/sim.rs`, and `bursts`,
-//! in which rows come whatever became of those before. Two times are measured: until a row was let in, which the door
-//! makes, and until it was durable, which has the whole queue in it.
+//! PostgreSQL with fsync on, behind a proxy that holds up each piece of an exchange. Four doors
+//! take turns: the engine's throttle; none; a bound without the curve, whose callers wait in order;
+//! the same bound, whose callers are refused. They get two loads: `steady`, that of the simulation
+//! in `crates/store/src/throttle/sim.rs`, and `bursts`, in which rows come whatever became of those
+//! before. Two times are measured: until a row was let in, which the door makes, and until it was
+//! durable, which has the whole queue in it.
 
 mod writers;
 
@@ -49,7 +50,8 @@ struct Setup {
     closed: usize,
     /// Seconds of the search for the capacity: until it counts, and until it ends.
     capacity: (f64, f64),
-    /// Seconds of `steady`: until counting starts, and counted. The first is at least the time to fill the bound.
+    /// Seconds of `steady`: until counting starts, and counted. The first is at least the time to
+    /// fill the bound.
     steady: (f64, f64),
     /// Seconds of one phase of `bursts`; there are two.
     phase: f64,
@@ -132,7 +134,8 @@ impl Slow<'_> {
     }
 }
 
-/// Result of the closed loop: rows per second, and mean rows and seconds of the write that a row is in.
+/// Result of the closed loop: rows per second, and mean rows and seconds of the write that a row is
+/// in.
 struct Capacity {
     rate: f64,
     rows: f64,
@@ -221,7 +224,8 @@ async fn capacity(setup: &Setup, slow: &Slow<'_>) -> io::Result<Capacity> {
     let all: f64 = flights.iter().map(|(rows, _)| rows).sum();
     let mean =
         |of: fn(&(f64, f64)) -> f64| flights.iter().map(|one| one.0 * of(one)).sum::<f64>() / all;
-    // On a very slow machine, a smoke run can have no durable row. The rate is a divisor later, so it must not be 0.
+    // On a very slow machine, a smoke run can have no durable row. The rate is a divisor later, so
+    // it must not be 0.
     Ok(Capacity {
         rate: rate(&samples, settled, end).max(1.0),
         rows: mean(|one| one.0),

@@ -1,22 +1,23 @@
-//! A cache of loaded values. The engine uses the cache for the permissions of principals, to avoid a store query per
-//! request.
+//! A cache of loaded values. The engine uses the cache for the permissions of principals, to avoid
+//! a store query per request.
 //!
-//! - Concurrent misses of one key share one load. The load runs in a task of its own and continues if its waiters are
-//!   dropped. All waiters get its outcome. An error is returned as an error, never as a missing value. Waiters get the
-//!   outcome even if the entry is evicted at once.
-//! - A load that began before a [`Cache::purge`] is never cached, and requests after the purge do not wait for that
-//!   load. A revoked role therefore stops at once.
-//! - Missing values are cached too, for a shorter time. Lifetimes are jittered between 25 % and 100 %, so that entries
-//!   loaded together do not expire together.
-//! - While loads fail or take long, expired entries stay in use for a bounded time. Purged entries do not.
-//!   [`Cache::reload_purged`] loads them again in the background, so that a store that fails after a purge is outlived
-//!   by all keys that were in use before.
+//! - Concurrent misses of one key share one load. The load runs in a task of its own and continues
+//!   if its waiters are dropped. All waiters get its outcome. An error is returned as an error,
+//!   never as a missing value. Waiters get the outcome even if the entry is evicted at once.
+//! - A load that began before a [`Cache::purge`] is never cached, and requests after the purge do
+//!   not wait for that load. A revoked role therefore stops at once.
+//! - Missing values are cached too, for a shorter time. Lifetimes are jittered between 25 % and 100
+//!   %, so that entries loaded together do not expire together.
+//! - While loads fail or take long, expired entries stay in use for a bounded time. Purged entries
+//!   do not. [`Cache::reload_purged`] loads them again in the background, so that a store that
+//!   fails after a purge is outlived by all keys that were in use before.
 //! - The cache bounds entries, concurrent loads, waiting keys, and the time of a load.
 //!
-//! A hit is one lookup in a sharded map. A hit allocates nothing and takes no lock that a load holds. The map is
-//! `quick_cache`, chosen for speed. Expiry, shared loads and purging are implemented here. Neither `quick_cache` nor
-//! `moka` discards a load that began before a purge. The hash function is `foldhash`; it makes a hit a fifth cheaper
-//! than SipHash. Keys are names signed by a trusted authority, so clients cannot construct collisions.
+//! A hit is one lookup in a sharded map. A hit allocates nothing and takes no lock that a load
+//! holds. The map is `quick_cache`, chosen for speed. Expiry, shared loads and purging are
+//! implemented here. Neither `quick_cache` nor `moka` discards a load that began before a purge.
+//! The hash function is `foldhash`; it makes a hit a fifth cheaper than SipHash. Keys are names
+//! signed by a trusted authority, so clients cannot construct collisions.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -61,7 +62,8 @@ impl LoadError {
 pub struct CacheBounds {
     /// Maximum number of entries; at least 1.
     pub entries: usize,
-    /// Maximum lifetime of an entry. The effective lifetime is jittered between 25 % and 100 % of this value.
+    /// Maximum lifetime of an entry. The effective lifetime is jittered between 25 % and 100 % of
+    /// this value.
     pub time: Duration,
     /// Maximum lifetime of an entry for a missing value, with the same jitter.
     pub negative_time: Duration,
@@ -77,8 +79,8 @@ pub struct CacheBounds {
 
 /// Time between two load attempts for an entry while loads fail.
 const RETRY: Duration = Duration::from_secs(1);
-/// Longest wait for a load where an expired entry may still be used. A store that hangs would otherwise delay requests by
-/// [`CacheBounds::load_time`], beyond the deadlines of many.
+/// Longest wait for a load where an expired entry may still be used. A store that hangs would
+/// otherwise delay requests by [`CacheBounds::load_time`], beyond the deadlines of many.
 const STALE_WAIT: Duration = Duration::from_millis(250);
 
 /// A cache of loaded values; see the module documentation.
@@ -109,8 +111,8 @@ struct PendingLoads<K, V> {
 /// A key with a value that a purge removed.
 struct PurgedKey<K> {
     key: K,
-    /// End of the removed value's use while loads fail. Loads of [`Cache::reload_purged`] do not extend it, so that keys
-    /// that are not requested any more leave the cache.
+    /// End of the removed value's use while loads fail. Loads of [`Cache::reload_purged`] do not
+    /// extend it, so that keys that are not requested any more leave the cache.
     stale_until: Instant,
 }
 
@@ -199,8 +201,8 @@ where
         }
     }
 
-    /// Returns the cached value of a key, or `None` on a miss. The inner `None` means that the key has no value. After
-    /// a miss, call [`Cache::get`], which can wait.
+    /// Returns the cached value of a key, or `None` on a miss. The inner `None` means that the key
+    /// has no value. After a miss, call [`Cache::get`], which can wait.
     pub fn hit(&self, key: &K, now: Instant) -> Option<Option<Arc<V>>> {
         let entry = self.entries.get(key).filter(|entry| now < entry.until)?;
         self.counts.hits.fetch_add(1, Ordering::Relaxed);
@@ -210,8 +212,8 @@ where
         Some(entry.value)
     }
 
-    /// Returns the value of a key and loads it if necessary. `None` means that the key has no value. Dropping the
-    /// future is safe: a started load continues.
+    /// Returns the value of a key and loads it if necessary. `None` means that the key has no
+    /// value. Dropping the future is safe: a started load continues.
     ///
     /// # Errors
     /// [`LoadError`], identical for all waiters of a load.
@@ -254,7 +256,8 @@ where
             None if is_crowded => None,
             None => Some(self.take_off(&mut pending_loads, key)),
         };
-        // While loads fail or cannot begin, requests use the stale entry instead of waiting for the next load.
+        // While loads fail or cannot begin, requests use the stale entry instead of waiting for the
+        // next load.
         match (entry.filter(|entry| now < entry.stale_until), outcome) {
             (Some(entry), outcome) if entry.failing || outcome.is_none() => {
                 self.counts.hits.fetch_add(1, Ordering::Relaxed);
@@ -266,8 +269,8 @@ where
         }
     }
 
-    /// Returns an expired entry whose load takes long. Other requests use the entry at once from now on, until the load
-    /// ends.
+    /// Returns an expired entry whose load takes long. Other requests use the entry at once from
+    /// now on, until the load ends.
     fn use_stale(&self, key: &K) -> Option<Option<Arc<V>>> {
         // The lock is held, so the entry is not one from before a purge.
         let _pending_loads = self.pending_loads();
@@ -333,10 +336,12 @@ where
         outcome
     }
 
-    /// Removes all entries. Loads in progress are not cached; only their current waiters get the values.
+    /// Removes all entries. Loads in progress are not cached; only their current waiters get the
+    /// values.
     pub fn purge(&self) {
         let now = Instant::now();
-        // Before the lock, which requests need. A value that is cached meanwhile is removed, and loaded when it is asked for.
+        // Before the lock, which requests need. A value that is cached meanwhile is removed, and
+        // loaded when it is asked for.
         let in_use = self
             .entries
             .iter()
@@ -364,8 +369,8 @@ where
         self.has_purged.notify_one();
     }
 
-    /// Loads keys again that purges removed, one after the other, so that requests go before them. Never returns. Safe
-    /// to drop.
+    /// Loads keys again that purges removed, one after the other, so that requests go before them.
+    /// Never returns. Safe to drop.
     pub async fn reload_purged(self: Arc<Self>) {
         loop {
             let Some((key, epoch)) = self.next_purged() else {
@@ -393,8 +398,8 @@ where
         }
     }
 
-    /// Returns the key to load next, and the number of purges. The key stays in the list while it is loaded: a purge meanwhile
-    /// makes that load one of no use.
+    /// Returns the key to load next, and the number of purges. The key stays in the list while it
+    /// is loaded: a purge meanwhile makes that load one of no use.
     fn next_purged(&self) -> Option<(K, u64)> {
         let mut pending_loads = self.pending_loads();
         let now = Instant::now();
@@ -411,8 +416,9 @@ where
         ))
     }
 
-    /// Takes a key off the list that was loaded, and puts one behind the others that was not: one record that is invalid keeps
-    /// no other key from being loaded. Returns false if a purge made the load one of no use.
+    /// Takes a key off the list that was loaded, and puts one behind the others that was not: one
+    /// record that is invalid keeps no other key from being loaded. Returns false if a purge made
+    /// the load one of no use.
     fn settle_purged(&self, key: &K, epoch: u64, is_loaded: bool, is_cached: bool) -> bool {
         let mut pending_loads = self.pending_loads();
         if pending_loads.epoch != epoch {

@@ -1,16 +1,17 @@
 //! Authorization: one decision for each request, and the permit that proves the decision.
 //!
-//! Everything that is not granted is denied. Grants of all roles add up; no grant takes a permission away. A denial
-//! names the missing part in the words of the request. The decision does not depend on an app's existence, so a denial
-//! cannot reveal it.
+//! Everything that is not granted is denied. Grants of all roles add up; no grant takes a
+//! permission away. A denial names the missing part in the words of the request. The decision does
+//! not depend on an app's existence, so a denial cannot reveal it.
 //!
-//! If several grants permit a request, a grant without a mask takes precedence, then a grant without an hourly limit.
-//! Among equals the first grant of the first role applies.
+//! If several grants permit a request, a grant without a mask takes precedence, then a grant
+//! without an hourly limit. Among equals the first grant of the first role applies.
 //!
-//! With [`AccessMode::Observe`], requests that no role grants pass, except where the response could show a value that a
-//! mask hides. A principal with a mask sees all values through that mask. Without a grant, it is denied operations whose
-//! values no mask can cover, and those that change who can read values ([`ValueAccess::Readers`]), with which it could take
-//! its mask off. If a role of the principal is missing or unreadable, its masks are unknown. Then every ungranted operation
+//! With [`AccessMode::Observe`], requests that no role grants pass, except where the response could
+//! show a value that a mask hides. A principal with a mask sees all values through that mask.
+//! Without a grant, it is denied operations whose values no mask can cover, and those that change
+//! who can read values ([`ValueAccess::Readers`]), with which it could take its mask off. If a role
+//! of the principal is missing or unreadable, its masks are unknown. Then every ungranted operation
 //! that returns values or changes who can read them is denied.
 
 use std::sync::Arc;
@@ -26,7 +27,8 @@ pub enum AccessMode {
     /// Deny the request.
     #[default]
     Enforce,
-    /// Let the request pass and count it, unless the response could show a value that a mask of the principal hides.
+    /// Let the request pass and count it, unless the response could show a value that a mask of the
+    /// principal hides.
     Observe,
     /// Skip authorization: a valid certificate is enough.
     Off,
@@ -61,13 +63,15 @@ pub struct AuthorizationRequest<'a> {
     app: AccessScope<'a>,
     collection: AccessScope<'a>,
     reason: Option<&'a str>,
-    /// The time of the request, in seconds since 1970-01-01 UTC. `None`: behind the end of every grant that has one.
+    /// The time of the request, in seconds since 1970-01-01 UTC. `None`: behind the end of every
+    /// grant that has one.
     at: Option<u64>,
 }
 
 impl<'a> AuthorizationRequest<'a> {
-    /// Creates a request for an operation on the named app and collection. A name is ignored if the operation does not
-    /// apply to that dimension. A missing name in an applicable dimension means all names.
+    /// Creates a request for an operation on the named app and collection. A name is ignored if the
+    /// operation does not apply to that dimension. A missing name in an applicable dimension means
+    /// all names.
     pub fn new(operation: Operation, app: Option<&'a str>, collection: Option<&'a str>) -> Self {
         let one = |name: Option<&'a str>| name.map_or(AccessScope::Every, AccessScope::One);
         let (app, collection) = match operation.about() {
@@ -92,7 +96,8 @@ impl<'a> AuthorizationRequest<'a> {
         self
     }
 
-    /// Adds the time of the request, in seconds since 1970-01-01 UTC. Without it, no grant with a time limit applies.
+    /// Adds the time of the request, in seconds since 1970-01-01 UTC. Without it, no grant with a
+    /// time limit applies.
     #[must_use]
     pub fn at(mut self, unix_s: u64) -> Self {
         self.at = Some(unix_s);
@@ -109,7 +114,8 @@ impl<'a> AuthorizationRequest<'a> {
         Self { operation, ..*self }.lacks(grant).is_none()
     }
 
-    /// Returns the first part of the request that `grant` does not cover, or `None` if `grant` permits the request.
+    /// Returns the first part of the request that `grant` does not cover, or `None` if `grant`
+    /// permits the request.
     fn lacks(&self, grant: &Grant) -> Option<Missing> {
         let covers = |names: &crate::Names, extent| match extent {
             AccessScope::None => true,
@@ -135,8 +141,8 @@ impl<'a> AuthorizationRequest<'a> {
     }
 }
 
-/// The part of a request that no grant covers. If several grants fall short, the closest one counts; later variants are
-/// closer.
+/// The part of a request that no grant covers. If several grants fall short, the closest one
+/// counts; later variants are closer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Missing {
     /// The principal has no role.
@@ -277,8 +283,8 @@ impl Grants {
         }
     }
 
-    /// Notes that the principal has further roles, which are missing or unreadable. They grant nothing, and their masks are
-    /// unknown.
+    /// Notes that the principal has further roles, which are missing or unreadable. They grant
+    /// nothing, and their masks are unknown.
     #[must_use]
     pub fn and_unreadable_roles(self) -> Self {
         Self {
@@ -326,9 +332,9 @@ impl Grants {
         widest.ok_or(closest)
     }
 
-    /// Returns the access to properties that the grants give to a permitted request, and the smallest hourly limit of
-    /// these grants. `objects.query` and `objects.list` read values by the grants of `objects.get`, so the limits of
-    /// these grants apply too.
+    /// Returns the access to properties that the grants give to a permitted request, and the
+    /// smallest hourly limit of these grants. `objects.query` and `objects.list` read values by the
+    /// grants of `objects.get`, so the limits of these grants apply too.
     fn property_access(&self, ask: &AuthorizationRequest<'_>) -> (PropertyAccess, Option<u32>) {
         let grants = self.roles.iter().flat_map(|role| role.grants());
         let covers = |grant: &Grant, operation| ask.is_covered(grant, operation);
@@ -353,8 +359,8 @@ impl Grants {
             .filter(|grant| grant.mask.is_some())
     }
 
-    /// Returns the mask for values that no grant covers, with [`AccessMode::Observe`]. If the principal's grants have
-    /// different masks, the result is a mask that hides the whole value.
+    /// Returns the mask for values that no grant covers, with [`AccessMode::Observe`]. If the
+    /// principal's grants have different masks, the result is a mask that hides the whole value.
     fn observed_mask(&self) -> Option<MaskText> {
         let mut masks = self.masked_grants().filter_map(|grant| grant.mask.as_ref());
         let first = masks.next()?;
@@ -365,8 +371,8 @@ impl Grants {
         })
     }
 
-    /// Returns the permit with which [`AccessMode::Observe`] lets a request pass that no grant covers. `None`: the
-    /// response, or a later one, could show a value that a mask hides.
+    /// Returns the permit with which [`AccessMode::Observe`] lets a request pass that no grant
+    /// covers. `None`: the response, or a later one, could show a value that a mask hides.
     fn observe<'a>(&self, ask: AuthorizationRequest<'a>) -> Option<Permit<'a>> {
         let mask = self.observed_mask();
         match ask.operation.value_access() {
@@ -469,8 +475,8 @@ pub struct Permitted<'a> {
 }
 
 impl Permitted<'_> {
-    /// Returns whether the grant has a mask and whether it has an hourly limit. The permitting grant with the smallest
-    /// pair applies.
+    /// Returns whether the grant has a mask and whether it has an hourly limit. The permitting
+    /// grant with the smallest pair applies.
     fn bounds(&self) -> (bool, bool) {
         (self.mask.is_some(), self.hourly.is_some())
     }
@@ -486,7 +492,8 @@ pub struct Decision<'a> {
 }
 
 impl AccessMode {
-    /// Decides on a request of a principal with these grants. `None` means a principal without roles.
+    /// Decides on a request of a principal with these grants. `None` means a principal without
+    /// roles.
     ///
     /// # Errors
     /// [`Denied`], if the mode enforces denials.
@@ -513,7 +520,8 @@ impl AccessMode {
         }
         match judged {
             Ok(permit) if ask.operation.uses_properties() => {
-                // The request can be about properties that no grant covers. They are not known here.
+                // The request can be about properties that no grant covers. They are not known
+                // here.
                 let hourly = permit.hourly;
                 let permit = grants
                     .observe(ask)
@@ -540,9 +548,9 @@ impl AccessMode {
         }
     }
 
-    /// Returns a permit for a principal whose grants are unknown, or `None` if the mode does not let the request pass.
-    /// In [`AccessMode::Observe`], operations that return values or change who can read them do not pass, since the
-    /// principal might have a mask.
+    /// Returns a permit for a principal whose grants are unknown, or `None` if the mode does not
+    /// let the request pass. In [`AccessMode::Observe`], operations that return values or change
+    /// who can read them do not pass, since the principal might have a mask.
     pub fn unknown(self, ask: AuthorizationRequest<'_>) -> Option<Permit<'_>> {
         let passes = match self {
             Self::Enforce => false,
@@ -553,8 +561,8 @@ impl AccessMode {
     }
 }
 
-/// The proof of an authorization decision. Only a decision creates a permit. Handlers take the names of app and
-/// collection from the permit, so they act only on permitted resources.
+/// The proof of an authorization decision. Only a decision creates a permit. Handlers take the
+/// names of app and collection from the permit, so they act only on permitted resources.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Permit<'a> {
     operation: Operation,
@@ -571,7 +579,8 @@ pub struct Permit<'a> {
 pub enum ValueVisibility<'p> {
     /// Values are returned unmasked.
     Clear,
-    /// Every value is returned through this mask. A value that the mask does not fit is not returned.
+    /// Every value is returned through this mask. A value that the mask does not fit is not
+    /// returned.
     Masked(&'p MaskText),
 }
 
@@ -594,7 +603,8 @@ impl<'a> Permit<'a> {
         }
     }
 
-    /// Returns the permit for a request whose values are shown through `mask` and which has no other limits.
+    /// Returns the permit for a request whose values are shown through `mask` and which has no
+    /// other limits.
     fn unrestricted(ask: AuthorizationRequest<'a>, mask: Option<MaskText>) -> Self {
         let name = |extent| match extent {
             AccessScope::One(name) => Some(name),
@@ -622,7 +632,8 @@ impl<'a> Permit<'a> {
         &self.properties
     }
 
-    /// Returns the denial of a request that is about a property which no grant covers for `operation`.
+    /// Returns the denial of a request that is about a property which no grant covers for
+    /// `operation`.
     pub fn property_denied(&self, operation: Operation, property: &str) -> Denied {
         let (app, collection) = (self.app.map(Box::from), self.collection.map(Box::from));
         let property = Some(property.into());

@@ -4,7 +4,8 @@ use crate::operation::Operation;
 
 /// Maximum number of grants per role.
 pub const GRANTS_MAX: usize = 64;
-/// Maximum number of apps, or of collections, that one grant names. A grant for more names must use `*`.
+/// Maximum number of apps, or of collections, that one grant names. A grant for more names must use
+/// `*`.
 pub const NAMES_MAX: usize = 1_000;
 /// Largest hourly limit of a grant, in fields.
 pub const HOURLY_MAX: u32 = 1_000_000_000;
@@ -47,8 +48,8 @@ pub enum RoleError {
     /// A grant names no app.
     #[error("a grant must say on which apps: apps=NAME,NAME, or apps=* for all")]
     NoApps,
-    /// The grant has a reason or an hourly limit but names control operations. Control requests carry no reason and no
-    /// fields.
+    /// The grant has a reason or an hourly limit but names control operations. Control requests
+    /// carry no reason and no fields.
     #[error("a reason and a number of fields by the hour are for data operations only")]
     ReasonOfControl,
     /// The hourly limit is outside 1 to [`HOURLY_MAX`].

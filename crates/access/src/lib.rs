@@ -1,13 +1,15 @@
-//! Principals and authorization: the name in a client certificate, roles, and one decision per request.
+//! Principals and authorization: the name in a client certificate, roles, and one decision per
+//! request.
 //!
-//! A [`Principal`] is bound to roles. A [`Role`] is a list of [`Grant`]s. Each grant permits some [`Operation`]s on
-//! some apps and collections. Everything else is denied; grants add up, and no grant takes a permission away. A
-//! [`Decision`] contains a [`Permit`], which handlers require and only a decision creates. The permit says whether
-//! values are shown unmasked or through a mask ([`ValueVisibility`]). A [`Cache`] keeps the permissions of principals, to avoid a
-//! store query per request.
+//! A [`Principal`] is bound to roles. A [`Role`] is a list of [`Grant`]s. Each grant permits some
+//! [`Operation`]s on some apps and collections. Everything else is denied; grants add up, and no
+//! grant takes a permission away. A [`Decision`] contains a [`Permit`], which handlers require and
+//! only a decision creates. The permit says whether values are shown unmasked or through a mask
+//! ([`ValueVisibility`]). A [`Cache`] keeps the permissions of principals, to avoid a store query
+//! per request.
 //!
-//! This crate has no sockets and no store. Certificates are given as bytes and records as JSON. A [`Loader`] provides
-//! the bindings of principals.
+//! This crate has no sockets and no store. Certificates are given as bytes and records as JSON. A
+//! [`Loader`] provides the bindings of principals.
 
 mod cache;
 mod decide;

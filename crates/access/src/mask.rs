@@ -1,7 +1,7 @@
 //! The mask of a grant: a function's text, kept unchanged.
 //!
-//! This module does not know the functions. It checks only that a text can be part of a grant, and finds the end of the
-//! text. The text ends at the first space outside of its brackets and quotes.
+//! This module does not know the functions. It checks only that a text can be part of a grant, and
+//! finds the end of the text. The text ends at the first space outside of its brackets and quotes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::error::{MASK_BYTES_MAX, RoleError};
 pub struct MaskText(Arc<str>);
 
 impl MaskText {
-    /// Validates and wraps a text. It must be one word; only brackets and quotes can contain spaces.
+    /// Validates and wraps a text. It must be one word; only brackets and quotes can contain
+    /// spaces.
     ///
     /// # Errors
     /// [`RoleError::Mask`].
@@ -46,8 +47,8 @@ impl MaskText {
         &self.0
     }
 
-    /// Splits off the mask at the beginning of `text` and returns the mask and the rest. An operator can write the mask
-    /// in quotes; inside them, a backslash escapes the next character.
+    /// Splits off the mask at the beginning of `text` and returns the mask and the rest. An
+    /// operator can write the mask in quotes; inside them, a backslash escapes the next character.
     pub(crate) fn split(text: &str) -> Result<(Self, &str), RoleError> {
         if !text.starts_with('"') {
             let (mask, rest) = text.split_at(word(text).ok_or(RoleError::Mask)?);
@@ -72,8 +73,8 @@ impl fmt::Display for MaskText {
     }
 }
 
-/// Returns the byte length up to the first space outside of brackets and quotes. Returns `None` if a bracket or quote
-/// is not closed.
+/// Returns the byte length up to the first space outside of brackets and quotes. Returns `None` if
+/// a bracket or quote is not closed.
 fn word(text: &str) -> Option<usize> {
     let (mut depth, mut quoted) = (0_u32, false);
     let mut signs = text.char_indices();

@@ -1,7 +1,8 @@
 //! Operations that need authorization: one for each such method, under the method's own name.
 //!
-//! `health`, `info` and `inspect` have no operation. Their responses contain only engine information that is open to
-//! every client, or data from the request. They use no app, key or token.
+//! `health`, `info` and `inspect` have no operation. Their responses contain only engine
+//! information that is open to every client, or data from the request. They use no app, key or
+//! token.
 
 use std::fmt;
 
@@ -30,7 +31,8 @@ pub enum Group {
 /// The stored values that the response of an operation discloses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueAccess {
-    /// None. The response has metadata, sealed values, or results that the engine makes from values of the request.
+    /// None. The response has metadata, sealed values, or results that the engine makes from values
+    /// of the request.
     None,
     /// Values, through the mask of the grant if it has one.
     Maskable,
@@ -38,8 +40,8 @@ pub enum ValueAccess {
     Properties,
     /// Values or parts of values that no mask can cover.
     Clear,
-    /// None, but the operation changes who can read values, or through which masks: roles, the keys that values are sealed
-    /// under, what counts as authentic, or who unwraps keys.
+    /// None, but the operation changes who can read values, or through which masks: roles, the keys
+    /// that values are sealed under, what counts as authentic, or who unwraps keys.
     Readers,
 }
 
@@ -67,7 +69,8 @@ macro_rules! operations {
                 match self { $(Self::$variant => ResourceKind::$about),+ }
             }
 
-            /// Returns the stored values that the response discloses. Every operation states it in its row of the list.
+            /// Returns the stored values that the response discloses. Every operation states it in
+            /// its row of the list.
             pub const fn value_access(self) -> ValueAccess {
                 match self { $(Self::$variant => ValueAccess::$values),+ }
             }
@@ -81,8 +84,8 @@ operations! {
     Encrypt = "encrypt" Data App None,
     /// Opens envelopes.
     Decrypt = "decrypt" Data App Maskable,
-    /// Rewraps envelopes for the newest key.
-    /// Whoever imported a key of the app may hold it, and a request chooses among the keys that seal.
+    /// Rewraps envelopes for the newest key. Whoever imported a key of the app may hold it, and a
+    /// request chooses among the keys that seal.
     Rewrap = "rewrap" Data App Readers,
     /// Replaces values with tokens.
     /// All values are of the request.
@@ -153,8 +156,8 @@ operations! {
     /// Cancels a deletion.
     /// It enables.
     AppsRestore = "apps.restore" Control App Readers,
-    /// Changes an app's settings.
-    /// The suite decides which keys seal, perhaps imported ones, and what counts as sealed by an engine.
+    /// Changes an app's settings. The suite decides which keys seal, perhaps imported ones, and
+    /// what counts as sealed by an engine.
     AppsSet = "apps.set" Control App Readers,
     /// Exports the control state as stored, with wrapped keys.
     /// Whoever has a KEK or a root key opens them, without the engine and its masks.
@@ -167,8 +170,8 @@ operations! {
     /// Changes a collection's settings.
     /// These are times of expiry and retention.
     CollectionsSet = "collections.set" Control Collection None,
-    /// Changes the schema of a collection of objects.
-    /// Types, and so masks, of properties cannot be changed, and rows are under token keys, which engines generate.
+    /// Changes the schema of a collection of objects. Types, and so masks, of properties cannot be
+    /// changed, and rows are under token keys, which engines generate.
     CollectionsAlter = "collections.alter" Control Collection None,
     /// Seals old records of a collection of objects again.
     /// A record that is accepted, perhaps a forged one, shows its values by other grants.
@@ -235,7 +238,8 @@ impl Operation {
             .find(|operation| operation.name() == name)
     }
 
-    /// Returns true if the operation applies to collections, so that a grant's collections are checked.
+    /// Returns true if the operation applies to collections, so that a grant's collections are
+    /// checked.
     pub const fn has_collection(self) -> bool {
         matches!(
             self.about(),
@@ -243,7 +247,8 @@ impl Operation {
         )
     }
 
-    /// Returns true if the operation applies to properties of objects, so that a grant of it must name properties.
+    /// Returns true if the operation applies to properties of objects, so that a grant of it must
+    /// name properties.
     pub const fn has_property(self) -> bool {
         matches!(
             self,
@@ -259,7 +264,8 @@ impl Operation {
         }
     }
 
-    /// Returns true if the response has values of properties that [`Self::ObjectsGet`] is granted for.
+    /// Returns true if the response has values of properties that [`Self::ObjectsGet`] is granted
+    /// for.
     pub const fn reads_properties(self) -> bool {
         matches!(self, Self::ObjectsGet) || matches!(self.value_access(), ValueAccess::Properties)
     }
@@ -321,11 +327,11 @@ impl Operations {
         Self(set)
     }
 
-    /// Parses an operator's text: the name of one operation, or a prefix and a star, as in `tokens.*`. Returns `None`
-    /// if no operation matches.
+    /// Parses an operator's text: the name of one operation, or a prefix and a star, as in
+    /// `tokens.*`. Returns `None` if no operation matches.
     ///
-    /// A star covers only operations that this version of the program knows. Operations that a later version adds are
-    /// not granted.
+    /// A star covers only operations that this version of the program knows. Operations that a
+    /// later version adds are not granted.
     pub fn from_text(text: &str) -> Option<Self> {
         let Some(prefix) = text.strip_suffix('*') else {
             return Operation::from_name(text).map(Self::from);

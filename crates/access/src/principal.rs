@@ -1,13 +1,14 @@
-//! Reads the principal's name from a client certificate. By default the SPIFFE URI comes first, then the first DNS
-//! name, then the common name.
+//! Reads the principal's name from a client certificate. By default the SPIFFE URI comes first,
+//! then the first DNS name, then the common name.
 //!
-//! The certificate must already be verified; this module only reads it. A name is used unchanged except for the case of
-//! DNS names, or rejected. Names are never cut or repaired, so two certificates cannot become one principal. The kind
-//! is part of the principal. A common name that looks like a SPIFFE URI is rejected. A common name that looks like a
-//! host name is not that host.
+//! The certificate must already be verified; this module only reads it. A name is used unchanged
+//! except for the case of DNS names, or rejected. Names are never cut or repaired, so two
+//! certificates cannot become one principal. The kind is part of the principal. A common name that
+//! looks like a SPIFFE URI is rejected. A common name that looks like a host name is not that host.
 //!
-//! Every name of an accepted kind must be valid, also those that are not used: a certificate with a name that this module
-//! cannot read is rejected, because other programs may read that name differently.
+//! Every name of an accepted kind must be valid, also those that are not used: a certificate with a
+//! name that this module cannot read is rejected, because other programs may read that name
+//! differently.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ const SPIFFE_BYTES_MAX: usize = 2_048;
 const HOST_BYTES_MAX: usize = 253;
 /// Longest common name, in characters, by RFC 5280.
 const COMMON_NAME_MAX: usize = 64;
-/// Tags of subject alternative names (RFC 5280, section 4.2.1.6). The parser gives names that are not UTF-8 by tag.
+/// Tags of subject alternative names (RFC 5280, section 4.2.1.6). The parser gives names that are
+/// not UTF-8 by tag.
 const DNS_TAG: Tag = Tag(2);
 const URI_TAG: Tag = Tag(6);
 /// The last tag that RFC 5280 defines.
@@ -43,14 +45,16 @@ pub enum PrincipalKind {
     CommonName,
 }
 
-/// A client's authenticated name. Cheap to clone and safe to log: printable, and displayed with at most 128 characters.
+/// A client's authenticated name. Cheap to clone and safe to log: printable, and displayed with at
+/// most 128 characters.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Principal {
     kind: PrincipalKind,
     name: Arc<str>,
 }
 
-/// A reason why a certificate names no principal. The client's certificate authority must issue another certificate.
+/// A reason why a certificate names no principal. The client's certificate authority must issue
+/// another certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrincipalError {
     /// Not an X.509 certificate.
@@ -65,7 +69,8 @@ pub enum PrincipalError {
     /// A DNS name that is a wildcard or malformed.
     #[error("the client certificate has a DNS name that is not a host name")]
     Dns,
-    /// A common name that is too long, has forbidden characters, or looks like a SPIFFE URI; or several common names.
+    /// A common name that is too long, has forbidden characters, or looks like a SPIFFE URI; or
+    /// several common names.
     #[error("the client certificate has several common names, or an invalid one")]
     CommonName,
     /// Subject alternative names that cannot be read, or several lists of them.
@@ -95,8 +100,8 @@ impl Default for Identity {
 }
 
 impl Identity {
-    /// Parses the kinds as written in the configuration: `spiffe`, `dns` and `cn`. Returns `None` for an empty list, an
-    /// unknown kind, or a kind that occurs twice.
+    /// Parses the kinds as written in the configuration: `spiffe`, `dns` and `cn`. Returns `None`
+    /// for an empty list, an unknown kind, or a kind that occurs twice.
     pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let mut order = [None; 3];
         let mut count = 0;
@@ -118,12 +123,13 @@ impl Identity {
 }
 
 impl Principal {
-    /// Returns the principal of a verified certificate in DER: the name of the first accepted kind that the certificate
-    /// has.
+    /// Returns the principal of a verified certificate in DER: the name of the first accepted kind
+    /// that the certificate has.
     ///
     /// # Errors
     ///
-    /// [`PrincipalError`] if the certificate has no name of an accepted kind, or any name of an accepted kind is invalid.
+    /// [`PrincipalError`] if the certificate has no name of an accepted kind, or any name of an
+    /// accepted kind is invalid.
     pub fn from_certificate(der: &[u8], identity: &Identity) -> Result<Self, PrincipalError> {
         let (rest, certificate) = x509_parser::parse_x509_certificate(der)
             .map_err(|_| PrincipalError::NotACertificate)?;
@@ -145,8 +151,8 @@ impl Principal {
         principal.ok_or(PrincipalError::Nameless)
     }
 
-    /// Parses a principal as an operator writes it: a DNS name, a `spiffe://` URI, or `cn:` and a common name. Returns
-    /// `None` if no certificate can contain that name.
+    /// Parses a principal as an operator writes it: a DNS name, a `spiffe://` URI, or `cn:` and a
+    /// common name. Returns `None` if no certificate can contain that name.
     pub fn from_text(text: &str) -> Option<Self> {
         if is_spiffe_scheme(text) {
             is_spiffe_id(text).then(|| Self::new(PrincipalKind::Spiffe, text))
@@ -157,8 +163,8 @@ impl Principal {
         }
     }
 
-    /// Formats the principal for [`Principal::from_text`]. Common names always carry `cn:`, since a common name can
-    /// look like a DNS name.
+    /// Formats the principal for [`Principal::from_text`]. Common names always carry `cn:`, since a
+    /// common name can look like a DNS name.
     pub fn to_text(&self) -> String {
         match self.kind {
             PrincipalKind::Spiffe | PrincipalKind::Dns => self.as_str().to_owned(),
@@ -277,8 +283,9 @@ fn common_name(certificate: &X509Certificate<'_>) -> Result<Option<Principal>, P
     }
 }
 
-/// Returns the text of an attribute whose type leaves no choice of how to decode it: a UTF8String, or another string type
-/// with ASCII alone. `None` for the others, such as TeletexString, BMPString and UniversalString.
+/// Returns the text of an attribute whose type leaves no choice of how to decode it: a UTF8String,
+/// or another string type with ASCII alone. `None` for the others, such as TeletexString, BMPString
+/// and UniversalString.
 fn common_name_text<'c>(value: &Any<'c>) -> Option<&'c str> {
     if value.class() != Class::Universal || value.header.is_constructed() {
         return None;
@@ -300,13 +307,14 @@ fn is_common_name(name: &str) -> bool {
         && !is_spiffe_scheme(name)
 }
 
-/// Returns true for letters and digits of any script, and printable ASCII. Control characters, bidirectional overrides
-/// and invisible characters are excluded.
+/// Returns true for letters and digits of any script, and printable ASCII. Control characters,
+/// bidirectional overrides and invisible characters are excluded.
 fn is_plain(c: char) -> bool {
     (c.is_alphanumeric() && !INVISIBLE_LETTERS.contains(&c)) || c.is_ascii_graphic() || c == ' '
 }
 
-/// Returns true if `uri` is an absolute URI of visible ASCII. Its further form depends on the scheme.
+/// Returns true if `uri` is an absolute URI of visible ASCII. Its further form depends on the
+/// scheme.
 fn is_uri(uri: &str) -> bool {
     let Some((scheme, rest)) = uri.split_once(':') else {
         return false;
@@ -324,8 +332,8 @@ fn is_spiffe_scheme(uri: &str) -> bool {
         .is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("spiffe"))
 }
 
-/// Checks the rules of the SPIFFE ID standard, section 2: a lower-case trust domain, then a path of plain, non-empty
-/// segments.
+/// Checks the rules of the SPIFFE ID standard, section 2: a lower-case trust domain, then a path of
+/// plain, non-empty segments.
 fn is_spiffe_id(uri: &str) -> bool {
     let Some(rest) = uri.strip_prefix("spiffe://") else {
         return false;
@@ -347,8 +355,8 @@ fn is_spiffe_id(uri: &str) -> bool {
         })
 }
 
-/// Returns true if `host` is a host name: RFC 1035 labels of letters, digits, hyphens and underscores. Wildcards and
-/// trailing dots are invalid.
+/// Returns true if `host` is a host name: RFC 1035 labels of letters, digits, hyphens and
+/// underscores. Wildcards and trailing dots are invalid.
 pub fn is_host_name(host: &str) -> bool {
     (1..=HOST_BYTES_MAX).contains(&host.len())
         && host.split('.').all(|label| {
@@ -619,8 +627,8 @@ mod tests {
         tlv(0x30, &names)
     }
 
-    /// Makes a self-signed certificate with these common names and subjectAltName extensions, whatever they contain. The
-    /// signature does not hold, which only the TLS library checks.
+    /// Makes a self-signed certificate with these common names and subjectAltName extensions,
+    /// whatever they contain. The signature does not hold, which only the TLS library checks.
     fn raw_certificate(common_names: &[RawName], extensions: &[Vec<u8>]) -> Vec<u8> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
@@ -895,7 +903,8 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig { cases: 256, failure_persistence: None, ..Default::default() })]
 
-        /// A simple model: the first valid name of the first kind, and nothing if any name of a kind that counts is invalid.
+        /// A simple model: the first valid name of the first kind, and nothing if any name of a
+        /// kind that counts is invalid.
         #[test]
         fn certificate_with_invalid_counted_name_has_no_principal(
             picked in proptest::sample::subsequence((0..22_usize).collect::<Vec<_>>(), 0..5).prop_shuffle(),

@@ -1,4 +1,5 @@
-//! Properties of objects that a permit covers: which a request may read, search by, and write, and through which masks.
+//! Properties of objects that a permit covers: which a request may read, search by, and write, and
+//! through which masks.
 
 use crate::decide::ValueVisibility;
 use crate::mask::MaskText;
@@ -15,8 +16,8 @@ enum CoveredProperties {
 }
 
 impl CoveredProperties {
-    /// Returns how values of a property are shown, or `None` if no grant covers the property. A grant without a mask
-    /// takes precedence; otherwise the first one applies.
+    /// Returns how values of a property are shown, or `None` if no grant covers the property. A
+    /// grant without a mask takes precedence; otherwise the first one applies.
     fn find(&self, property: &str) -> Option<ValueVisibility<'_>> {
         match self {
             Self::All(mask) => Some(
@@ -66,8 +67,8 @@ impl PropertyAccess {
         }
     }
 
-    /// The properties of the grants that cover a request. `covers` tells if a grant covers an operation in the place and
-    /// time of the request.
+    /// The properties of the grants that cover a request. `covers` tells if a grant covers an
+    /// operation in the place and time of the request.
     pub(crate) fn of<'g>(
         operation: Operation,
         grants: impl Iterator<Item = &'g Grant> + Clone,
@@ -97,8 +98,8 @@ impl PropertyAccess {
         self.read.find(property)
     }
 
-    /// Returns true if the request can search by the property (`objects.query`), or write it (`objects.add` and
-    /// `objects.update`).
+    /// Returns true if the request can search by the property (`objects.query`), or write it
+    /// (`objects.add` and `objects.update`).
     #[must_use]
     pub fn uses(&self, property: &str) -> bool {
         self.used.find(property).is_some()

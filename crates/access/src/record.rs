@@ -22,8 +22,8 @@ pub fn role_key(name: &RoleName) -> String {
     format!("role/{name}")
 }
 
-/// Returns the store key of a principal's binding. The key includes the kind, so that equal names of different kinds
-/// have different keys.
+/// Returns the store key of a principal's binding. The key includes the kind, so that equal names
+/// of different kinds have different keys.
 pub fn principal_key(principal: &Principal) -> String {
     let kind = match principal.kind() {
         PrincipalKind::Spiffe => "spiffe",
@@ -74,7 +74,8 @@ struct FormatField {
 }
 
 fn read<'a, T: Deserialize<'a>>(record: &'a [u8]) -> Result<T, RecordError> {
-    // Serde's error text can quote names from the record. An operator wrote those names, so they can be shown.
+    // Serde's error text can quote names from the record. An operator wrote those names, so they
+    // can be shown.
     let malformed = |error: serde_json::Error| RecordError(error.to_string());
     let FormatField { format } = serde_json::from_slice(record).map_err(malformed)?;
     if format != FORMAT {
@@ -119,8 +120,8 @@ impl Role {
     /// Parses the record of a role and checks that the record belongs to that key.
     ///
     /// # Errors
-    /// [`RecordError`], also if the record names an operation that this program does not know. Skipping an unknown
-    /// operation would silently change the role when an operator edits it.
+    /// [`RecordError`], also if the record names an operation that this program does not know.
+    /// Skipping an unknown operation would silently change the role when an operator edits it.
     pub fn from_record(key: &str, record: &[u8]) -> Result<Self, RecordError> {
         let RoleRecord { role, grants, .. } = read(record)?;
         let refuse = |error: crate::RoleError| RecordError(error.to_string());

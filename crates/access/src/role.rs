@@ -13,8 +13,8 @@ use crate::operation::{Operation, Operations};
 /// Longest name of a role, app or collection, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// The role that every engine has: all control operations on everything, and no data operation. Administering keys and
-/// access therefore does not include reading values.
+/// The role that every engine has: all control operations on everything, and no data operation.
+/// Administering keys and access therefore does not include reading values.
 pub const ADMINISTRATOR: &str = "administrator";
 
 /// The name of a role: 1 to 64 letters, digits, dots, underscores and hyphens, no dot in front.
@@ -103,17 +103,21 @@ impl Names {
 pub struct Grant {
     /// Permitted operations.
     pub operations: Operations,
-    /// Apps on which the operations are permitted. Only [`Names::All`] grants operations on the whole engine.
+    /// Apps on which the operations are permitted. Only [`Names::All`] grants operations on the
+    /// whole engine.
     pub apps: Names,
-    /// Collections on which the operations are permitted, for operations that apply to a collection.
+    /// Collections on which the operations are permitted, for operations that apply to a
+    /// collection.
     pub collections: Names,
-    /// Properties of objects on which the operations are permitted. Required for operations that apply to properties.
+    /// Properties of objects on which the operations are permitted. Required for operations that
+    /// apply to properties.
     pub properties: Option<Names>,
     /// True if each request must give a reason.
     pub reason: bool,
     /// Mask for returned values. Only for operations of [`Operations::MASKABLE`].
     pub mask: Option<MaskText>,
-    /// Maximum number of fields per hour for each principal and operation. Only for data operations.
+    /// Maximum number of fields per hour for each principal and operation. Only for data
+    /// operations.
     pub hourly: Option<u32>,
     /// Time from which the grant permits nothing, in seconds since 1970-01-01 UTC.
     pub until: Option<u64>,
@@ -135,12 +139,13 @@ impl Grant {
         }
     }
 
-    /// Parses an operator's text, such as `encrypt,tokens.* apps=shop,web collections=people reason`, `decrypt apps=shop
-    /// mask=partial(last=4) hourly=1000` or `objects.get apps=shop collections=people properties=name,email
-    /// until=2027-01-31T00:00:00Z`.
+    /// Parses an operator's text, such as
+    /// `encrypt,tokens.* apps=shop,web collections=people reason`,
+    /// `decrypt apps=shop mask=partial(last=4) hourly=1000` or
+    /// `objects.get apps=shop collections=people properties=name,email until=2027-01-31T00:00:00Z`.
     ///
-    /// Operations come first; the other parts follow in any order. Without `collections=` the grant covers all
-    /// collections.
+    /// Operations come first; the other parts follow in any order. Without `collections=` the grant
+    /// covers all collections.
     ///
     /// # Errors
     /// [`RoleError`], which names the part that is wrong.
@@ -265,7 +270,8 @@ impl fmt::Display for Grant {
     }
 }
 
-/// Prepares an operator's word for an error message: removes control characters and cuts long words.
+/// Prepares an operator's word for an error message: removes control characters and cuts long
+/// words.
 fn shown(word: &str) -> String {
     word.chars().filter(|c| !c.is_control()).take(80).collect()
 }
@@ -342,9 +348,9 @@ impl Role {
         }
     }
 
-    /// Returns true if a principal that sees only masked values can find the values by unlimited guessing. The
-    /// principal can encrypt or mask a guess and compare the masked results. If equal values have equal tokens, the
-    /// principal can also tokenize a guess.
+    /// Returns true if a principal that sees only masked values can find the values by unlimited
+    /// guessing. The principal can encrypt or mask a guess and compare the masked results. If equal
+    /// values have equal tokens, the principal can also tokenize a guess.
     pub fn can_guess(&self) -> bool {
         let shows = |grant: &Grant, masked: &Grant| {
             grant.mask.is_none()

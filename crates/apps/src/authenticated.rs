@@ -1,7 +1,8 @@
-//! A control store whose records are verified when they are read, and authenticated when they are written.
+//! A control store whose records are verified when they are read, and authenticated when they are
+//! written.
 //!
-//! Only a store with a root key has an index of its records ([`RecordIndex`]). The records of a store without one pass
-//! unchanged.
+//! Only a store with a root key has an index of its records ([`RecordIndex`]). The records of a
+//! store without one pass unchanged.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -32,15 +33,17 @@ pub struct AuthenticatedStore {
 #[derive(Default)]
 struct Latest {
     state: Option<Arc<VerifiedState>>,
-    /// The state of the highest generation that was verified or written here. From the first one on, this process accepts
-    /// no other set of root keys and no store without a root key.
+    /// The state of the highest generation that was verified or written here. From the first one
+    /// on, this process accepts no other set of root keys and no store without a root key.
     seen: Option<StateId>,
-    /// Number of times that the keys were wiped. A load that began before the last time keeps no key.
+    /// Number of times that the keys were wiped. A load that began before the last time keeps no
+    /// key.
     wipes: u64,
 }
 
 impl Latest {
-    /// Notes a state that was verified or written. Returns false if one of a later generation is noted.
+    /// Notes a state that was verified or written. Returns false if one of a later generation is
+    /// noted.
     fn note(&mut self, id: StateId) -> bool {
         let is_later = self
             .seen
@@ -64,8 +67,8 @@ pub struct StateId {
 }
 
 impl StateId {
-    /// Returns true if this state cannot follow one that was seen: it is of an earlier generation, or another state of
-    /// the same generation.
+    /// Returns true if this state cannot follow one that was seen: it is of an earlier generation,
+    /// or another state of the same generation.
     #[must_use]
     pub fn contradicts(&self, seen: &Self) -> bool {
         let is_other = self.generation == seen.generation && self.code != seen.code;
@@ -131,7 +134,8 @@ impl AuthenticatedStore {
         &self.store
     }
 
-    /// Returns the highest generation that was seen if the state that was verified last is an older one that was put back.
+    /// Returns the highest generation that was seen if the state that was verified last is an older
+    /// one that was put back.
     #[must_use]
     pub fn rolled_back(&self) -> Option<u64> {
         match self.latest().state.as_ref()?.freshness {
@@ -145,7 +149,8 @@ impl AuthenticatedStore {
         self.latest().seen
     }
 
-    /// Loads and verifies the records, and returns the key-encryption key of the store's keys with them.
+    /// Loads and verifies the records, and returns the key-encryption key of the store's keys with
+    /// them.
     pub(super) async fn load_with_kek(&self) -> Result<(Snapshot, Arc<Kek>), StoreError> {
         let (snapshot, kek) = self.load_verified().await?;
         let kek = match kek {
@@ -157,7 +162,8 @@ impl AuthenticatedStore {
 
     /// Returns the key-encryption key only of a store with a root key.
     async fn load_verified(&self) -> Result<(Snapshot, Option<Arc<Kek>>), StoreError> {
-        // Of loads side by side, the older one can end last. Only what was seen before this load began is a bound.
+        // Of loads side by side, the older one can end last. Only what was seen before this load
+        // began is a bound.
         let (seen, wipes) = self.bounds();
         let stored = self.store.load().await?;
         let generation = stored.generation;
@@ -215,8 +221,8 @@ impl AuthenticatedStore {
         ))
     }
 
-    /// Wipes all keys, even if the mark is not authentic. If this process still holds the key and the sealed state verifies,
-    /// it notes that state, and then rejects earlier ones.
+    /// Wipes all keys, even if the mark is not authentic. If this process still holds the key and
+    /// the sealed state verifies, it notes that state, and then rejects earlier ones.
     async fn apply_seal(&self, root: &RootRecord, stored: Snapshot, seen: Option<StateId>) {
         let index = self
             .latest()
@@ -247,8 +253,8 @@ impl AuthenticatedStore {
         self.keks.wipe();
     }
 
-    /// Loads and verifies the records of a sealed store, for [`Self::commit_on`] alone. Keeps nothing. Returns the root
-    /// record, and the generation.
+    /// Loads and verifies the records of a sealed store, for [`Self::commit_on`] alone. Keeps
+    /// nothing. Returns the root record, and the generation.
     pub(super) async fn load_sealed(&self) -> Result<(u64, RootRecord, VerifiedState), StoreError> {
         let (seen, _) = self.bounds();
         let stored = self.store.load().await?;
@@ -267,7 +273,8 @@ impl AuthenticatedStore {
         self.latest().state.is_some()
     }
 
-    /// Returns the state that bounds a load which begins now, and the number of wipes before the load.
+    /// Returns the state that bounds a load which begins now, and the number of wipes before the
+    /// load.
     fn bounds(&self) -> (Option<StateId>, u64) {
         let latest = self.latest();
         (latest.seen, latest.wipes)
@@ -289,8 +296,8 @@ impl AuthenticatedStore {
         ))
     }
 
-    /// Makes a change after which the store's keys are wrapped under `kek`. Without a root record after the change, `kek` is
-    /// not used.
+    /// Makes a change after which the store's keys are wrapped under `kek`. Without a root record
+    /// after the change, `kek` is not used.
     pub(super) async fn commit_under(
         &self,
         base: u64,
@@ -437,7 +444,8 @@ impl AuthenticatedStore {
                 );
             }
         }
-        // Every commit passes here or in `replace`. The next load is too late: a seal wipes the keys that verify it.
+        // Every commit passes here or in `replace`. The next load is too late: a seal wipes the
+        // keys that verify it.
         if let Some((id, roots)) = committed {
             self.keks.committed(&id, &roots).await?;
         }
@@ -465,8 +473,8 @@ impl AuthenticatedStore {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a state, unless a later one is there or keys were wiped since `wipes` was read. A state that was put back is
-    /// kept, but not as seen.
+    /// Keeps a state, unless a later one is there or keys were wiped since `wipes` was read. A
+    /// state that was put back is kept, but not as seen.
     fn keep(&self, state: VerifiedState, wipes: u64) -> Arc<VerifiedState> {
         let state = Arc::new(state);
         let mut latest = self.latest();
@@ -483,7 +491,8 @@ impl AuthenticatedStore {
         state
     }
 
-    /// Returns the verified state of a generation. Returns `None` if the store has another generation now.
+    /// Returns the verified state of a generation. Returns `None` if the store has another
+    /// generation now.
     async fn state(&self, generation: u64) -> Result<Option<Arc<VerifiedState>>, StoreError> {
         let is_of = |state: &Arc<VerifiedState>| state.generation == generation;
         if let Some(state) = self.latest().state.clone().filter(is_of) {
@@ -493,7 +502,8 @@ impl AuthenticatedStore {
         if let Some(state) = self.latest().state.clone().filter(is_of) {
             return Ok(Some(state));
         }
-        // A store without a root key can have many records, and they need not be loaded to know that it has none.
+        // A store without a root key can have many records, and they need not be loaded to know
+        // that it has none.
         if self.latest().seen.is_none() {
             let (found, root) = self.store.read(ROOT_RECORD).await?;
             if found == generation && root.is_none() && self.store.read(HEAD).await?.1.is_none() {

@@ -50,8 +50,9 @@ impl Control {
     ///
     /// # Errors
     /// [`StoreError::NoApp`]; [`StoreError::Deleted`] while the app waits for its removal;
-    /// [`StoreError::CollectionExists`] if the name is taken. [`StoreError::Conflict`] while an instance can still
-    /// serve another collection of that name; [`StoreError::Invalid`] for a time out of range.
+    /// [`StoreError::CollectionExists`] if the name is taken. [`StoreError::Conflict`] while an
+    /// instance can still serve another collection of that name; [`StoreError::Invalid`] for a time
+    /// out of range.
     pub async fn create_collection(
         &self,
         app: &AppId,
@@ -118,8 +119,8 @@ impl Control {
         .await
     }
 
-    /// Returns the map whose fence must be raised before a change of the schema, and the generation to raise it to. `None`:
-    /// the change uses no name of a dropped property again.
+    /// Returns the map whose fence must be raised before a change of the schema, and the generation
+    /// to raise it to. `None`: the change uses no name of a dropped property again.
     ///
     /// # Errors
     /// As for [`Control::alter_collection`].
@@ -152,13 +153,14 @@ impl Control {
         Ok(Some((map, generation)))
     }
 
-    /// Changes the schema of a collection of objects. `fence`: the fence of its map, as [`Control::reused_property`]
-    /// demands.
+    /// Changes the schema of a collection of objects. `fence`: the fence of its map, as
+    /// [`Control::reused_property`] demands.
     ///
     /// # Errors
-    /// [`StoreError::NoApp`], [`StoreError::NoCollection`]; [`StoreError::Invalid`] for a change that is not possible, or
-    /// for a collection of tokens. [`StoreError::Conflict`] while an instance can still serve a dropped property whose
-    /// name is used again. [`StoreError::Unavailable`] if the fence is too low, because another property was dropped
+    /// [`StoreError::NoApp`], [`StoreError::NoCollection`]; [`StoreError::Invalid`] for a change
+    /// that is not possible, or for a collection of tokens. [`StoreError::Conflict`] while an
+    /// instance can still serve a dropped property whose name is used again.
+    /// [`StoreError::Unavailable`] if the fence is too low, because another property was dropped
     /// meanwhile.
     pub async fn alter_collection(
         &self,
@@ -188,10 +190,12 @@ impl Control {
 
     /// Moves a collection of objects on to a state of its records, unless it is in a later one.
     ///
-    /// The caller must raise the fence of the map to the generation, so that no engine of an earlier state writes.
+    /// The caller must raise the fence of the map to the generation, so that no engine of an
+    /// earlier state writes.
     ///
     /// # Errors
-    /// [`StoreError::NoApp`], [`StoreError::NoCollection`]; [`StoreError::Invalid`] for a collection of tokens.
+    /// [`StoreError::NoApp`], [`StoreError::NoCollection`]; [`StoreError::Invalid`] for a
+    /// collection of tokens.
     pub async fn accept_records(
         &self,
         app: &AppId,
@@ -209,10 +213,12 @@ impl Control {
         .await
     }
 
-    /// Changes the times of a collection. Expiry applies to new tokens; retention applies to all rows.
+    /// Changes the times of a collection. Expiry applies to new tokens; retention applies to all
+    /// rows.
     ///
     /// # Errors
-    /// [`StoreError::NoApp`], [`StoreError::NoCollection`], or [`StoreError::Invalid`] for a time out of range.
+    /// [`StoreError::NoApp`], [`StoreError::NoCollection`], or [`StoreError::Invalid`] for a time
+    /// out of range.
     pub async fn change_rules(
         &self,
         app: &AppId,
@@ -230,7 +236,8 @@ impl Control {
         .await
     }
 
-    /// Removes a collection immediately. Its tokens are no longer found. The sweep removes its rows.
+    /// Removes a collection immediately. Its tokens are no longer found. The sweep removes its
+    /// rows.
     ///
     /// # Errors
     /// [`StoreError::NoApp`] or [`StoreError::NoCollection`].
@@ -308,7 +315,8 @@ fn edit(
     })
 }
 
-/// Returns the schema of a collection after a change, which would be made in the generation after `generation`.
+/// Returns the schema of a collection after a change, which would be made in the generation after
+/// `generation`.
 fn changed_schema(
     record: &CollectionRecord,
     change: &SchemaChange,

@@ -1,5 +1,5 @@
-//! Creates key versions, wraps them under the KEK (key-encryption key) and unwraps them. Unwrapped keys are returned
-//! only in types that wipe their memory when dropped.
+//! Creates key versions, wraps them under the KEK (key-encryption key) and unwraps them. Unwrapped
+//! keys are returned only in types that wipe their memory when dropped.
 
 use std::sync::Arc;
 
@@ -161,8 +161,9 @@ fn unwrap_signing_key(kek: &Kek, record: &SigningKeyRecord) -> Result<SigningKey
     }
 }
 
-/// Returns all records with keys, wrapped under `new` instead of `old`. Older records lose the public keys of key pairs that
-/// are not published: nothing reads them, and whoever reads the store could seal to them.
+/// Returns all records with keys, wrapped under `new` instead of `old`. Older records lose the
+/// public keys of key pairs that are not published: nothing reads them, and whoever reads the store
+/// could seal to them.
 pub(super) fn wrap_anew(
     old: &Kek,
     new: &Kek,
@@ -248,8 +249,8 @@ pub(super) fn new_signing_key(kek: &Kek) -> Result<SigningKeyRecord, StoreError>
     })
 }
 
-/// Rejects a KEK that does not unwrap every key of an app. Keys under different KEKs would make the whole app
-/// unreadable.
+/// Rejects a KEK that does not unwrap every key of an app. Keys under different KEKs would make the
+/// whole app unreadable.
 pub(super) fn check_kek(kek: &Kek, app: &AppId, record: &AppRecord) -> Result<(), StoreError> {
     record
         .keys
@@ -277,8 +278,8 @@ pub(super) fn check_kek_for_all(kek: &Kek, contents: &Contents) -> Result<(), St
 }
 
 impl AppRecord {
-    /// Generates a key and adds it as the next version of `suite`. Retries if the app already has the key id, because an
-    /// app with duplicate ids could not be loaded.
+    /// Generates a key and adds it as the next version of `suite`. Retries if the app already has
+    /// the key id, because an app with duplicate ids could not be loaded.
     pub(super) fn add_generated_key(
         &mut self,
         kek: &Kek,
@@ -316,8 +317,9 @@ impl AppRecord {
         }
     }
 
-    /// Adds a key pair as the next version of its suite. If `seals` is false, the version can only open. The record has the
-    /// public key only if it is published: whoever reads the store could seal to another one, as an engine does.
+    /// Adds a key pair as the next version of its suite. If `seals` is false, the version can only
+    /// open. The record has the public key only if it is published: whoever reads the store could
+    /// seal to another one, as an engine does.
     pub(super) fn add_key_pair(
         &mut self,
         kek: &Kek,
@@ -357,8 +359,8 @@ impl AppRecord {
         Ok(key.id())
     }
 
-    /// Adds a hybrid key. The record has no public key, which nothing could check without expanding the seed. A published
-    /// one is derived when it is published.
+    /// Adds a hybrid key. The record has no public key, which nothing could check without expanding
+    /// the seed. A published one is derived when it is published.
     fn add_hybrid_key(
         &mut self,
         kek: &Kek,
@@ -374,7 +376,8 @@ impl AppRecord {
         Ok(key.id())
     }
 
-    /// Adds a key with a pre-shared key. The record has no public key: nothing needs it, and the store need not show it.
+    /// Adds a key with a pre-shared key. The record has no public key: nothing needs it, and the
+    /// store need not show it.
     fn add_psk_key(
         &mut self,
         kek: &Kek,
@@ -441,8 +444,8 @@ impl AppRecord {
         &mut self.keys[last]
     }
 
-    /// Adds a fresh secret as the next version of the token key. Versions are never removed, so the last has the
-    /// highest number.
+    /// Adds a fresh secret as the next version of the token key. Versions are never removed, so the
+    /// last has the highest number.
     pub(super) fn add_token_key(&mut self, kek: &Kek, app: &AppId) -> Result<u32, StoreError> {
         let highest = self
             .token_keys
@@ -468,8 +471,8 @@ impl AppRecord {
     }
 }
 
-/// Returns the context to which a wrapped key is bound: its app, suite, number, id and origin. The context is public. The
-/// app's name contains no zero byte, so the encoding is unambiguous.
+/// Returns the context to which a wrapped key is bound: its app, suite, number, id and origin. The
+/// context is public. The app's name contains no zero byte, so the encoding is unambiguous.
 pub(super) fn key_context(
     app: &AppId,
     suite: Suite,
@@ -490,8 +493,8 @@ pub(super) fn key_context(
     [&app[..], &number.to_be_bytes(), id.as_bytes(), origin].concat()
 }
 
-/// Returns the context to which a wrapped token key is bound: its app, the app's number and its own number. A token key
-/// has no id, but the app's number is never reused.
+/// Returns the context to which a wrapped token key is bound: its app, the app's number and its own
+/// number. A token key has no id, but the app's number is never reused.
 pub(super) fn token_key_context(app: &AppId, app_number: u32, number: u32) -> Vec<u8> {
     [
         app.as_str().as_bytes(),

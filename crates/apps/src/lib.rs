@@ -1,13 +1,15 @@
 //! Operations on apps, their key versions and their collections, over any [`ControlStore`].
 //!
-//! Every change loads all records, edits one of them, and commits the edit on the generation that was loaded. If
-//! another change was committed first, the edit is repeated on the new records. Concurrent changes therefore take
-//! effect one after the other. Private keys and token secrets are stored wrapped under a key-encryption key (KEK), which
-//! is given or derived from the store's root key ([`RootRecord`]). The root key also authenticates all records
-//! ([`AuthenticatedStore`]). Unwrapped keys are never written, logged or put into an error.
+//! Every change loads all records, edits one of them, and commits the edit on the generation that
+//! was loaded. If another change was committed first, the edit is repeated on the new records.
+//! Concurrent changes therefore take effect one after the other. Private keys and token secrets are
+//! stored wrapped under a key-encryption key (KEK), which is given or derived from the store's root
+//! key ([`RootRecord`]). The root key also authenticates all records ([`AuthenticatedStore`]).
+//! Unwrapped keys are never written, logged or put into an error.
 //!
-//! Note: deleting an app or a collection leaves a tombstone. The tombstone keeps the number from being reused. Its
-//! generation tells from when on no instance can serve the deleted object under its name.
+//! Note: deleting an app or a collection leaves a tombstone. The tombstone keeps the number from
+//! being reused. Its generation tells from when on no instance can serve the deleted object under
+//! its name.
 
 mod authenticated;
 mod collections;
@@ -46,22 +48,22 @@ use sealwire_store::{Commit, ControlStore, Instance, LIVE_AGE_MAX, StoreError, p
 
 /// Characters of an instance's address and of its id in an error.
 const INSTANCE_CHARS_SHOWN: usize = 64;
-/// Interval at which an instance polls the generation and reports that it is alive, if the store does not notify it
-/// earlier.
+/// Interval at which an instance polls the generation and reports that it is alive, if the store
+/// does not notify it earlier.
 pub const POLL: Duration = Duration::from_secs(30);
 /// Default time for which a deleted app or key can be restored.
 pub const DELETE_DELAY: Duration = Duration::from_secs(7 * 24 * 3_600);
 
-/// Maximum number of attempts for a change when other changes are committed first. One of the concurrent changes
-/// succeeds each time.
+/// Maximum number of attempts for a change when other changes are committed first. One of the
+/// concurrent changes succeeds each time.
 const TRIES_MAX: u32 = 64;
 /// Maximum pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Maximum number of removals in one call of [`Control::maintain`].
 const REMOVALS_MAX: u64 = 1_024;
 
-/// The operations on apps, keys and collections; see the module. A change is durable when its method returns. After a
-/// store error, the change may have been made or not, and can be repeated.
+/// The operations on apps, keys and collections; see the module. A change is durable when its
+/// method returns. After a store error, the change may have been made or not, and can be repeated.
 #[derive(Clone)]
 pub struct Control {
     store: Arc<AuthenticatedStore>,
@@ -146,17 +148,18 @@ impl Control {
     /// Loads the state of all apps, with unwrapped keys.
     ///
     /// # Errors
-    /// Any [`StoreError`]. One unreadable app fails the whole load, so that no app disappears silently.
+    /// Any [`StoreError`]. One unreadable app fails the whole load, so that no app disappears
+    /// silently.
     pub async fn load(&self) -> Result<State, StoreError> {
         self.read_with_kek(keys::unwrap_state).await
     }
 
-    /// Returns every app, by name, and the generation of the records. Does not unwrap keys. Needs the root key, if the store
-    /// has one, to verify the records.
+    /// Returns every app, by name, and the generation of the records. Does not unwrap keys. Needs
+    /// the root key, if the store has one, to verify the records.
     ///
     /// # Errors
-    /// Any error of the store, or [`StoreError::Damaged`]. As every method, [`StoreError::RootKey`],
-    /// [`StoreError::NotAuthentic`] and [`StoreError::RolledBack`].
+    /// Any error of the store, or [`StoreError::Damaged`]. As every method,
+    /// [`StoreError::RootKey`], [`StoreError::NotAuthentic`] and [`StoreError::RolledBack`].
     pub async fn apps(&self) -> Result<(u64, Vec<AppSummary>), StoreError> {
         self.read(|contents| {
             let live = contents
@@ -182,13 +185,13 @@ impl Control {
             .await
     }
 
-    /// Creates an app with one key version per suite and a token key. The app writes [`Suite::OF_NEW_APPS`] if it gets a key
-    /// of it, otherwise [`Suite::UNNAMED`].
+    /// Creates an app with one key version per suite and a token key. The app writes
+    /// [`Suite::OF_NEW_APPS`] if it gets a key of it, otherwise [`Suite::UNNAMED`].
     ///
     /// # Errors
-    /// [`StoreError::Exists`] if the name is taken; the existing app is not changed. [`StoreError::Conflict`] while an
-    /// instance can still serve another app of that name. [`StoreError::WrongKek`] if the keys of other apps are
-    /// wrapped under another KEK.
+    /// [`StoreError::Exists`] if the name is taken; the existing app is not changed.
+    /// [`StoreError::Conflict`] while an instance can still serve another app of that name.
+    /// [`StoreError::WrongKek`] if the keys of other apps are wrapped under another KEK.
     pub async fn create(&self, app: &AppId, suites: &[Suite]) -> Result<AppChange, StoreError> {
         let (app, suites) = (app.clone(), suites.to_owned());
         let edit = move |kek: &Kek, contents: &Contents| {
@@ -223,14 +226,15 @@ impl Control {
         self.change_app_keys(edit).await
     }
 
-    /// Creates the next version of one of an app's keys. The new version seals from then on, and the older versions
-    /// still open. No existing version is lost in any case. After a failure the new version exists or not, and a retry
-    /// creates another version.
+    /// Creates the next version of one of an app's keys. The new version seals from then on, and
+    /// the older versions still open. No existing version is lost in any case. After a failure the
+    /// new version exists or not, and a retry creates another version.
     ///
     /// # Errors
-    /// [`StoreError::NoApp`]; [`StoreError::Deleted`] while the app waits for its removal; [`StoreError::WrongKek`] if
-    /// the other keys of the app are wrapped under another KEK; [`StoreError::Invalid`] if the suite of
-    /// [`KeyKind::Outside`] has no public keys that are published.
+    /// [`StoreError::NoApp`]; [`StoreError::Deleted`] while the app waits for its removal;
+    /// [`StoreError::WrongKek`] if the other keys of the app are wrapped under another KEK;
+    /// [`StoreError::Invalid`] if the suite of [`KeyKind::Outside`] has no public keys that are
+    /// published.
     pub async fn rotate(&self, app: &AppId, kind: KeyKind) -> Result<AppChange, StoreError> {
         if let KeyKind::Outside(suite) = kind {
             if !Suite::PUBLISHED.contains(&suite) {
@@ -253,8 +257,9 @@ impl Control {
         .await
     }
 
-    /// Adds an external key pair as the app's next version of its suite. Without `seals` the version only opens,
-    /// because others can hold the key. A failure has the same effects as in [`Control::rotate`].
+    /// Adds an external key pair as the app's next version of its suite. Without `seals` the
+    /// version only opens, because others can hold the key. A failure has the same effects as in
+    /// [`Control::rotate`].
     ///
     /// # Errors
     /// As for [`Control::rotate`]; [`StoreError::KeyTaken`] if the app has a key with that id.
@@ -272,7 +277,8 @@ impl Control {
         .await
     }
 
-    /// Creates the key that signs published public keys, if there is none. The KEK must be that of the app's keys.
+    /// Creates the key that signs published public keys, if there is none. The KEK must be that of
+    /// the app's keys.
     async fn create_signing_key(&self, app: &AppId) -> Result<(), StoreError> {
         let app = app.clone();
         let create = move |kek: &Kek, contents: &Contents| {
@@ -291,9 +297,10 @@ impl Control {
         self.try_change_keys(create).await.map(drop)
     }
 
-    /// Disables an app, whose requests are then denied, or a key version, which then neither opens nor seals. The
-    /// newest active version of the kind that is left seals instead. If none is left, sealing stops, because a leaked
-    /// key must be disabled at once. This method is idempotent.
+    /// Disables an app, whose requests are then denied, or a key version, which then neither opens
+    /// nor seals. The newest active version of the kind that is left seals instead. If none is
+    /// left, sealing stops, because a leaked key must be disabled at once. This method is
+    /// idempotent.
     ///
     /// # Errors
     /// [`StoreError::NoApp`], [`StoreError::NoKey`] or [`StoreError::NoTokenKey`].
@@ -308,8 +315,8 @@ impl Control {
     /// Reverts a mistaken [`Control::disable`].
     ///
     /// # Errors
-    /// As for [`Control::disable`]; [`StoreError::Deleted`] if the target waits for its removal and must be restored
-    /// first.
+    /// As for [`Control::disable`]; [`StoreError::Deleted`] if the target waits for its removal and
+    /// must be restored first.
     pub async fn enable(&self, app: &AppId, target: Target) -> Result<AppChange, StoreError> {
         self.amend(app, target, |name, part| {
             if part.delete_unix_s.as_deref().is_some_and(Option::is_some) {
@@ -321,12 +328,13 @@ impl Control {
         .await
     }
 
-    /// Disables an app or a key version as [`Control::disable`] does, and schedules its permanent removal after
-    /// `delay`. [`Control::maintain`] removes it. If this method is called again, the last delay counts.
+    /// Disables an app or a key version as [`Control::disable`] does, and schedules its permanent
+    /// removal after `delay`. [`Control::maintain`] removes it. If this method is called again, the
+    /// last delay counts.
     ///
     /// # Errors
-    /// As for [`Control::disable`]; [`StoreError::Invalid`] for a token key, because nothing could open the remaining
-    /// rows.
+    /// As for [`Control::disable`]; [`StoreError::Invalid`] for a token key, because nothing could
+    /// open the remaining rows.
     pub async fn delete(
         &self,
         app: &AppId,
@@ -361,12 +369,12 @@ impl Control {
         .await
     }
 
-    /// Changes an app's settings. Settings that `change` does not modify stay. Idempotent if `change` is; `change` can
-    /// be called several times.
+    /// Changes an app's settings. Settings that `change` does not modify stay. Idempotent if
+    /// `change` is; `change` can be called several times.
     ///
     /// # Errors
-    /// [`StoreError::NoApp`]; [`StoreError::Invalid`] if requests would write a suite that does not open, or for which the
-    /// app has no key that seals.
+    /// [`StoreError::NoApp`]; [`StoreError::Invalid`] if requests would write a suite that does not
+    /// open, or for which the app has no key that seals.
     pub async fn configure(
         &self,
         app: &AppId,
@@ -387,9 +395,9 @@ impl Control {
         .await
     }
 
-    /// Removes everything whose removal is due: apps, which leave a tombstone, key versions, and collections of removed
-    /// apps. Makes at most 1,024 changes, and returns the number of changes made. Several instances can run this method
-    /// concurrently.
+    /// Removes everything whose removal is due: apps, which leave a tombstone, key versions, and
+    /// collections of removed apps. Makes at most 1,024 changes, and returns the number of changes
+    /// made. Several instances can run this method concurrently.
     ///
     /// # Errors
     /// Any error of the store, or [`StoreError::Damaged`].
@@ -407,8 +415,8 @@ impl Control {
         Ok(removals)
     }
 
-    /// Reports that an instance is alive and which generation it serves. Before its first load an instance reports
-    /// generation 0.
+    /// Reports that an instance is alive and which generation it serves. Before its first load an
+    /// instance reports generation 0.
     ///
     /// # Errors
     /// Any error of the store.
@@ -432,7 +440,8 @@ impl Control {
         self.store.instances(LIVE_AGE_MAX).await
     }
 
-    /// Applies `of` to all records. There can be many records, so parsing runs off the network threads.
+    /// Applies `of` to all records. There can be many records, so parsing runs off the network
+    /// threads.
     async fn read<T: Send + 'static>(
         &self,
         of: impl FnOnce(&Contents) -> Result<T, StoreError> + Send + 'static,
@@ -466,8 +475,8 @@ impl Control {
         .await
     }
 
-    /// Changes the state or the deletion time of an app or a key. Commits even if nothing changes, so that a retry has
-    /// the same result as the first attempt.
+    /// Changes the state or the deletion time of an app or a key. Commits even if nothing changes,
+    /// so that a retry has the same result as the first attempt.
     async fn amend(
         &self,
         app: &AppId,
@@ -527,7 +536,8 @@ impl Control {
         Ok(made.expect("the edit always makes a change"))
     }
 
-    /// Makes a change, and retries if another change was committed first. Returns `None` if there is nothing to change.
+    /// Makes a change, and retries if another change was committed first. Returns `None` if there
+    /// is nothing to change.
     async fn try_change<T: Send + 'static>(
         &self,
         edit: impl Fn(&Contents) -> Result<Option<RecordEdit<T>>, StoreError> + Send + Sync + 'static,
@@ -601,7 +611,8 @@ impl Control {
         }
     }
 
-    /// Rejects reusing the key of a removed record while a live instance can still serve the removed object.
+    /// Rejects reusing the key of a removed record while a live instance can still serve the
+    /// removed object.
     async fn check_reuse(&self, tombstone: Option<u64>, key: &str) -> Result<(), StoreError> {
         let Some(generation) = tombstone else {
             return Ok(());
@@ -641,7 +652,8 @@ fn dropped_property(collection_key: &str) -> String {
     format!("a property of {collection_key} with this name")
 }
 
-/// Rejects settings under which requests that name no suite could not be encrypted, or not be decrypted again.
+/// Rejects settings under which requests that name no suite could not be encrypted, or not be
+/// decrypted again.
 fn check_suites(app: &AppId, record: &AppRecord, settings: &Settings) -> Result<(), StoreError> {
     let suite = settings.write_suite;
     if !settings.read_suites.contains(suite) {
@@ -794,7 +806,8 @@ fn orphans(contents: &Contents) -> impl Iterator<Item = (&AppId, &CollectionName
     })
 }
 
-/// Returns the pause before another attempt. Its randomness keeps competing changes from colliding again.
+/// Returns the pause before another attempt. Its randomness keeps competing changes from colliding
+/// again.
 fn pause(tries: u32) -> Duration {
     part_of(Duration::from_millis(1 << tries.min(10)).min(PAUSE_MAX))
 }

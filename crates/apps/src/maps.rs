@@ -1,8 +1,8 @@
 //! States of token maps according to the control records: in use, deleted, or unknown.
 //!
-//! Numbers of apps and collections only grow. A map counts as deleted only if its number was assigned and no live
-//! record has the number. This also holds for outdated records, so an instance that missed a change cannot mistake a
-//! new map for a deleted one.
+//! Numbers of apps and collections only grow. A map counts as deleted only if its number was
+//! assigned and no live record has the number. This also holds for outdated records, so an instance
+//! that missed a change cannot mistake a new map for a deleted one.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ pub enum MapState {
         /// See [`CollectionRules::retention_s`](crate::CollectionRules::retention_s).
         retention_s: Option<u64>,
     },
-    /// The collection or its app was deleted for good. The names are those at the deletion, unless they were used
-    /// again.
+    /// The collection or its app was deleted for good. The names are those at the deletion, unless
+    /// they were used again.
     Deleted {
         /// The collection's app.
         app: Option<AppId>,

@@ -1,5 +1,5 @@
-//! The public types of apps, keys and collections: the unwrapped state that requests need, and summaries without
-//! secrets for operators.
+//! The public types of apps, keys and collections: the unwrapped state that requests need, and
+//! summaries without secrets for operators.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,8 @@ pub struct State {
     pub generation: u64,
     /// The apps in the order of their names, including apps whose removal is scheduled.
     pub apps: Vec<App>,
-    /// Time of the next removal by [`Control::maintain`](crate::Control::maintain), in seconds since 1970-01-01 UTC.
+    /// Time of the next removal by [`Control::maintain`](crate::Control::maintain), in seconds
+    /// since 1970-01-01 UTC.
     pub removal_unix_s: Option<u64>,
     /// The key that signs published public keys. `None` before the first app publishes one.
     pub signing_key: Option<Arc<SigningKey>>,
@@ -54,17 +55,19 @@ pub enum AppState {
     Disabled,
 }
 
-/// Settings that an operator chose for an app. The default is that of a record without settings; a new app's `write_suite`
-/// is another (`Control::create`).
+/// Settings that an operator chose for an app. The default is that of a record without settings; a
+/// new app's `write_suite` is another (`Control::create`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Lifetime of an ephemeral key that requests with key scope `epoch` share. `None`: such requests are denied.
+    /// Lifetime of an ephemeral key that requests with key scope `epoch` share. `None`: such
+    /// requests are denied.
     pub epoch: Option<EpochLifetime>,
     /// Format for requests that name no format.
     pub format: DefaultFormat,
     /// Suite of the envelopes of requests that name no suite.
     pub write_suite: Suite,
-    /// Suites whose envelopes and, of key pairs, Evervault values open, and which requests may name.
+    /// Suites whose envelopes and, of key pairs, Evervault values open, and which requests may
+    /// name.
     pub read_suites: SuiteSet,
 }
 
@@ -109,8 +112,8 @@ impl DefaultFormat {
     }
 }
 
-/// Name of a collection of an app: 1 to 64 of the characters `A-Z a-z 0-9 . _ -`. It does not start with a dot. Safe to
-/// log.
+/// Name of a collection of an app: 1 to 64 of the characters `A-Z a-z 0-9 . _ -`. It does not start
+/// with a dot. Safe to log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CollectionName(Arc<str>);
 
@@ -208,8 +211,8 @@ pub struct CollectionRules {
     pub format: sealwire_token::Format,
     /// Scope in which equal values have equal tokens.
     pub scope: Scope,
-    /// Default lifetime of new tokens, in seconds: 1 to [`CollectionRules::EXPIRES_S_MAX`]. `None`: tokens never
-    /// expire.
+    /// Default lifetime of new tokens, in seconds: 1 to [`CollectionRules::EXPIRES_S_MAX`]. `None`:
+    /// tokens never expire.
     pub expires_s: Option<u64>,
     /// Seconds for which an archived row is kept before the sweep removes the row: 0 to
     /// [`CollectionRules::EXPIRES_S_MAX`].
@@ -227,7 +230,8 @@ pub struct CollectionRulesChange {
 }
 
 impl CollectionRules {
-    /// Maximum default lifetime of a token, and maximum retention of an archived row, in seconds: a hundred years.
+    /// Maximum default lifetime of a token, and maximum retention of an archived row, in seconds: a
+    /// hundred years.
     pub const EXPIRES_S_MAX: u64 = 3_155_760_000;
 }
 
@@ -238,7 +242,8 @@ pub enum CollectionKind {
     Random,
     /// Equal values have the same token within the scope.
     Deterministic,
-    /// Like [`Self::Deterministic`], but no token can be detokenized, because the value is not stored.
+    /// Like [`Self::Deterministic`], but no token can be detokenized, because the value is not
+    /// stored.
     OneWay,
 }
 
@@ -389,7 +394,8 @@ pub struct AppChange {
 }
 
 impl AppChange {
-    /// Returns the key version that was created or changed. `None`: the target is not a key version.
+    /// Returns the key version that was created or changed. `None`: the target is not a key
+    /// version.
     #[must_use]
     pub fn key(&self) -> Option<&KeySummary> {
         self.app

@@ -113,7 +113,8 @@ pub(super) struct AppRecord {
 #[serde(deny_unknown_fields)]
 pub(super) struct AppTombstone {
     pub(super) number: u32,
-    /// Generation of the removal. An instance that serves an older generation can still serve the app.
+    /// Generation of the removal. An instance that serves an older generation can still serve the
+    /// app.
     pub(super) generation: u64,
 }
 
@@ -126,7 +127,8 @@ pub(super) struct SettingsRecord {
     epoch_ms: u32,
     #[serde(default, skip_serializing_if = "is_default")]
     format: FormatName,
-    /// A [`suite_name`]. Empty means [`Suite::UNNAMED`], in records that are older than other suites or choose it.
+    /// A [`suite_name`]. Empty means [`Suite::UNNAMED`], in records that are older than other
+    /// suites or choose it.
     #[serde(default, skip_serializing_if = "is_default")]
     write_suite: String,
     /// Names by [`suite_name`]. Empty means all suites.
@@ -160,8 +162,9 @@ pub(super) struct KeyRecord {
     pub(super) created_unix_s: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) delete_unix_s: Option<u64>,
-    /// The published public key of a key pair, SEC 1 compressed, or the check of a symmetric key, base64; empty of other keys.
-    /// Older records have the public key of each key pair. Only the check is read.
+    /// The published public key of a key pair, SEC 1 compressed, or the check of a symmetric key,
+    /// base64; empty of other keys. Older records have the public key of each key pair. Only the
+    /// check is read.
     pub(super) public_key: String,
     /// The private scalar, the secret of a symmetric key, or a seed, wrapped under the KEK, base64.
     pub(super) wrapped: String,
@@ -188,7 +191,8 @@ pub(super) enum StateName {
 #[serde(deny_unknown_fields)]
 pub(super) struct CollectionRecord {
     pub(super) app: String,
-    /// Number of the app that contains the collection. A later app with the same name has another number.
+    /// Number of the app that contains the collection. A later app with the same name has another
+    /// number.
     pub(super) app_number: u32,
     pub(super) name: String,
     pub(super) number: u32,
@@ -216,7 +220,8 @@ pub(super) struct CollectionRecord {
 pub(super) struct CollectionTombstone {
     pub(super) app_number: u32,
     pub(super) number: u32,
-    /// Generation of the removal. An instance that serves an older generation can still serve the collection.
+    /// Generation of the removal. An instance that serves an older generation can still serve the
+    /// collection.
     pub(super) generation: u64,
 }
 
@@ -355,8 +360,9 @@ impl Contents {
             .ok_or_else(leaving)
     }
 
-    /// Returns the generation in which the object at `key` was removed, if it was removed. Tombstones of collections do
-    /// not matter if their app was removed: a new app of that name is created only when that is safe.
+    /// Returns the generation in which the object at `key` was removed, if it was removed.
+    /// Tombstones of collections do not matter if their app was removed: a new app of that name is
+    /// created only when that is safe.
     pub(super) fn tombstone(&self, key: &str) -> Option<u64> {
         let app = self
             .apps
@@ -660,7 +666,8 @@ impl CollectionRecord {
         let key = || format!("collection/{}/{}", self.app, self.name);
         let unknown = |what: &str| damaged(&key(), format!("unknown {what}"));
         if self.number >= ERASURES_COLLECTION {
-            // Keys of data subjects rest in the format of tokens, apart from them by this number alone.
+            // Keys of data subjects rest in the format of tokens, apart from them by this number
+            // alone.
             return Err(damaged(
                 &key(),
                 "the number is one of the engine's own".into(),

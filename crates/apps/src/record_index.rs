@@ -1,16 +1,18 @@
 //! The index that authenticates the records of a store with a root key.
 //!
-//! Each record has an entry with its key and the SHA-256 of its bytes. The entries are in up to 2,048 rows: a hash of the
-//! record's key chooses the row. The record [`HEAD`] has an authentication code over the generation and the digests of all rows.
-//! A record that was changed, added, removed, exchanged with another one or put back from an earlier generation
-//! therefore does not match the index, and an index that was altered does not match the head. Rows and head are ordinary records of the store: a
-//! change writes its records, their rows and the head together.
+//! Each record has an entry with its key and the SHA-256 of its bytes. The entries are in up to
+//! 2,048 rows: a hash of the record's key chooses the row. The record [`HEAD`] has an
+//! authentication code over the generation and the digests of all rows. A record that was changed,
+//! added, removed, exchanged with another one or put back from an earlier generation therefore does
+//! not match the index, and an index that was altered does not match the head. Rows and head are
+//! ordinary records of the store: a change writes its records, their rows and the head together.
 //!
-//! Nothing in the index depends on the root key except the code in the head. A new root key thus needs a new head only.
+//! Nothing in the index depends on the root key except the code in the head. A new root key thus
+//! needs a new head only.
 //!
-//! Authenticated message of the head: `sealwire/head/1`, the generation (8 bytes), then for each row in order of keys the
-//! length of its key (4 bytes), the key, and the SHA-256 of the row's bytes. Integers are big endian. The key names the
-//! set of root keys ([`StateKey`]).
+//! Authenticated message of the head: `sealwire/head/1`, the generation (8 bytes), then for each
+//! row in order of keys the length of its key (4 bytes), the key, and the SHA-256 of the row's
+//! bytes. Integers are big endian. The key names the set of root keys ([`StateKey`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -288,8 +290,8 @@ fn read_head(head: &[u8]) -> Result<(HeadFields, Vec<u8>), StoreError> {
     Ok((head, code))
 }
 
-/// Verifies a page of the records that are read one by one: its records, and that none is missing between `after` and
-/// the last one, or the end if the page is not full.
+/// Verifies a page of the records that are read one by one: its records, and that none is missing
+/// between `after` and the last one, or the end if the page is not full.
 ///
 /// # Errors
 /// [`StoreError::NotAuthentic`].

@@ -1,15 +1,18 @@
 //! Operations on a store's root key: create, rotate and remove it, and change its slots.
 //!
-//! Without a root key, a plain key-encryption key (KEK) wraps the store's keys directly. With one, the KEK is derived from
-//! the root key. A change of the KEK wraps every key anew in memory and commits all changed records at once. A reader
-//! therefore finds all keys under one KEK, and a process that is killed midway has changed nothing. The root key also
-//! authenticates the records ([`AuthenticatedStore`](crate::AuthenticatedStore)).
+//! Without a root key, a plain key-encryption key (KEK) wraps the store's keys directly. With one,
+//! the KEK is derived from the root key. A change of the KEK wraps every key anew in memory and
+//! commits all changed records at once. A reader therefore finds all keys under one KEK, and a
+//! process that is killed midway has changed nothing. The root key also authenticates the records
+//! ([`AuthenticatedStore`](crate::AuthenticatedStore)).
 //!
-//! A sealed store has a mark in its root record. While the mark is there, every load fails with [`StoreError::Sealed`]
-//! before a provider is asked, and wipes the keys that this process kept. Only [`Control::unseal`] loads a sealed store.
+//! A sealed store has a mark in its root record. While the mark is there, every load fails with
+//! [`StoreError::Sealed`] before a provider is asked, and wipes the keys that this process kept.
+//! Only [`Control::unseal`] loads a sealed store.
 //!
-//! A rotation has two commits. [`Control::stage_root`] adds the incoming root key, which every engine then unwraps beside
-//! the active one. [`Control::activate_root`] makes the incoming root key the only one, once all live engines hold it.
+//! A rotation has two commits. [`Control::stage_root`] adds the incoming root key, which every
+//! engine then unwraps beside the active one. [`Control::activate_root`] makes the incoming root
+//! key the only one, once all live engines hold it.
 
 use std::sync::Arc;
 
@@ -31,15 +34,16 @@ const GENERATION_SKIP_MAX: u64 = 1 << 60;
 /// Finds the key-encryption key of a store.
 #[async_trait]
 pub trait FindKek: Send + Sync {
-    /// Returns the KEK under which a store's keys are wrapped. `root`: the root record of the same generation as the
-    /// keys, if the store has one.
+    /// Returns the KEK under which a store's keys are wrapped. `root`: the root record of the same
+    /// generation as the keys, if the store has one.
     ///
     /// # Errors
     /// [`StoreError::RootKey`].
     async fn find(&self, root: Option<&RootRecord>) -> Result<Arc<Kek>, StoreError>;
 
-    /// Takes note that a state was verified with the key of its root record, or that a store without a root key was read.
-    /// `seen`: the latest state that this process saw before it began to read. An error rejects the state.
+    /// Takes note that a state was verified with the key of its root record, or that a store
+    /// without a root key was read. `seen`: the latest state that this process saw before it began
+    /// to read. An error rejects the state.
     ///
     /// # Errors
     /// [`StoreError::RootKey`] or [`StoreError::RolledBack`].
@@ -57,8 +61,9 @@ pub trait FindKek: Send + Sync {
         }
     }
 
-    /// Records a state that this process committed, before the commit is reported. `roots`: ids of the state's root
-    /// keys. Implementations that detect older states must have stored the state durably when this returns.
+    /// Records a state that this process committed, before the commit is reported. `roots`: ids of
+    /// the state's root keys. Implementations that detect older states must have stored the state
+    /// durably when this returns.
     ///
     /// # Errors
     /// [`StoreError::NotAnchored`]. The commit was made all the same.
@@ -66,7 +71,8 @@ pub trait FindKek: Send + Sync {
         Ok(())
     }
 
-    /// Wipes all keys that were kept, because the store is sealed. Searches that have begun keep nothing either.
+    /// Wipes all keys that were kept, because the store is sealed. Searches that have begun keep
+    /// nothing either.
     fn wipe(&self) {}
 }
 
@@ -115,7 +121,8 @@ struct NewState {
 }
 
 impl Control {
-    /// Returns the root record, if the store has one, and the generation. Needs no key, and does not verify the record.
+    /// Returns the root record, if the store has one, and the generation. Needs no key, and does
+    /// not verify the record.
     ///
     /// # Errors
     /// Any error of the store; [`StoreError::Damaged`].
@@ -152,12 +159,14 @@ impl Control {
         self.keks.find(root.as_ref()).await
     }
 
-    /// Gives a store without a root key its first one, under which all keys are wrapped from then on. The audit secret
-    /// stays the same. Slot numbers begin at [`FIRST_SLOT`]. Returns the new generation.
+    /// Gives a store without a root key its first one, under which all keys are wrapped from then
+    /// on. The audit secret stays the same. Slot numbers begin at [`FIRST_SLOT`]. Returns the new
+    /// generation.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has a root key, or for invalid slots; [`StoreError::WrongKek`] if the present
-    /// KEK does not unwrap all keys; any error of the store, in which case the change was made or not.
+    /// [`StoreError::Invalid`] if the store has a root key, or for invalid slots;
+    /// [`StoreError::WrongKek`] if the present KEK does not unwrap all keys; any error of the
+    /// store, in which case the change was made or not.
     pub async fn create_root(
         &self,
         set: [u8; 16],
@@ -192,12 +201,12 @@ impl Control {
         self.wrap_anew(create).await
     }
 
-    /// Adds a root key that [`Control::activate_root`] can make the active one. Returns the generation that every live
-    /// instance must serve before that.
+    /// Adds a root key that [`Control::activate_root`] can make the active one. Returns the
+    /// generation that every live instance must serve before that.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has no root key or an incoming one already, or for invalid slots; any error of
-    /// the store.
+    /// [`StoreError::Invalid`] if the store has no root key or an incoming one already, or for
+    /// invalid slots; any error of the store.
     pub async fn stage_root(
         &self,
         root: &RootKey,
@@ -222,13 +231,13 @@ impl Control {
         self.change_root(stage).await
     }
 
-    /// Makes the incoming root key the only one. All keys and the audit secret are wrapped under it from then on. Returns
-    /// the new generation.
+    /// Makes the incoming root key the only one. All keys and the audit secret are wrapped under it
+    /// from then on. Returns the new generation.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has no incoming root key; [`StoreError::RootKey`] if `incoming` is not that
-    /// key; [`StoreError::NotServed`] while a live instance can lack the incoming root key; otherwise as for
-    /// [`Control::create_root`].
+    /// [`StoreError::Invalid`] if the store has no incoming root key; [`StoreError::RootKey`] if
+    /// `incoming` is not that key; [`StoreError::NotServed`] while a live instance can lack the
+    /// incoming root key; otherwise as for [`Control::create_root`].
     pub async fn activate_root(&self, incoming: &RootKey) -> Result<u64, StoreError> {
         // Before the work of wrapping, and again after it.
         let (_, root) = self.root().await?;
@@ -279,8 +288,8 @@ impl Control {
     /// Changes the slots of the root key with this id. Returns the new generation.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has no such root key or slot, if no slot would be left or too many, or if the
-    /// numbers of new slots are not the next ones; any error of the store.
+    /// [`StoreError::Invalid`] if the store has no such root key or slot, if no slot would be left
+    /// or too many, or if the numbers of new slots are not the next ones; any error of the store.
     pub async fn set_slots(&self, root: [u8; 16], change: SlotChange) -> Result<u64, StoreError> {
         self.change_root(move |_, record| {
             let next_slot = next_slot(record.next_slot, &change.add)?;
@@ -314,11 +323,13 @@ impl Control {
         .await
     }
 
-    /// Removes the root key. All keys are wrapped under `plain` from then on. Returns the new generation.
+    /// Removes the root key. All keys are wrapped under `plain` from then on. Returns the new
+    /// generation.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has no root key or an incoming one, or if the audit secret is not that of
-    /// `plain`, since the audit log could then not be verified any more; otherwise as for [`Control::create_root`].
+    /// [`StoreError::Invalid`] if the store has no root key or an incoming one, or if the audit
+    /// secret is not that of `plain`, since the audit log could then not be verified any more;
+    /// otherwise as for [`Control::create_root`].
     pub async fn remove_root(&self, plain: Arc<Kek>) -> Result<u64, StoreError> {
         let remove = |contents: &Contents, kek: &Kek| {
             let record = contents.root.as_ref().ok_or_else(no_root)?;
@@ -341,12 +352,13 @@ impl Control {
         self.wrap_anew(remove).await
     }
 
-    /// Seals the store: every process that loads it wipes its keys and serves nothing until [`Control::unseal`]. Idempotent.
-    /// Returns the generation. The keys that this process keeps are wiped when the method returns.
+    /// Seals the store: every process that loads it wipes its keys and serves nothing until
+    /// [`Control::unseal`]. Idempotent. Returns the generation. The keys that this process keeps
+    /// are wiped when the method returns.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has no root key; [`StoreError::NotAnchored`]: the store is sealed; any other error
-    /// of the store, in which case the change was made or not.
+    /// [`StoreError::Invalid`] if the store has no root key; [`StoreError::NotAnchored`]: the store
+    /// is sealed; any other error of the store, in which case the change was made or not.
     pub async fn seal(&self) -> Result<u64, StoreError> {
         let mark = |_, record: &mut RootRecord| {
             record.sealed_unix_s = Some(unix_s());
@@ -366,13 +378,14 @@ impl Control {
         }
     }
 
-    /// Reverts [`Control::seal`]. Idempotent. Asks the providers for the root key, and verifies all records with it. Returns
-    /// the generation.
+    /// Reverts [`Control::seal`]. Idempotent. Asks the providers for the root key, and verifies all
+    /// records with it. Returns the generation.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has no root key; [`StoreError::RootKey`] if no slot unwraps it;
-    /// [`StoreError::NotAuthentic`] if the mark, or anything else, was not written by a holder of the root key; any error of
-    /// the store. The store stays sealed, and the keys are wiped again. [`StoreError::NotAnchored`]: the store is unsealed.
+    /// [`StoreError::Invalid`] if the store has no root key; [`StoreError::RootKey`] if no slot
+    /// unwraps it; [`StoreError::NotAuthentic`] if the mark, or anything else, was not written by a
+    /// holder of the root key; any error of the store. The store stays sealed, and the keys are
+    /// wiped again. [`StoreError::NotAnchored`]: the store is unsealed.
     pub async fn unseal(&self) -> Result<u64, StoreError> {
         let (generation, root) = self.root().await?;
         if root.ok_or_else(no_root)?.sealed_unix_s.is_none() {
@@ -412,11 +425,12 @@ impl Control {
         Ok(self.store.seen())
     }
 
-    /// Raises the generation above one that engines have seen, after an older state was put back. Nothing else changes.
-    /// Returns the new generation.
+    /// Raises the generation above one that engines have seen, after an older state was put back.
+    /// Nothing else changes. Returns the new generation.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has no root key, or is of a later generation already; any error of the store.
+    /// [`StoreError::Invalid`] if the store has no root key, or is of a later generation already;
+    /// any error of the store.
     pub async fn skip_generations(&self, seen: u64) -> Result<u64, StoreError> {
         if seen > GENERATION_SKIP_MAX {
             return Err(StoreError::Invalid(format!(
@@ -460,8 +474,8 @@ impl Control {
         Ok(self.change(edit).await?.0)
     }
 
-    /// Wraps all keys under the KEK of the state that `plan` returns, and commits all records at once. Retries if another
-    /// change was committed first.
+    /// Wraps all keys under the KEK of the state that `plan` returns, and commits all records at
+    /// once. Retries if another change was committed first.
     async fn wrap_anew(
         &self,
         plan: impl Fn(&Contents, &Kek) -> Result<NewState, StoreError> + Send + Sync,
@@ -475,7 +489,8 @@ impl Control {
             };
             let (snapshot, contents) = blocking(parse).await?;
             let new = plan(&contents, &old)?;
-            // An instance that starts after this check loads the records of this generation, or later ones.
+            // An instance that starts after this check loads the records of this generation, or
+            // later ones.
             self.check_served(new.served).await?;
             let kek = Arc::clone(&new.kek);
             let changes = blocking(move || wrapped_anew(snapshot, &contents, &old, &new)).await?;
@@ -504,8 +519,8 @@ impl Control {
     }
 }
 
-/// Returns the changes that wrap every key under the new KEK. Fails if a key does not unwrap with the old KEK, or not again
-/// with the new one.
+/// Returns the changes that wrap every key under the new KEK. Fails if a key does not unwrap with
+/// the old KEK, or not again with the new one.
 fn wrapped_anew(
     mut snapshot: Snapshot,
     contents: &Contents,

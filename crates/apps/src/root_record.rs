@@ -1,6 +1,8 @@
-//! The record of a store's root key: wrapped copies of the root key, one per slot, and the wrapped audit secret.
+//! The record of a store's root key: wrapped copies of the root key, one per slot, and the wrapped
+//! audit secret.
 //!
-//! Nothing in the record is secret. The record is checked as a whole when it is read and before it is written.
+//! Nothing in the record is secret. The record is checked as a whole when it is read and before it
+//! is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -47,7 +49,8 @@ pub struct RootRecord {
 pub struct IncomingRoot {
     /// The root key.
     pub entry: RootEntry,
-    /// Generation at which the root key was added. An instance that serves this generation holds the root key.
+    /// Generation at which the root key was added. An instance that serves this generation holds
+    /// the root key.
     pub generation: u64,
 }
 
@@ -77,7 +80,8 @@ pub struct RootSlot {
     pub wrapped: Vec<u8>,
     /// Time of creation, in seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
-    /// Time at which the copy was last unwrapped and found right, in seconds since 1970-01-01 UTC; 0: never.
+    /// Time at which the copy was last unwrapped and found right, in seconds since 1970-01-01 UTC;
+    /// 0: never.
     pub verified_unix_s: u64,
 }
 

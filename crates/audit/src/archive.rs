@@ -1,8 +1,10 @@
-//! Moves whole segments to another folder, and writes an authenticated archive statement of the moved records.
+//! Moves whole segments to another folder, and writes an authenticated archive statement of the
+//! moved records.
 //!
-//! A trail is complete from record 1 on, or from behind the record that its statement names. So a segment that is gone
-//! and in no statement is missed for good, by `verify` and by each engine that starts. The folder that segments are
-//! moved to is a trail of its own, with a head that names its last record: it verifies, and grows by the next move.
+//! A trail is complete from record 1 on, or from behind the record that its statement names. So a
+//! segment that is gone and in no statement is missed for good, by `verify` and by each engine that
+//! starts. The folder that segments are moved to is a trail of its own, with a head that names its
+//! last record: it verifies, and grows by the next move.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -28,10 +30,11 @@ pub struct Move {
     pub folder: PathBuf,
     /// Target folder. It must be absent, empty, or hold segments that were moved before.
     pub to: PathBuf,
-    /// Moves only segments whose records are all older than this time. `None`: moves all completed segments.
+    /// Moves only segments whose records are all older than this time. `None`: moves all completed
+    /// segments.
     pub before: Option<Timestamp>,
-    /// Also moves segments that fail verification. The statement counts their findings, and `verify` reports them from
-    /// then on.
+    /// Also moves segments that fail verification. The statement counts their findings, and
+    /// `verify` reports them from then on.
     pub despite_findings: bool,
 }
 
@@ -104,8 +107,8 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> ArchiveError {
     move |source| ArchiveError::Io { path, source }
 }
 
-/// Moves segments. Killed at any point, it leaves all records in one folder or in both, and is simply run again.
-/// `progress` is told bytes done and bytes in all.
+/// Moves segments. Killed at any point, it leaves all records in one folder or in both, and is
+/// simply run again. `progress` is told bytes done and bytes in all.
 ///
 /// # Errors
 ///
@@ -125,7 +128,8 @@ pub fn archive(
     let archived = find_statement(folder, key)?;
     let floor = archived.as_ref().map_or(0, |archived| archived.link().seq);
     let mut all = files::segments(folder).map_err(at(folder))?;
-    // A segment without a first record is left over from a killed engine. The segment before it is then the last one.
+    // A segment without a first record is left over from a killed engine. The segment before it is
+    // then the last one.
     while let Some(last) = all.last() {
         let path = folder.join(&last.name);
         if Header::read(&path).map_err(at(&path))?.is_some() {
@@ -180,7 +184,8 @@ pub fn archive(
         hash: report.hash,
     };
     if report.last != last {
-        // Verification found a gap. The header of the next segment holds the hash of the record before it.
+        // Verification found a gap. The header of the next segment holds the hash of the record
+        // before it.
         let path = folder.join(&kept[0].name);
         end.hash = Header::read(&path)
             .map_err(at(&path))?
@@ -231,8 +236,8 @@ fn write_statement(
     files::sync_folder(folder).map_err(at(folder))
 }
 
-/// Removes segments that an interrupted move left in the folder, if the archive has identical copies. Other segments
-/// stay.
+/// Removes segments that an interrupted move left in the folder, if the archive has identical
+/// copies. Other segments stay.
 fn finish(this: &Move, archived: &Archived, done: &[Segment]) -> Result<(), ArchiveError> {
     let mut copied = Vec::new();
     for segment in done {
@@ -278,7 +283,8 @@ fn is_copy(one: &Path, other: &Path) -> io::Result<bool> {
     }
 }
 
-/// Returns the index of the last segment to move. The newest segment, which is still being written, is never moved.
+/// Returns the index of the last segment to move. The newest segment, which is still being written,
+/// is never moved.
 fn wanted(
     folder: &Path,
     segments: &[Segment],
@@ -288,7 +294,8 @@ fn wanted(
     for (index, next) in segments.iter().enumerate().skip(1) {
         if let Some(before) = before {
             let path = folder.join(&next.name);
-            // Records are written in order, so none is much younger than the first record of the next segment.
+            // Records are written in order, so none is much younger than the first record of the
+            // next segment.
             let begun = Header::read(&path)
                 .map_err(at(&path))?
                 .map(|header| header.time);
@@ -301,8 +308,8 @@ fn wanted(
     Ok(last)
 }
 
-/// Copies segments into the target folder, which must continue its existing records. Then writes a checkpoint that
-/// names the last copied segment.
+/// Copies segments into the target folder, which must continue its existing records. Then writes a
+/// checkpoint that names the last copied segment.
 fn fill(
     folder: &Path,
     to: &Path,

@@ -1,7 +1,9 @@
-//! The hash chain: each line holds a hash over the previous hash and the line's own bytes, and a MAC of that hash.
+//! The hash chain: each line holds a hash over the previous hash and the line's own bytes, and a
+//! MAC of that hash.
 //!
-//! `{"seq":N` + body + `,"hash":"` 64 digits `","mac":"` 32 digits `"}` newline. The hash is SHA-256 of the 32 bytes of
-//! the hash before and of everything up to `,"hash"`; before the first record stands a hash of the chain's random name.
+//! `{"seq":N` + body + `,"hash":"` 64 digits `","mac":"` 32 digits `"}` newline. The hash is
+//! SHA-256 of the 32 bytes of the hash before and of everything up to `,"hash"`; before the first
+//! record stands a hash of the chain's random name.
 
 use std::str::FromStr;
 
@@ -9,7 +11,8 @@ use crate::digest::Digest;
 use crate::json;
 use crate::key::{AuditKey, MAC_BYTES};
 
-/// Longest line that is read, in bytes including the newline. Lines written by this crate are much shorter.
+/// Longest line that is read, in bytes including the newline. Lines written by this crate are much
+/// shorter.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Highest record number: 16 digits, as in segment file names. Adding 1 never overflows.
@@ -30,8 +33,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Appends the next line to `out` and advances the link. `body` starts with the comma after the record number and
-    /// ends before the hash.
+    /// Appends the next line to `out` and advances the link. `body` starts with the comma after the
+    /// record number and ends before the hash.
     pub(crate) fn seal(&mut self, key: &AuditKey, body: &[u8], out: &mut Vec<u8>) {
         let begin = out.len();
         self.seq += 1;
@@ -48,7 +51,8 @@ impl Link {
     }
 }
 
-/// A record's number and hash, stored where an attacker with write access to the log cannot change them.
+/// A record's number and hash, stored where an attacker with write access to the log cannot change
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
     /// The record number.
@@ -109,7 +113,8 @@ pub struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Parses a line without its newline. Returns `None` if the line does not have the audit format.
+    /// Parses a line without its newline. Returns `None` if the line does not have the audit
+    /// format.
     #[must_use]
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let (sealed, seal) = line.split_at_checked(line.len().checked_sub(SEAL_BYTES)?)?;

@@ -1,8 +1,9 @@
-//! The checkpoint: an authenticated note that names the last record, stored beside the segments. If records are cut off
-//! at the end, the checkpoint names a record that no longer exists.
+//! The checkpoint: an authenticated note that names the last record, stored beside the segments. If
+//! records are cut off at the end, the checkpoint names a record that no longer exists.
 //!
-//! The checkpoint has a fixed length, smaller than a disk sector. One write replaces it in place, after the records
-//! that it names. A process that is killed leaves either the old or the new checkpoint.
+//! The checkpoint has a fixed length, smaller than a disk sector. One write replaces it in place,
+//! after the records that it names. A process that is killed leaves either the old or the new
+//! checkpoint.
 
 use std::fs::File;
 use std::io;
@@ -45,7 +46,8 @@ impl Checkpoint {
         file.write_all_at(buffer, 0)
     }
 
-    /// Reads the checkpoint of a folder. With a key, accepts only a checkpoint that is authenticated with that key.
+    /// Reads the checkpoint of a folder. With a key, accepts only a checkpoint that is
+    /// authenticated with that key.
     ///
     /// # Errors
     ///

@@ -88,7 +88,8 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Opens a file for reading and writing. Creates the file with access for its owner only, if it does not exist.
+/// Opens a file for reading and writing. Creates the file with access for its owner only, if it
+/// does not exist.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)

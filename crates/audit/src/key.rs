@@ -1,4 +1,5 @@
-//! The keys that authenticate the audit log. Without them, nobody can produce a line or a checkpoint that verifies.
+//! The keys that authenticate the audit log. Without them, nobody can produce a line or a
+//! checkpoint that verifies.
 
 use std::fmt;
 
@@ -12,8 +13,8 @@ use crate::digest::Digest;
 /// Bytes of a MAC: HMAC-SHA-256 truncated to its first half, as RFC 2104 and RFC 4868 allow.
 pub(crate) const MAC_BYTES: usize = 16;
 
-/// One key for lines, one for heads, one for statements of what was archived, so that none is taken for another. Wiped
-/// on drop.
+/// One key for lines, one for heads, one for statements of what was archived, so that none is taken
+/// for another. Wiped on drop.
 #[derive(Clone)]
 pub struct AuditKey {
     line: Box<Hmac<Sha256>>,
@@ -23,8 +24,8 @@ pub struct AuditKey {
 }
 
 impl AuditKey {
-    /// Derives the keys from 32 bytes that serve no other purpose. The key-encryption key derives these bytes under a
-    /// separate label.
+    /// Derives the keys from 32 bytes that serve no other purpose. The key-encryption key derives
+    /// these bytes under a separate label.
     #[must_use]
     pub fn new(root: &Zeroizing<[u8; 32]>) -> Self {
         let keyed = |label: &[u8]| {
@@ -44,8 +45,8 @@ impl AuditKey {
         }
     }
 
-    /// Returns the key id that files contain, which tells a different key from a forgery. The id reveals nothing about
-    /// the key.
+    /// Returns the key id that files contain, which tells a different key from a forgery. The id
+    /// reveals nothing about the key.
     #[must_use]
     pub fn id(&self) -> String {
         self.id.iter().map(|byte| format!("{byte:02x}")).collect()

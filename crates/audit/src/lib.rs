@@ -1,11 +1,14 @@
-//! The audit log: one record per request, chained and authenticated, in files that a SIEM can read directly.
+//! The audit log: one record per request, chained and authenticated, in files that a SIEM can read
+//! directly.
 //!
-//! [`Record`] holds the content of one record, and never a value, a token or key material. [`Trail`] is the handle that
-//! takes records of requests. Its writer thread writes many records at once. [`verify()`] finds later changes to the
-//! files and reports their location. [`archive()`] moves old files away in an authenticated way, so that other removals
-//! are detected. The format is in `proto/audit.md`; the protection against each attacker is in `SECURITY.md`.
+//! [`Record`] holds the content of one record, and never a value, a token or key material.
+//! [`Trail`] is the handle that takes records of requests. Its writer thread writes many records at
+//! once. [`verify()`] finds later changes to the files and reports their location. [`archive()`]
+//! moves old files away in an authenticated way, so that other removals are detected. The format is
+//! in `proto/audit.md`; the protection against each attacker is in `SECURITY.md`.
 //!
-//! This crate uses no sockets, no async runtime and no logging. It reports file events to an [`Observer`].
+//! This crate uses no sockets, no async runtime and no logging. It reports file events to an
+//! [`Observer`].
 
 mod archive;
 mod chain;

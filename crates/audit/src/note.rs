@@ -1,4 +1,5 @@
-//! Authenticated notes beside the segments: small JSON objects whose last key is a MAC of everything before it.
+//! Authenticated notes beside the segments: small JSON objects whose last key is a MAC of
+//! everything before it.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -71,7 +72,8 @@ pub(crate) fn end(out: &mut Vec<u8>, mac: &[u8; MAC_BYTES]) {
     out.extend_from_slice(b"\"}");
 }
 
-/// Reads at most `bytes_max + 1` bytes of a file, so that the caller can detect a file that is too long.
+/// Reads at most `bytes_max + 1` bytes of a file, so that the caller can detect a file that is too
+/// long.
 pub(crate) fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, NoteError> {
     let mut bytes = Vec::new();
     match File::open(path) {
@@ -81,8 +83,8 @@ pub(crate) fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, NoteError> 
     Ok(bytes)
 }
 
-/// Returns the record that a note names and the findings that it counts. With a key, fails unless `seal` gives the
-/// note's MAC under that key. The caller must check the bytes after the MAC.
+/// Returns the record that a note names and the findings that it counts. With a key, fails unless
+/// `seal` gives the note's MAC under that key. The caller must check the bytes after the MAC.
 pub(crate) fn parse(
     bytes: &[u8],
     key: Option<&AuditKey>,

@@ -15,15 +15,17 @@ const PRINCIPAL_BYTES_MAX: usize = 2_048;
 const REASON_BYTES_MAX: usize = 256;
 /// Longest other text in bytes.
 const TEXT_BYTES_MAX: usize = 128;
-/// Largest total size of the facts about a change, in bytes. Fits a principal with its role, or the grants of a role.
+/// Largest total size of the facts about a change, in bytes. Fits a principal with its role, or the
+/// grants of a role.
 const CHANGE_BYTES_MAX: usize = 4_096;
 /// Maximum number of data subjects in a record. They take 35 bytes each.
 pub const SUBJECTS_MAX: usize = 500;
 /// Maximum number of facts about a change.
 const CHANGES_MAX: usize = 8;
 
-/// One call that was decided. No field holds anything of a payload, a token or a key; names are cut to 128 bytes,
-/// reasons to 256, principals to 2,048, and the facts about a change to 4,096 together.
+/// One call that was decided. No field holds anything of a payload, a token or a key; names are cut
+/// to 128 bytes, reasons to 256, principals to 2,048, and the facts about a change to 4,096
+/// together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Record<'a> {
     /// The principal: the whole name in the certificate.
@@ -40,8 +42,8 @@ pub struct Record<'a> {
     pub reason: Option<&'a str>,
     /// The masking function that the principal's role applies to values.
     pub mask: Option<&'a str>,
-    /// The data subjects whose objects or tokens the request read or wrote: keyed hashes of their names, at most
-    /// [`SUBJECTS_MAX`].
+    /// The data subjects whose objects or tokens the request read or wrote: keyed hashes of their
+    /// names, at most [`SUBJECTS_MAX`].
     pub subjects: &'a [[u8; 16]],
     /// The requested change of a control request, or the key that an erasure removes.
     pub change: &'a [(&'static str, Change<'a>)],
@@ -49,7 +51,8 @@ pub struct Record<'a> {
     pub fields: u64,
     /// Number of fields among them that failed individually.
     pub errors: u64,
-    /// Size of the request message in bytes. For a message rejected before it was complete, the bytes received so far.
+    /// Size of the request message in bytes. For a message rejected before it was complete, the
+    /// bytes received so far.
     pub bytes_in: u64,
     /// `ok` or the error code.
     pub outcome: &'a str,
@@ -155,7 +158,8 @@ pub enum Event<'a> {
         version: &'a str,
         /// The condition of the audit log when it was opened.
         found: &'a str,
-        /// Bytes of an incomplete line that the previous run left. They are kept in a separate file.
+        /// Bytes of an incomplete line that the previous run left. They are kept in a separate
+        /// file.
         torn_bytes: u64,
     },
     /// The engine closed the audit log; the last record of its run.

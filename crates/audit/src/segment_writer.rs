@@ -1,8 +1,8 @@
-//! The files, written by one process at a time: segments, the head, and how a trail is found after any end of its
-//! engine.
+//! The files, written by one process at a time: segments, the head, and how a trail is found after
+//! any end of its engine.
 //!
-//! Records that are appended together are written together or not at all: a failed write is undone. Nothing here runs
-//! by itself; [`Trail`](crate::Trail) has the thread.
+//! Records that are appended together are written together or not at all: a failed write is undone.
+//! Nothing here runs by itself; [`Trail`](crate::Trail) has the thread.
 
 use std::fs::File;
 use std::io::{self, BufReader, Write as _};
@@ -33,11 +33,13 @@ const HEAD_BYTES_MAX: u64 = 1_024;
 pub struct Options {
     /// The folder, created if it does not exist. Only one engine can use it.
     pub folder: PathBuf,
-    /// Size in bytes at which a segment ends. The write that reaches this size is the segment's last.
+    /// Size in bytes at which a segment ends. The write that reaches this size is the segment's
+    /// last.
     pub segment_bytes: u64,
     /// Age at which a segment ends, before its next write.
     pub segment_age: Duration,
-    /// Largest total size of the folder's files. Beyond it writes fail as on a full disk. `None`: the disk's size.
+    /// Largest total size of the folder's files. Beyond it writes fail as on a full disk. `None`:
+    /// the disk's size.
     pub folder_bytes_max: Option<u64>,
     /// If true, records count as written after `fdatasync`; if false, after `write`.
     pub sync: bool,
@@ -133,7 +135,8 @@ pub struct Journal {
     found: FoundSegment,
     torn_bytes: u64,
     out: Vec<u8>,
-    /// Total size of the files, as far as is known without reading the folder: files can be moved away.
+    /// Total size of the files, as far as is known without reading the folder: files can be moved
+    /// away.
     folder_bytes: u64,
     _lock: files::Lock,
 }
@@ -150,12 +153,13 @@ struct OpenSegment {
 }
 
 impl Journal {
-    /// Opens the audit log of a folder, or creates one. A line that a killed engine left incomplete is moved to a
-    /// separate file.
+    /// Opens the audit log of a folder, or creates one. A line that a killed engine left incomplete
+    /// is moved to a separate file.
     ///
     /// # Errors
     ///
-    /// [`JournalError`]. Tampering is not an error: the log continues, and the next record reports the condition.
+    /// [`JournalError`]. Tampering is not an error: the log continues, and the next record reports
+    /// the condition.
     pub fn open(options: Options, key: AuditKey) -> Result<Self, JournalError> {
         let folder = options.folder.clone();
         let at = |path: &Path| {
@@ -214,7 +218,8 @@ impl Journal {
             });
         }
         if state.found == FoundSegment::New {
-            // Written before the first segment, so that no segment ever exists without a checkpoint.
+            // Written before the first segment, so that no segment ever exists without a
+            // checkpoint.
             let link = journal.link;
             journal
                 .write_head(&link, "")
@@ -252,8 +257,8 @@ impl Journal {
         self.open.as_ref().map(|open| &*open.segment.name)
     }
 
-    /// Appends all records or none. Each record starts with the comma after its number. Returns true if a new segment
-    /// was started.
+    /// Appends all records or none. Each record starts with the comma after its number. Returns
+    /// true if a new segment was started.
     ///
     /// # Errors
     ///
@@ -284,7 +289,8 @@ impl Journal {
                 Ok(begins)
             }
             Err(error) if begins => {
-                // If the removal fails, the file holds no valid record, and the next attempt replaces it.
+                // If the removal fails, the file holds no valid record, and the next attempt
+                // replaces it.
                 let _ = std::fs::remove_file(self.options.folder.join(&target.segment.name));
                 Err(error)
             }
@@ -547,8 +553,8 @@ impl SegmentState {
     }
 }
 
-/// Returns true if every segment exists from record 1, or from after the archived ones. Reads first lines only:
-/// `verify` finds records that are missing within segments.
+/// Returns true if every segment exists from record 1, or from after the archived ones. Reads first
+/// lines only: `verify` finds records that are missing within segments.
 fn is_complete(folder: &Path, key: &AuditKey) -> io::Result<bool> {
     for _ in 1..TRIES_MAX {
         match is_complete_now(folder, key) {
@@ -586,7 +592,8 @@ fn is_complete_now(folder: &Path, key: &AuditKey) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Reads the last segment that has a complete line, and moves incomplete lines after it to separate files.
+/// Reads the last segment that has a complete line, and moves incomplete lines after it to separate
+/// files.
 fn tail(folder: &Path, key: &AuditKey, named: Option<u64>) -> io::Result<(Option<Tail>, u64)> {
     let mut torn_bytes = 0;
     let mut segments = files::segments(folder)?;

@@ -25,8 +25,8 @@ pub struct Filter {
     pub outcome: Option<String>,
     /// Only records that name this data subject, by its id.
     pub subject: Option<String>,
-    /// Only this event: `call`, `start`, `stop`, `segment`, `gap`, `refused`, `sweep`, `provider` or
-    /// `reload`.
+    /// Only this event: `call`, `start`, `stop`, `segment`, `gap`, `refused`, `sweep`, `provider`
+    /// or `reload`.
     pub event: Option<String>,
     /// Earliest time, inclusive.
     pub since: Option<Timestamp>,

@@ -1,4 +1,5 @@
-//! The archive statement: an authenticated note that names the last record that was moved to an archive folder.
+//! The archive statement: an authenticated note that names the last record that was moved to an
+//! archive folder.
 
 use std::path::Path;
 
@@ -44,7 +45,8 @@ impl Archived {
         out
     }
 
-    /// Reads the statement of a folder. With a key, accepts only a statement that is authenticated with that key.
+    /// Reads the statement of a folder. With a key, accepts only a statement that is authenticated
+    /// with that key.
     ///
     /// # Errors
     ///

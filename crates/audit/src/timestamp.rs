@@ -1,5 +1,5 @@
-//! Points in time as records hold them: UTC, RFC 3339, milliseconds, always 24 characters, so that text sorts as time
-//! does.
+//! Points in time as records hold them: UTC, RFC 3339, milliseconds, always 24 characters, so that
+//! text sorts as time does.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,8 @@ pub struct Timestamp(u64);
 const MAX: u64 = 253_402_300_799_999;
 
 impl Timestamp {
-    /// Returns the current time. A clock outside the valid range yields the nearest valid timestamp.
+    /// Returns the current time. A clock outside the valid range yields the nearest valid
+    /// timestamp.
     #[must_use]
     pub fn now() -> Self {
         Self::of(SystemTime::now())

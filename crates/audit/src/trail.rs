@@ -1,10 +1,11 @@
 //! The handle that takes the records of requests, and the thread that writes them.
 //!
-//! A request encodes its record in a buffer of its thread and copies it under a short lock. The writer takes all queued
-//! records, numbers, chains and writes them together; records that arrive meanwhile are in the next group. While the writer
-//! thread sleeps, the request with the first record of a group writes the group, which costs less than waking that
-//! thread. Memory is bounded in records and bytes. Lost records are counted, and a gap record states the count as soon as the files can be
-//! written again.
+//! A request encodes its record in a buffer of its thread and copies it under a short lock. The
+//! writer takes all queued records, numbers, chains and writes them together; records that arrive
+//! meanwhile are in the next group. While the writer thread sleeps, the request with the first
+//! record of a group writes the group, which costs less than waking that thread. Memory is bounded
+//! in records and bytes. Lost records are counted, and a gap record states the count as soon as the
+//! files can be written again.
 
 mod queue;
 mod refusals;
@@ -50,11 +51,11 @@ pub struct TrailOptions {
     pub queue_records: usize,
     /// Maximum size of the queued records in bytes. Memory use is at most five times this value.
     pub queue_bytes: usize,
-    /// Free bytes reserved for records of permitted requests. With less free space, rejected requests are counted
-    /// instead of recorded individually.
+    /// Free bytes reserved for records of permitted requests. With less free space, rejected
+    /// requests are counted instead of recorded individually.
     pub reserve_bytes: u64,
-    /// Time that the first queued record waits for others, with `Continue` only. With `Reject`, requests wait for their
-    /// records, and this delay is not used.
+    /// Time that the first queued record waits for others, with `Continue` only. With `Reject`,
+    /// requests wait for their records, and this delay is not used.
     pub gather: Duration,
     /// Version of the program, for the start record.
     pub version: &'static str,
@@ -70,7 +71,8 @@ pub enum FileEvent<'a> {
         /// Duration of the write.
         took: Duration,
     },
-    /// A segment was started. The last record before it should now be stored elsewhere, as an anchor.
+    /// A segment was started. The last record before it should now be stored elsewhere, as an
+    /// anchor.
     Began {
         /// File name of the segment.
         file: &'a str,
@@ -117,8 +119,8 @@ pub struct TrailState {
     pub waiting: usize,
     /// True if the files cannot be written.
     pub fails: bool,
-    /// Bytes that can still be written: free on the disk, or left of the largest size of the folder. `None` before the
-    /// folder is inspected, or if it cannot be.
+    /// Bytes that can still be written: free on the disk, or left of the largest size of the
+    /// folder. `None` before the folder is inspected, or if it cannot be.
     pub free_bytes: Option<u64>,
 }
 
@@ -147,8 +149,8 @@ impl SpaceInputs {
         files::bytes_left(&self.folder, self.folder_bytes_max).ok()
     }
 
-    /// Returns true if that space is reserved for permitted requests. If the space is unknown, returns false: writing
-    /// tells more.
+    /// Returns true if that space is reserved for permitted requests. If the space is unknown,
+    /// returns false: writing tells more.
     fn is_short(&self, free_bytes: Option<u64>) -> bool {
         // A small folder reserves a tenth of its size.
         let reserve = self
@@ -181,8 +183,8 @@ thread_local! {
 }
 
 impl Trail {
-    /// Opens the trail of a folder, or begins one, and records the start. With [`OnFailure::Reject`] that record is
-    /// written before anything else may happen.
+    /// Opens the trail of a folder, or begins one, and records the start. With
+    /// [`OnFailure::Reject`] that record is written before anything else may happen.
     ///
     /// # Errors
     ///
@@ -291,14 +293,14 @@ impl Trail {
         self.on_failure == OnFailure::Reject && self.shared.fails.load(Ordering::Relaxed)
     }
 
-    /// Takes the record of a call. With [`OnFailure::Reject`] what comes back ends when it is written or lost, else at
-    /// once. It may have to write the record: see [`WriteAck`].
+    /// Takes the record of a call. With [`OnFailure::Reject`] what comes back ends when it is
+    /// written or lost, else at once. It may have to write the record: see [`WriteAck`].
     pub fn record(&self, record: &Record<'_>) -> WriteAck {
         self.push(|body| record.encode(body, Timestamp::now(), &self.shared.instance))
     }
 
-    /// Takes the record of a request that was refused before any work. Of a flood most are counted, in memory, and
-    /// recorded as counts by [`Trail::settle`]; such a request waits for nothing.
+    /// Takes the record of a request that was refused before any work. Of a flood most are counted,
+    /// in memory, and recorded as counts by [`Trail::settle`]; such a request waits for nothing.
     pub fn refused(&self, record: &Record<'_>) -> WriteAck {
         let is_short = self.shared.is_short.load(Ordering::Relaxed);
         if self
@@ -310,8 +312,8 @@ impl Trail {
         WriteAck::at_once(Ok(()))
     }
 
-    /// Looks how much room is left, and records what was counted, once it has been counted for a minute. To be called
-    /// each second or so. Counts wait while room is short or the files fail.
+    /// Looks how much room is left, and records what was counted, once it has been counted for a
+    /// minute. To be called each second or so. Counts wait while room is short or the files fail.
     pub fn settle(&self, now: Instant) {
         let free_bytes = self.room.free_bytes();
         self.shared
@@ -373,7 +375,8 @@ impl Trail {
         }
     }
 
-    /// Records the stop, writes all queued records, and stops the writer. Blocks until the disk writes are done.
+    /// Records the stop, writes all queued records, and stops the writer. Blocks until the disk
+    /// writes are done.
     pub fn close(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take() {

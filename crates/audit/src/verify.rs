@@ -1,9 +1,9 @@
 //! Finds changes that were made to an audit log after it was written, and reports their location.
 //!
-//! Verification reads line by line; its memory is bounded by the longest line. With the key, every line must be
-//! authenticated by an engine. Without the key, only the hash chain is checked, which an attacker can recompute. The
-//! files alone cannot reveal that the log and its checkpoint were both restored to an earlier state; an [`Anchor`] that
-//! is stored elsewhere can.
+//! Verification reads line by line; its memory is bounded by the longest line. With the key, every
+//! line must be authenticated by an engine. Without the key, only the hash chain is checked, which
+//! an attacker can recompute. The files alone cannot reveal that the log and its checkpoint were
+//! both restored to an earlier state; an [`Anchor`] that is stored elsewhere can.
 
 mod check;
 mod finding;
@@ -29,8 +29,8 @@ pub(crate) const TRIES_MAX: u32 = 10;
 /// Bytes between two progress reports.
 const PROGRESS_BYTES: u64 = 4 << 20;
 
-/// The records to verify; by default all since the last archived record. Verification covers whole segments, so it can
-/// include more records.
+/// The records to verify; by default all since the last archived record. Verification covers whole
+/// segments, so it can include more records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {
     /// First record. If set, missing earlier records are not reported.
@@ -115,7 +115,8 @@ pub enum VerifyError {
     },
 }
 
-/// Verifies the audit log in a folder. `progress` periodically receives the bytes read and the total bytes.
+/// Verifies the audit log in a folder. `progress` periodically receives the bytes read and the
+/// total bytes.
 ///
 /// # Errors
 ///
@@ -148,11 +149,12 @@ fn verify_once(
         let path = path.to_owned();
         move |source| VerifyError::Io { path, source }
     };
-    // Read before the segments. A running engine only appends records after those that this checkpoint names.
+    // Read before the segments. A running engine only appends records after those that this
+    // checkpoint names.
     let head = Checkpoint::read(folder, key);
     let all = files::segments(folder).map_err(at(folder))?;
-    // Read after listing the segments. If a segment is moved in between, the statement covers it and opening the
-    // segment fails.
+    // Read after listing the segments. If a segment is moved in between, the statement covers it
+    // and opening the segment fails.
     let archived = Archived::read(folder, key);
     if all.is_empty() && matches!(head, Err(NoteError::Missing)) {
         return Err(VerifyError::Nothing {

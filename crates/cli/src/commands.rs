@@ -1,8 +1,9 @@
 //! The command line of `sealwire`: its commands, their arguments and their output.
 //!
-//! Results go to standard output, everything else to standard error, so that a pipe carries documents only. `--json`
-//! prints results, and the error of the command, for programs. Exit status: 0 success, 1 failure, 2 invalid arguments (from the argument parser), 64
-//! invalid configuration, 141 if nobody reads standard output.
+//! Results go to standard output, everything else to standard error, so that a pipe carries
+//! documents only. `--json` prints results, and the error of the command, for programs. Exit
+//! status: 0 success, 1 failure, 2 invalid arguments (from the argument parser), 64 invalid
+//! configuration, 141 if nobody reads standard output.
 
 mod apps;
 mod audit;
@@ -53,10 +54,12 @@ const EXIT_USAGE: u8 = 2;
 /// Exit status for an invalid configuration.
 const EXIT_CONFIG: u8 = 64;
 
-/// Encrypts and decrypts the sensitive fields of documents for relays, over MessagePack-RPC and mTLS.
+/// Encrypts and decrypts the sensitive fields of documents for relays, over MessagePack-RPC and
+/// mTLS.
 ///
-/// Try it: `sealwire dev` makes keys and certificates, starts an engine on loopback and shows a document before and
-/// after. Everything it makes is in one folder; delete the folder and nothing is left.
+/// Try it: `sealwire dev` makes keys and certificates, starts an engine on loopback and shows a
+/// document before and after. Everything it makes is in one folder; delete the folder and nothing
+/// is left.
 #[derive(Debug, Parser)]
 #[command(name = "sealwire", version, max_term_width = 100)]
 struct Args {
@@ -74,11 +77,11 @@ enum Command {
     Encrypt(documents::EncryptArgs),
     /// Decrypt the fields of a JSON file
     Decrypt(documents::DecryptArgs),
-    /// Move the envelopes of a JSON file, or with `rewrap database` of a PostgreSQL database, to the app's newest key,
-    /// without revealing their values
+    /// Move the envelopes of a JSON file, or with `rewrap database` of a PostgreSQL database, to
+    /// the app's newest key, without revealing their values
     Rewrap(rewrap::Args),
-    /// Encrypt the fields of a JSON file without an engine, to a public key that an app publishes. Only the engine opens
-    /// them
+    /// Encrypt the fields of a JSON file without an engine, to a public key that an app publishes.
+    /// Only the engine opens them
     Seal(documents::SealArgs),
     /// Fetch the public keys of an app, to encrypt with `seal` or any HPKE library
     PublicKeys(public_keys::Args),
@@ -96,18 +99,20 @@ enum Command {
     Info(calls::PlainArgs),
     /// Issue certificates: an authority, and servers and clients under it
     Certs(certs::Args),
-    /// Create, list, configure, disable and delete apps; rotate, import, disable and delete their keys
+    /// Create, list, configure, disable and delete apps; rotate, import, disable and delete their
+    /// keys
     Apps(apps::Args),
     /// Create, list, alter, configure and delete collections of tokens or objects
     Collections(collections::Args),
     /// List, find, expire and delete tokens
     Tokens(tokens::Args),
-    /// Add, get, update, find, list, expire and delete objects: records of typed, encrypted properties. --json prints one
-    /// object a line
+    /// Add, get, update, find, list, expire and delete objects: records of typed, encrypted
+    /// properties. --json prints one object a line
     Objects(objects::Args),
     /// Show, export and erase what is stored about a person, and show who has read it
     Subjects(subjects::Args),
-    /// Count the rows of objects and tokens by key version, and rewrap them under the newest versions
+    /// Count the rows of objects and tokens by key version, and rewrap them under the newest
+    /// versions
     Keys(keys::Args),
     /// List the engines that share one state
     Instances(instances::Args),
@@ -115,19 +120,22 @@ enum Command {
     Roles(roles::Args),
     /// Grant and revoke roles, list who has them, and check permissions
     Principals(principals::Args),
-    /// Migrate everything of one store to another and compare them, or distribute a store in PostgreSQL over a cluster
+    /// Migrate everything of one store to another and compare them, or distribute a store in
+    /// PostgreSQL over a cluster
     Store(store::Args),
     /// Create the store's root key, and manage its slots: copies of which any one starts an engine
     Kek(kek::Args),
     /// Seal, rotate, recover or remove the store's root key
     Root(kek::RootArgs),
-    /// Split a recovery key into shares for several people, who together open a store whose providers are lost
+    /// Split a recovery key into shares for several people, who together open a store whose
+    /// providers are lost
     Recovery(kek::RecoveryArgs),
     /// Verify the audit trail, and show its records
     Audit(audit::Args),
     /// Check a configuration file, or print one with every key
     Config(config::Args),
-    /// Find problems of a deployment and their remedies: files, certificates, state, database, limits, ports
+    /// Find problems of a deployment and their remedies: files, certificates, state, database,
+    /// limits, ports
     Doctor(doctor::Args),
 }
 
@@ -203,7 +211,8 @@ fn run_command() -> ExitCode {
     }
 }
 
-/// Returns the command of the process, and whether it prints JSON. Prints help and invalid arguments, and returns the status.
+/// Returns the command of the process, and whether it prints JSON. Prints help and invalid
+/// arguments, and returns the status.
 fn parse_arguments() -> Result<(Command, bool), ExitCode> {
     let matches = Args::command().try_get_matches();
     let parsed = matches.and_then(|matches| {
@@ -222,7 +231,8 @@ fn parse_arguments() -> Result<(Command, bool), ExitCode> {
     }
 }
 
-/// Formats an error and its causes as `a: b: c`. Omits a cause that the text before already ends with.
+/// Formats an error and its causes as `a: b: c`. Omits a cause that the text before already ends
+/// with.
 fn chain(failure: &(dyn Error + 'static)) -> String {
     let mut text = failure.to_string();
     let mut cause = failure.source();
@@ -253,8 +263,8 @@ impl ConfigArgs {
     }
 }
 
-/// Fails without `--yes`, and says what the command would destroy. A prompt would end scripts that forget it as well, but
-/// later, and a habit answers prompts.
+/// Fails without `--yes`, and says what the command would destroy. A prompt would end scripts that
+/// forget it as well, but later, and a habit answers prompts.
 fn confirmed(yes: bool, loss: &str) -> Result<(), Failure> {
     if yes {
         Ok(())
@@ -271,7 +281,8 @@ fn default_config() -> PathBuf {
 mod tests {
     use clap::CommandFactory as _;
 
-    /// Clap checks names and short options of arguments only when it parses a subcommand, and only in debug builds.
+    /// Clap checks names and short options of arguments only when it parses a subcommand, and only
+    /// in debug builds.
     #[test]
     fn no_two_arguments_of_a_subcommand_share_a_name() {
         super::Args::command().debug_assert();

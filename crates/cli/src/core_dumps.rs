@@ -1,11 +1,11 @@
 //! Keeps this process's memory, which holds keys, out of core dumps and away from debuggers.
 
-/// Switches core dumps off, and prevents other processes of the same user from reading this one's memory. Failures are
-/// logged, and `sealwire doctor` reports them.
+/// Switches core dumps off, and prevents other processes of the same user from reading this one's
+/// memory. Failures are logged, and `sealwire doctor` reports them.
 pub(crate) fn forbid() {
     forbid_files();
-    // The resource limit does not apply to dumps that the kernel pipes to a program. This call does, and it keeps
-    // debuggers off.
+    // The resource limit does not apply to dumps that the kernel pipes to a program. This call
+    // does, and it keeps debuggers off.
     #[cfg(target_os = "linux")]
     if rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .is_err()

@@ -1,7 +1,9 @@
-//! Checks a deployment as an engine would find it. Reports each problem with its effect and its remedy.
+//! Checks a deployment as an engine would find it. Reports each problem with its effect and its
+//! remedy.
 //!
-//! The checks change nothing: they create no folder, upgrade no schema and keep no port. The state of a running engine
-//! is requested from that engine. A finding never contains a value of the configuration or a secret.
+//! The checks change nothing: they create no folder, upgrade no schema and keep no port. The state
+//! of a running engine is requested from that engine. A finding never contains a value of the
+//! configuration or a secret.
 
 mod audit;
 mod certificates;
@@ -149,8 +151,8 @@ pub(crate) fn examine_files(config: &Config) -> Report {
     report
 }
 
-/// Checks everything that the configuration names, and the machine. Needs a tokio runtime. Takes as long as the
-/// database does, and otherwise less than a second.
+/// Checks everything that the configuration names, and the machine. Needs a tokio runtime. Takes as
+/// long as the database does, and otherwise less than a second.
 pub(crate) async fn examine(file: &Path, environment: &Environment) -> Report {
     let mut report = Report::default();
     machine::cpu(&mut report);

@@ -1,4 +1,5 @@
-//! The `sealwire` program: commands, checks of an installation, and process-level support for an engine.
+//! The `sealwire` program: commands, checks of an installation, and process-level support for an
+//! engine.
 
 mod commands;
 mod core_dumps;

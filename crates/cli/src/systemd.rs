@@ -1,8 +1,9 @@
-//! Reports the state of the process to the service manager with sd_notify(3): datagrams to the socket that
-//! `NOTIFY_SOCKET` names. systemd and compatible managers read them.
+//! Reports the state of the process to the service manager with sd_notify(3): datagrams to the
+//! socket that `NOTIFY_SOCKET` names. systemd and compatible managers read them.
 //!
-//! Failures here never stop the engine. Without a manager nothing is sent, and a lost datagram is only logged. Watchdog
-//! messages come from a network thread, so an engine whose network threads are stuck is restarted.
+//! Failures here never stop the engine. Without a manager nothing is sent, and a lost datagram is
+//! only logged. Watchdog messages come from a network thread, so an engine whose network threads
+//! are stuck is restarted.
 
 use std::ffi::OsStr;
 use std::io;
@@ -34,8 +35,8 @@ impl Supervisor {
         )
     }
 
-    /// Returns the manager at a socket: a path, or `@` and an abstract name. `watchdog` is the manager's longest wait
-    /// for a watchdog message.
+    /// Returns the manager at a socket: a path, or `@` and an abstract name. `watchdog` is the
+    /// manager's longest wait for a watchdog message.
     pub(crate) fn at(socket: Option<&OsStr>, watchdog: Option<Duration>) -> Self {
         let open = |name| Ok::<_, io::Error>((UnixDatagram::unbound()?, address(name)?));
         let manager = socket.and_then(|name| match open(name) {
@@ -72,8 +73,8 @@ impl Supervisor {
         self.say("STOPPING=1\nSTATUS=draining");
     }
 
-    /// Sends watchdog messages twice per watchdog timeout, until the returned value is dropped. Needs a runtime.
-    /// Returns `None` if the manager has no watchdog.
+    /// Sends watchdog messages twice per watchdog timeout, until the returned value is dropped.
+    /// Needs a runtime. Returns `None` if the manager has no watchdog.
     #[must_use]
     pub(crate) fn live(&self) -> Option<Alive> {
         let period = self.watchdog? / 2;

@@ -1,7 +1,8 @@
 //! Connects to one of several addresses of a name (RFC 8305, "Happy Eyeballs").
 //!
-//! An address that drops packets must not make the endpoint unreachable. So the next address is tried when an attempt fails
-//! or takes long, while the earlier attempts go on, and the first connection wins.
+//! An address that drops packets must not make the endpoint unreachable. So the next address is
+//! tried when an attempt fails or takes long, while the earlier attempts go on, and the first
+//! connection wins.
 
 use std::future::{Future, pending};
 use std::io;
@@ -12,10 +13,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// Time after which the next address is tried too, while no TCP connection was made (RFC 8305, section 5).
+/// Time after which the next address is tried too, while no TCP connection was made (RFC 8305,
+/// section 5).
 pub(crate) const CONNECT_DELAY: Duration = Duration::from_millis(250);
-/// Time after which the next address is tried too, while a TLS handshake is not complete. Longer, because a server that is
-/// busy must not get twice the handshakes.
+/// Time after which the next address is tried too, while a TLS handshake is not complete. Longer,
+/// because a server that is busy must not get twice the handshakes.
 pub(crate) const HANDSHAKE_DELAY: Duration = Duration::from_millis(1_500);
 /// Addresses of a name that are tried at most.
 const ADDRESSES_MAX: usize = 16;
@@ -23,8 +25,8 @@ const ADDRESSES_MAX: usize = 16;
 /// Tells the race that an attempt has a TCP connection.
 pub(crate) type Reached = watch::Sender<bool>;
 
-/// Orders addresses so that the families alternate, beginning with the first address (RFC 8305, section 4), and returns the
-/// first of them. Those of one family leave room for the other.
+/// Orders addresses so that the families alternate, beginning with the first address (RFC 8305,
+/// section 4), and returns the first of them. Those of one family leave room for the other.
 pub(crate) fn interleave(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let all: Vec<SocketAddr> = addresses.into_iter().collect();
     let Some(first) = all.first() else { return all };
@@ -41,8 +43,8 @@ pub(crate) fn interleave(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec
     ordered
 }
 
-/// Runs `attempt` for each address in turn, each while the earlier ones go on, and returns the first connection. Dropping the
-/// future ends all attempts.
+/// Runs `attempt` for each address in turn, each while the earlier ones go on, and returns the
+/// first connection. Dropping the future ends all attempts.
 ///
 /// # Errors
 /// If all attempts fail, the error of a TLS handshake, otherwise that of the last attempt.

@@ -1,11 +1,12 @@
 //! The requests for documents, and the client handle.
 //!
-//! Each request has one deadline that covers waiting for a connection, sending, the server's work and the response. The
-//! server receives the remaining time. Within the deadline, a request is retried as [`ClientConfig::attempts_max`]
-//! specifies.
+//! Each request has one deadline that covers waiting for a connection, sending, the server's work
+//! and the response. The server receives the remaining time. Within the deadline, a request is
+//! retried as [`ClientConfig::attempts_max`] specifies.
 //!
-//! Cancel safety: every async function here can be dropped at any time. If the request was sent, the server receives a
-//! `cancel`. The connection continues with the other requests, and a late response is discarded.
+//! Cancel safety: every async function here can be dropped at any time. If the request was sent,
+//! the server receives a `cancel`. The connection continues with the other requests, and a late
+//! response is discarded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,8 +69,9 @@ impl Document {
     }
 }
 
-/// Serializes a Rust value to a payload. Structs become maps with their field names as keys. A `Vec<u8>` becomes an
-/// array of numbers, unless its type serializes as bytes, as `Bytes`-like types and `serde_bytes` do.
+/// Serializes a Rust value to a payload. Structs become maps with their field names as keys. A
+/// `Vec<u8>` becomes an array of numbers, unless its type serializes as bytes, as `Bytes`-like
+/// types and `serde_bytes` do.
 ///
 /// # Errors
 /// [`Error::Value`] if the value cannot be serialised.
@@ -83,17 +85,18 @@ pub fn to_payload<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
 pub struct Stats {
     /// Number of requests placed on a connection, including retries.
     pub attempts: u64,
-    /// Number of retries of requests that a server may have seen. Each such retry is charged to the budget.
+    /// Number of retries of requests that a server may have seen. Each such retry is charged to the
+    /// budget.
     pub retries: u64,
-    /// Requests that ended with an error because the retry budget was used up. A growing number means that the servers
-    /// are overloaded or failing.
+    /// Requests that ended with an error because the retry budget was used up. A growing number
+    /// means that the servers are overloaded or failing.
     pub retries_refused: u64,
     /// Number of endpoint ejections.
     pub ejections: u64,
 }
 
-/// A client of one server, or of several that serve the same apps. Cheap to clone; clones share the connections. Needs
-/// a tokio runtime with I/O and time.
+/// A client of one server, or of several that serve the same apps. Cheap to clone; clones share the
+/// connections. Needs a tokio runtime with I/O and time.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<ClientState>,
@@ -119,13 +122,14 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Makes a client and one round trip with a server, so that a wrong address, name or certificate shows here. A
-    /// server that answers, if only with an error of its own such as `overloaded`, is connected; of several, one is
-    /// enough.
+    /// Makes a client and one round trip with a server, so that a wrong address, name or
+    /// certificate shows here. A server that answers, if only with an error of its own such as
+    /// `overloaded`, is connected; of several, one is enough.
     ///
     /// # Errors
-    /// [`Error::Config`] and [`Error::Tls`] before anything is opened, then as for any call; [`Error::Rpc`] only where
-    /// the server turns this certificate away, with `forbidden` or `unauthenticated`.
+    /// [`Error::Config`] and [`Error::Tls`] before anything is opened, then as for any call;
+    /// [`Error::Rpc`] only where the server turns this certificate away, with `forbidden` or
+    /// `unauthenticated`.
     pub async fn connect(config: ClientConfig) -> Result<Self, Error> {
         let client = tokio::task::spawn_blocking(|| Self::lazy(config)).await;
         let client = client.map_err(|panicked| Error::Config(panicked.to_string().into()))??;
@@ -143,8 +147,8 @@ impl Client {
         }
     }
 
-    /// Creates a client that opens its first connection for its first request. Blocks briefly if certificates are in
-    /// files.
+    /// Creates a client that opens its first connection for its first request. Blocks briefly if
+    /// certificates are in files.
     ///
     /// # Errors
     /// [`Error::Config`] and [`Error::Tls`].
@@ -217,10 +221,11 @@ impl Client {
             .await
     }
 
-    /// Replaces the leaves of a document by tokens. Unless the call names an idempotency key it gets one, drawn at
-    /// random, so that an attempt after one whose answer was lost gets the tokens that the lost one made. In a
-    /// collection of kind `random` that costs each token an entry in an index of the store; a client whose
-    /// [`ClientConfig::repeat_sent`] is off draws none.
+    /// Replaces the leaves of a document by tokens. Unless the call names an idempotency key it
+    /// gets one, drawn at random, so that an attempt after one whose answer was lost gets the
+    /// tokens that the lost one made. In a collection of kind `random` that costs each token an
+    /// entry in an index of the store; a client whose [`ClientConfig::repeat_sent`] is off draws
+    /// none.
     ///
     /// # Errors
     /// Any [`Error`] but `Value`.
@@ -252,8 +257,8 @@ impl Client {
             .await
     }
 
-    /// Masks the fields of a document by rules. Safe to repeat: equal calls have equal answers, but for functions that
-    /// draw at random.
+    /// Masks the fields of a document by rules. Safe to repeat: equal calls have equal answers, but
+    /// for functions that draw at random.
     ///
     /// # Errors
     /// Any [`Error`] but `Value`.
@@ -296,7 +301,8 @@ impl Client {
         self.encrypt(Encrypt::new(app, &payload)).await
     }
 
-    /// Opens every envelope of a payload, with default options, and deserializes the result into a Rust value.
+    /// Opens every envelope of a payload, with default options, and deserializes the result into a
+    /// Rust value.
     ///
     /// # Errors
     /// Any [`Error`].
@@ -363,9 +369,10 @@ impl Client {
         }
     }
 
-    /// Returns why certificates that were renewed in their files are not in use: they do not load, or no new connection gets
-    /// through under them. The client then goes on with the earlier ones until these expire. Files are checked before each new
-    /// connection, and every ten seconds while requests are made.
+    /// Returns why certificates that were renewed in their files are not in use: they do not load,
+    /// or no new connection gets through under them. The client then goes on with the earlier ones
+    /// until these expire. Files are checked before each new connection, and every ten seconds
+    /// while requests are made.
     #[must_use]
     pub fn renewal_error(&self) -> Option<Arc<str>> {
         let ClientState {
@@ -379,7 +386,8 @@ impl Client {
             .or_else(|| pool.renewal_error())
     }
 
-    /// Returns the number of free permits, and the number of requests that connections count as in flight.
+    /// Returns the number of free permits, and the number of requests that connections count as in
+    /// flight.
     #[cfg(test)]
     pub(crate) fn at_rest(&self) -> (usize, usize) {
         self.shared.pool.at_rest()
@@ -421,7 +429,8 @@ impl Client {
         }
     }
 
-    /// Performs one attempt: leases a connection, sends the request with the remaining time, and waits for the result.
+    /// Performs one attempt: leases a connection, sends the request with the remaining time, and
+    /// waits for the result.
     async fn attempt(
         &self,
         deadline: Instant,
@@ -485,7 +494,8 @@ fn random<const N: usize>() -> Result<[u8; N], Error> {
     Ok(bytes)
 }
 
-/// Returns the time until `deadline` in whole milliseconds, at least 1 and at most the limit of the wire.
+/// Returns the time until `deadline` in whole milliseconds, at least 1 and at most the limit of the
+/// wire.
 fn left_ms(deadline: Instant) -> u32 {
     let left = deadline
         .saturating_duration_since(Instant::now())

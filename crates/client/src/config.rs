@@ -1,7 +1,7 @@
 //! Configuration of a client, checked before anything is opened.
 //!
-//! Every bound has its unit, range and default here. The private key is never printed: [`Pem`] shows where it comes
-//! from.
+//! Every bound has its unit, range and default here. The private key is never printed: [`Pem`]
+//! shows where it comes from.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -25,18 +25,19 @@ const NAME_BYTES_MAX: usize = 255;
 /// PEM text or the file that holds it.
 #[derive(Clone)]
 pub enum Pem {
-    /// A file, read when the client is made and again if it has changed: before each connection, and every ten seconds
-    /// while calls are made. Connections under what was there before are then replaced, each once a new one has proven
-    /// itself, and end with their last call: certificates are renewed under a running client, and no call fails for it.
+    /// A file, read when the client is made and again if it has changed: before each connection,
+    /// and every ten seconds while calls are made. Connections under what was there before are then
+    /// replaced, each once a new one has proven itself, and end with their last call: certificates
+    /// are renewed under a running client, and no call fails for it.
     File(PathBuf),
     /// The PEM text itself.
     Bytes(Vec<u8>),
 }
 
 impl Pem {
-    /// Returns true if the path is the content of a file rather than its name: it has a PEM header, a line break or another
-    /// control character, a part that is longer than any file system allows, or is a key in hexadecimal or base64. It can be
-    /// a private key, and is not shown.
+    /// Returns true if the path is the content of a file rather than its name: it has a PEM header,
+    /// a line break or another control character, a part that is longer than any file system
+    /// allows, or is a key in hexadecimal or base64. It can be a private key, and is not shown.
     #[must_use]
     pub fn is_content(path: &Path) -> bool {
         let bytes = path.as_os_str().as_encoded_bytes();
@@ -67,9 +68,10 @@ impl fmt::Debug for Pem {
 /// One of several servers that serve the same apps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// `host:port` of the server. A name is resolved for every connection. If the name has several addresses, they count as
-    /// one endpoint. They are tried in the resolver's order, with alternating families: the next one when an attempt fails,
-    /// has made no connection after 250 ms, or no TLS handshake 1.5 s later, while the earlier attempts go on (RFC 8305).
+    /// `host:port` of the server. A name is resolved for every connection. If the name has several
+    /// addresses, they count as one endpoint. They are tried in the resolver's order, with
+    /// alternating families: the next one when an attempt fails, has made no connection after 250
+    /// ms, or no TLS handshake 1.5 s later, while the earlier attempts go on (RFC 8305).
     pub address: String,
     /// The DNS name or IP address that the server's certificate must carry.
     pub server_name: String,
@@ -88,12 +90,12 @@ impl Endpoint {
 /// Ages at which connections can be replaced.
 const AGES: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(30 * 86_400);
 
-/// Addresses of the servers, limits, and retry behaviour. Create a configuration with [`ClientConfig::new`] and change
-/// individual settings.
+/// Addresses of the servers, limits, and retry behaviour. Create a configuration with
+/// [`ClientConfig::new`] and change individual settings.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The servers, `1..=128`. Each must be able to serve every request. A request goes to the less busy of two randomly
-    /// chosen endpoints that are connected, not ejected and not paused.
+    /// The servers, `1..=128`. Each must be able to serve every request. A request goes to the less
+    /// busy of two randomly chosen endpoints that are connected, not ejected and not paused.
     pub endpoints: Vec<Endpoint>,
     /// The only certificate authorities that are trusted for server certificates.
     pub ca: Pem,
@@ -101,65 +103,75 @@ pub struct ClientConfig {
     pub certificate: Pem,
     /// This client's private key.
     pub key: Pem,
-    /// Connections kept to each endpoint at most, `1..=1_024`, default 2. They are opened as calls need them: one
-    /// connection carries many calls at once, more of them spread TLS work over more cores of the server.
+    /// Connections kept to each endpoint at most, `1..=1_024`, default 2. They are opened as calls
+    /// need them: one connection carries many calls at once, more of them spread TLS work over more
+    /// cores of the server.
     pub connections: usize,
-    /// Age at which a connection is replaced, 10 s to 30 days, default 30 min; each is replaced up to a quarter earlier, so
-    /// that many are not at once. Requests move to a new connection once it is proven to work, and the old one ends with
-    /// its last request. Behind a TCP balancer, or a name with several addresses, a server that was started again gets
-    /// connections within that age, while requests are sent. A server that permits no further connection keeps the old ones:
-    /// leave room for one more per client.
+    /// Age at which a connection is replaced, 10 s to 30 days, default 30 min; each is replaced up
+    /// to a quarter earlier, so that many are not at once. Requests move to a new connection once
+    /// it is proven to work, and the old one ends with its last request. Behind a TCP balancer, or
+    /// a name with several addresses, a server that was started again gets connections within that
+    /// age, while requests are sent. A server that permits no further connection keeps the old
+    /// ones: leave room for one more per client.
     pub connection_age_max: Duration,
-    /// Maximum number of concurrent requests per connection, `1..=65_536`, default 64. Further requests wait in FIFO
-    /// order.
+    /// Maximum number of concurrent requests per connection, `1..=65_536`, default 64. Further
+    /// requests wait in FIFO order.
     pub in_flight_max: usize,
     /// Timeout for TCP and TLS handshakes together, at least 1 ms, default 5 s.
     pub connect_timeout: Duration,
     /// Deadline of requests that set none, at least 1 ms and at most one hour, default 30 s.
     pub deadline: Duration,
-    /// Pause after the first failed attempt to connect to an endpoint, at least 1 ms, default 50 ms. It doubles with
-    /// each further failure, and the real pause is between half of it and all of it, so that many clients do not return
-    /// at once.
+    /// Pause after the first failed attempt to connect to an endpoint, at least 1 ms, default 50
+    /// ms. It doubles with each further failure, and the real pause is between half of it and all
+    /// of it, so that many clients do not return at once.
     pub backoff_min: Duration,
     /// Maximum of that pause, at least `backoff_min`, default 2 s.
     pub backoff_max: Duration,
-    /// Times that a call is tried at most, the first included, `1..=100`, default 4; 1 turns retries off. Tried again,
-    /// within its deadline, is a request that was never sent, and one that was answered `overloaded`, `unavailable`, or
-    /// `conflict` with a `retry_after_ms`: at once where another endpoint will have it, else after that time and up to
-    /// half as much again, or where none is named after any part of a pause as under `backoff_min`. If that is beyond
+    /// Times that a call is tried at most, the first included, `1..=100`, default 4; 1 turns
+    /// retries off. Tried again, within its deadline, is a request that was never sent, and one
+    /// that was answered `overloaded`, `unavailable`, or `conflict` with a `retry_after_ms`: at
+    /// once where another endpoint will have it, else after that time and up to half as much again,
+    /// or where none is named after any part of a pause as under `backoff_min`. If that is beyond
     /// the deadline, the call ends with the answer it had.
     pub attempts_max: u32,
-    /// If true (the default), a request is also retried if its connection ended after it was sent. Every data method is
-    /// safe to repeat; it costs at most the repeated work. `tokenize` is safe by an idempotency key, which the client
-    /// draws unless the request names one or this is off. Changes over the control listener are never repeated so.
+    /// If true (the default), a request is also retried if its connection ended after it was sent.
+    /// Every data method is safe to repeat; it costs at most the repeated work. `tokenize` is safe
+    /// by an idempotency key, which the client draws unless the request names one or this is off.
+    /// Changes over the control listener are never repeated so.
     pub repeat_sent: bool,
-    /// Retries for every hundred calls, `0..=100`, default 10, so that retries never multiply an overload. One a second
-    /// is allowed besides. The budget is the client's, over all endpoints; what is not used is kept, up to as many
-    /// retries as calls fit on one endpoint's connections, at least 10 and at most 1,000. A request that was never sent
-    /// needs none.
+    /// Retries for every hundred calls, `0..=100`, default 10, so that retries never multiply an
+    /// overload. One a second is allowed besides. The budget is the client's, over all endpoints;
+    /// what is not used is kept, up to as many retries as calls fit on one endpoint's connections,
+    /// at least 10 and at most 1,000. A request that was never sent needs none.
     pub retry_percent: u32,
-    /// Failures in a row that eject an endpoint, `1..=1_000`, default 5 as in Envoy. Failures are: an attempt to
-    /// connect that fails, a connection that ends under its calls or at once, a call that is answered `unavailable` or
-    /// `internal`, and one whose deadline passes and whose cancel draws no sign of life within a second and a half. An
-    /// endpoint is also ejected that lets so many deadlines pass in a row while the others do the work of as many calls,
-    /// and of four for each deadline that they miss, whatever else it answers; calls that their callers drop after a second or
-    /// more, those that are dropped together as one, count as such. Of endpoints that miss deadlines alike none is ejected,
-    /// and only calls that were sent after such an ejection can cause the next one. `overloaded` is none, nor is `unavailable` with a time to come again: then only its store is away, and it gets
-    /// no calls on tokens while there is another. An ejected endpoint gets no calls while there is another; with all of
-    /// them ejected, all are used. The only endpoint is never ejected.
+    /// Failures in a row that eject an endpoint, `1..=1_000`, default 5 as in Envoy. Failures are:
+    /// an attempt to connect that fails, a connection that ends under its calls or at once, a call
+    /// that is answered `unavailable` or `internal`, and one whose deadline passes and whose cancel
+    /// draws no sign of life within a second and a half. An endpoint is also ejected that lets so
+    /// many deadlines pass in a row while the others do the work of as many calls, and of four for
+    /// each deadline that they miss, whatever else it answers; calls that their callers drop after
+    /// a second or more, those that are dropped together as one, count as such. Of endpoints that
+    /// miss deadlines alike none is ejected, and only calls that were sent after such an ejection
+    /// can cause the next one. `overloaded` is none, nor is `unavailable` with a time to come
+    /// again: then only its store is away, and it gets no calls on tokens while there is another.
+    /// An ejected endpoint gets no calls while there is another; with all of them ejected, all are
+    /// used. The only endpoint is never ejected.
     pub eject_after: u32,
-    /// Length of the first ejection, at least 1 ms, default 1 s. The second in a row is twice as long, the third three
-    /// times; each up to a quarter longer, so that clients do not return together. Then this client makes a `health`
-    /// call of its own: passed, the endpoint gets one call at a time until it has done the work of one, and its next
-    /// failure ejects it, or its next missed deadline if the others do better; failed, it is ejected again. Short, because the probe costs no caller anything.
+    /// Length of the first ejection, at least 1 ms, default 1 s. The second in a row is twice as
+    /// long, the third three times; each up to a quarter longer, so that clients do not return
+    /// together. Then this client makes a `health` call of its own: passed, the endpoint gets one
+    /// call at a time until it has done the work of one, and its next failure ejects it, or its
+    /// next missed deadline if the others do better; failed, it is ejected again. Short, because
+    /// the probe costs no caller anything.
     pub ejection_min: Duration,
-    /// Longest ejection without that quarter, at least `ejection_min`, default 30 s. An endpoint that was fit for
-    /// longer begins anew.
+    /// Longest ejection without that quarter, at least `ejection_min`, default 30 s. An endpoint
+    /// that was fit for longer begins anew.
     pub ejection_max: Duration,
-    /// Longest request in bytes, at least 1 KiB, default 64 MiB, which is the servers' default limit. A longer request
-    /// would close the connection and so disrupt other requests.
+    /// Longest request in bytes, at least 1 KiB, default 64 MiB, which is the servers' default
+    /// limit. A longer request would close the connection and so disrupt other requests.
     pub request_bytes_max: usize,
-    /// Longest response in bytes, at least 1 KiB, default 256 MiB, which is the servers' default limit.
+    /// Longest response in bytes, at least 1 KiB, default 256 MiB, which is the servers' default
+    /// limit.
     pub reply_bytes_max: usize,
 }
 
@@ -167,7 +179,8 @@ impl ClientConfig {
     /// Maximum number of endpoints. Every request examines each endpoint.
     pub const ENDPOINTS_MAX: usize = 128;
 
-    /// Creates a configuration for one server with default values. Further servers can be pushed to `endpoints`.
+    /// Creates a configuration for one server with default values. Further servers can be pushed to
+    /// `endpoints`.
     pub fn new(
         address: impl Into<String>,
         server_name: impl Into<String>,

@@ -1,8 +1,8 @@
 //! A connection that carries many concurrent requests over one byte stream of any kind.
 //!
-//! A driver task reads responses and writes requests concurrently. Request futures communicate with the driver through
-//! [`State`] and never touch the stream. A connection does not reconnect or retry: once ended, it stays ended, and the
-//! pool opens another.
+//! A driver task reads responses and writes requests concurrently. Request futures communicate with
+//! the driver through [`State`] and never touch the stream. A connection does not reconnect or
+//! retry: once ended, it stays ended, and the pool opens another.
 
 use std::io;
 use std::pin::pin;
@@ -24,7 +24,8 @@ use crate::state::{CloseReason, Failure, State};
 
 /// Buffer space in bytes reserved for each read.
 const READ_BYTES: usize = 16 << 10;
-/// Responses up to this length are copied, so that a small response does not keep a large buffer alive.
+/// Responses up to this length are copied, so that a small response does not keep a large buffer
+/// alive.
 const COPY_BYTES_MAX: usize = 4 << 10;
 /// An empty read buffer larger than this is freed.
 const SPARE_BYTES_MAX: usize = 1 << 20;
@@ -39,9 +40,9 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Returns the scanner limits. Only a response's length is bounded. Its depth and element count follow from the
-    /// request. They only need to be as large as any server limit: 1,024 levels. A result adds no more levels than its
-    /// request had.
+    /// Returns the scanner limits. Only a response's length is bounded. Its depth and element count
+    /// follow from the request. They only need to be as large as any server limit: 1,024 levels. A
+    /// result adds no more levels than its request had.
     fn limits(self) -> Limits {
         let message_bytes_max = self.reply_bytes_max as u64;
         Limits {
@@ -117,8 +118,9 @@ impl Connection {
 
     /// Sends the request that `encode` appends for the given msgid, and waits for its result.
     ///
-    /// Cancel-safe: a future dropped before its request is written writes nothing. A future dropped later sends a
-    /// `cancel` to the server. In both cases, the entry of the request is removed immediately.
+    /// Cancel-safe: a future dropped before its request is written writes nothing. A future dropped
+    /// later sends a `cancel` to the server. In both cases, the entry of the request is removed
+    /// immediately.
     pub(crate) async fn call(
         &self,
         deadline: Instant,
@@ -144,7 +146,8 @@ impl Connection {
             Ok(reply) => {
                 if matches!(&reply.outcome, Err(error) if error.code == ErrorCode::Unauthenticated)
                 {
-                    // The certificate is expired or revoked. Requests in flight are still completed.
+                    // The certificate is expired or revoked. Requests in flight are still
+                    // completed.
                     self.state.retire();
                 }
                 reply
@@ -197,7 +200,8 @@ async fn drive(
     let _ = timeout(FAREWELL, writer.shutdown()).await;
 }
 
-/// Writes all queued data and flushes after each batch, because a buffered request would never arrive.
+/// Writes all queued data and flushes after each batch, because a buffered request would never
+/// arrive.
 async fn write_requests(writer: &mut (impl AsyncWrite + Unpin), state: &State) -> CloseReason {
     loop {
         let mut bytes = state.next_write();

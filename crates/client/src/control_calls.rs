@@ -1,7 +1,8 @@
 //! The control requests, for a client of a control listener.
 //!
-//! If the response to a change is lost, the change may have been applied, and a repeat could apply it twice. A change
-//! is therefore retried only if no server can have seen the request, or if it was rejected with a retry time.
+//! If the response to a change is lost, the change may have been applied, and a repeat could apply
+//! it twice. A change is therefore retried only if no server can have seen the request, or if it
+//! was rejected with a retry time.
 
 use sealwire_wire::control::{
     AppCall, AppChanged, Apps, Census, CensusCall, CheckCall, Checked, CollectionCall,
@@ -28,7 +29,8 @@ impl Client {
             .await
     }
 
-    /// Returns a page of the control state as stored. Pages of different generations do not belong together.
+    /// Returns a page of the control state as stored. Pages of different generations do not belong
+    /// together.
     ///
     /// # Errors
     /// As above.
@@ -75,8 +77,8 @@ impl Client {
         .await
     }
 
-    /// Returns a page of the count of an app's rows by key version. A `conflict` with a retry time says that not every engine
-    /// has the newest keys, or that older writes can still end.
+    /// Returns a page of the count of an app's rows by key version. A `conflict` with a retry time
+    /// says that not every engine has the newest keys, or that older writes can still end.
     ///
     /// # Errors
     /// As above.
@@ -85,7 +87,8 @@ impl Client {
             .await
     }
 
-    /// Seals a page of an app's rows again, under its newest key versions. Can be repeated without harm.
+    /// Seals a page of an app's rows again, under its newest key versions. Can be repeated without
+    /// harm.
     ///
     /// # Errors
     /// As above.
@@ -98,8 +101,9 @@ impl Client {
         .await
     }
 
-    /// Seals a page of a collection's old records again, in the authenticated format. Can be repeated without harm. A `conflict`
-    /// with a retry time says that an engine could still write old records.
+    /// Seals a page of a collection's old records again, in the authenticated format. Can be
+    /// repeated without harm. A `conflict` with a retry time says that an engine could still write
+    /// old records.
     ///
     /// # Errors
     /// As above.
@@ -124,8 +128,8 @@ impl Client {
             .await
     }
 
-    /// Runs an operation on the store's root key. A `conflict` with a retry time says that a rotation waits for live
-    /// engines; it continues when the request is repeated.
+    /// Runs an operation on the store's root key. A `conflict` with a retry time says that a
+    /// rotation waits for live engines; it continues when the request is repeated.
     ///
     /// # Errors
     /// As above.
@@ -194,7 +198,8 @@ impl Client {
             .await
     }
 
-    /// Returns the public keys to which others seal for an app, as they came. Both listeners answer it.
+    /// Returns the public keys to which others seal for an app, as they came. Both listeners answer
+    /// it.
     ///
     /// # Errors
     /// As above.

@@ -1,7 +1,7 @@
 //! The pool's table of endpoints and connections, and the choice of an endpoint for a request.
 //!
-//! Two endpoints are chosen at random. The request goes to the one with fewer requests in flight, on its connection
-//! with the fewest requests in flight.
+//! Two endpoints are chosen at random. The request goes to the one with fewer requests in flight,
+//! on its connection with the fewest requests in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,8 +55,8 @@ pub(crate) struct ChosenEndpoint {
     pub(crate) health: Health,
     /// Number of failed attempts and short-lived connections since the last lasting connection.
     pub(crate) failures: u32,
-    /// The last of them, and its number among the failures of all endpoints. `None` while no connection failed since the last
-    /// one that was made.
+    /// The last of them, and its number among the failures of all endpoints. `None` while no
+    /// connection failed since the last one that was made.
     pub(crate) last_failure: Option<(u64, Error)>,
     /// Earliest time of the next attempt to connect.
     pub(crate) retry_at: Instant,
@@ -108,14 +108,14 @@ pub(crate) struct EndpointTable {
 }
 
 impl EndpointTable {
-    /// Returns true if every endpoint is ejected. All endpoints are then used, because a possible failure is better
-    /// than none.
+    /// Returns true if every endpoint is ejected. All endpoints are then used, because a possible
+    /// failure is better than none.
     pub(crate) fn panics(&self) -> bool {
         !self.targets.iter().any(|target| target.health.is_fit())
     }
 
-    /// Returns the last failure that can pass by itself. If every endpoint fails because of a certificate, returns the last
-    /// failure of any.
+    /// Returns the last failure that can pass by itself. If every endpoint fails because of a
+    /// certificate, returns the last failure of any.
     pub(crate) fn last_failure(&self) -> Option<&(u64, Error)> {
         let failures = self
             .targets
@@ -130,8 +130,8 @@ impl EndpointTable {
         shown.max_by_key(|(number, _)| *number)
     }
 
-    /// Chooses the less busy of two random endpoints. Only endpoints of the best non-empty rank are considered that
-    /// have a connection with a free permit.
+    /// Chooses the less busy of two random endpoints. Only endpoints of the best non-empty rank are
+    /// considered that have a connection with a free permit.
     pub(crate) fn choose(
         &self,
         wants: EndpointPreferences,

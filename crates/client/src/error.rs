@@ -1,7 +1,7 @@
 //! Errors of requests.
 //!
-//! Every variant states whether the request may have reached a server. An error is the outcome of the last attempt,
-//! after all retries that the configuration, the deadline and the budget allowed.
+//! Every variant states whether the request may have reached a server. An error is the outcome of
+//! the last attempt, after all retries that the configuration, the deadline and the budget allowed.
 
 use std::io;
 use std::sync::Arc;
@@ -9,18 +9,20 @@ use std::sync::Arc;
 use rustls::AlertDescription;
 use sealwire_wire::{Malformed, RpcError, ScanError};
 
-/// The reason why there is no result. Cheap to clone, because requests that waited for one connection share its
-/// failure.
+/// The reason why there is no result. Cheap to clone, because requests that waited for one
+/// connection share its failure.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The server responded with an error. Its code tells whose fault the error is and whether a retry can help.
+    /// The server responded with an error. Its code tells whose fault the error is and whether a
+    /// retry can help.
     #[error(transparent)]
     Rpc(RpcError),
-    /// The request's deadline passed, here or at the server. If the request was sent, the server was told to stop.
+    /// The request's deadline passed, here or at the server. If the request was sent, the server
+    /// was told to stop.
     #[error("deadline exceeded")]
     Deadline,
-    /// The connection ended after it took the request and before the response came. The server may or may not have done
-    /// the work.
+    /// The connection ended after it took the request and before the response came. The server may
+    /// or may not have done the work.
     #[error("disconnected: {why}")]
     Disconnected {
         /// The reason, for people.
@@ -29,8 +31,9 @@ pub enum Error {
     /// No connection could be made. Nothing was sent.
     #[error("cannot connect")]
     Connect(#[source] Arc<io::Error>),
-    /// The certificates or the key are unusable, or the server rejected this client's certificate before it answered anything.
-    /// A retry helps only after the certificate was replaced, here or in the server's configuration.
+    /// The certificates or the key are unusable, or the server rejected this client's certificate
+    /// before it answered anything. A retry helps only after the certificate was replaced, here or
+    /// in the server's configuration.
     #[error("{}", tls_text(.0))]
     Tls(#[source] Arc<rustls::Error>),
     /// The configuration is invalid, or one of its files cannot be read.
@@ -51,14 +54,14 @@ pub enum Error {
     /// The server violated the protocol. The connection was closed.
     #[error("protocol: {0}")]
     Protocol(Malformed),
-    /// A Rust value could not be serialized to a payload, or a payload not deserialized to the requested type. The text
-    /// can quote the value, so treat it as sensitive data.
+    /// A Rust value could not be serialized to a payload, or a payload not deserialized to the
+    /// requested type. The text can quote the value, so treat it as sensitive data.
     #[error("value and payload do not fit")]
     Value(#[source] Arc<dyn std::error::Error + Send + Sync>),
 }
 
-/// Returns an error of a server with a message that can be shown on a terminal: a server may not move the cursor, begin a line
-/// or turn the direction of the text.
+/// Returns an error of a server with a message that can be shown on a terminal: a server may not
+/// move the cursor, begin a line or turn the direction of the text.
 pub(crate) fn printable(error: RpcError) -> RpcError {
     if error.message.chars().any(is_control) {
         let mut message = String::with_capacity(error.message.len());
@@ -83,7 +86,8 @@ fn is_control(character: char) -> bool {
 }
 
 impl Error {
-    /// Returns true if no connection can be made until a certificate is replaced, here or at the server.
+    /// Returns true if no connection can be made until a certificate is replaced, here or at the
+    /// server.
     pub(crate) fn is_about_certificates(&self) -> bool {
         match self {
             Self::Tls(_) => true,
@@ -115,7 +119,8 @@ fn tls_text(error: &rustls::Error) -> &'static str {
     }
 }
 
-/// Returns what an alert says about this client's certificate and what to do; `None` for an alert about something else.
+/// Returns what an alert says about this client's certificate and what to do; `None` for an alert
+/// about something else.
 fn certificate_advice(alert: AlertDescription) -> Option<&'static str> {
     Some(match alert {
         AlertDescription::CertificateExpired => {

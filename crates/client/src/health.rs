@@ -1,18 +1,22 @@
-//! Health of one endpoint, derived from its requests: healthy, paused by request, or failing and ejected.
+//! Health of one endpoint, derived from its requests: healthy, paused by request, or failing and
+//! ejected.
 //!
-//! Consecutive failures eject an endpoint. Each further ejection lasts longer, as in Envoy's outlier detection. A probe
-//! then decides whether the endpoint returns. A returned endpoint is on probation: it gets one request at a time until it
-//! has done the work of one, and its first failure ejects it again.
-//! This module does no I/O, and the caller passes the time. An overload rejection is not a failure, because an endpoint
-//! that rejects in time is healthy. An endpoint without its token store is also healthy, except for token requests.
+//! Consecutive failures eject an endpoint. Each further ejection lasts longer, as in Envoy's
+//! outlier detection. A probe then decides whether the endpoint returns. A returned endpoint is on
+//! probation: it gets one request at a time until it has done the work of one, and its first
+//! failure ejects it again. This module does no I/O, and the caller passes the time. An overload
+//! rejection is not a failure, because an endpoint that rejects in time is healthy. An endpoint
+//! without its token store is also healthy, except for token requests.
 //!
-//! A missed deadline is a failure only in comparison: an endpoint can be alive and do no work, and deadlines can be too short
-//! for any endpoint. So an endpoint is ejected that misses deadlines in a row while the others do work and miss few. When all
-//! miss alike, an ejection would only give the others more load. Three rules keep bursts from being taken for rows:
+//! A missed deadline is a failure only in comparison: an endpoint can be alive and do no work, and
+//! deadlines can be too short for any endpoint. So an endpoint is ejected that misses deadlines in
+//! a row while the others do work and miss few. When all miss alike, an ejection would only give
+//! the others more load. Three rules keep bursts from being taken for rows:
 //!
 //! * A request says nothing if its endpoint worked on another one meanwhile.
 //! * Requests that are dropped together, as those of a cancelled job, count as one.
-//! * After the ejection of an endpoint the others have its load. So only requests that were sent later can eject a further one.
+//! * After the ejection of an endpoint the others have its load. So only requests that were sent
+//!   later can eject a further one.
 
 use std::time::Duration;
 
@@ -21,14 +25,16 @@ use tokio::time::Instant;
 
 use crate::state::{Answer, Failure};
 
-/// Longest pause of an endpoint: what a server holds a connection back for after `overloaded`, and then calls of that
-/// size or above alone (`proto/README.md`, Overload). A longer time is for the call that was told it.
+/// Longest pause of an endpoint: what a server holds a connection back for after `overloaded`, and
+/// then calls of that size or above alone (`proto/README.md`, Overload). A longer time is for the
+/// call that was told it.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Details of errors in a payload.
 const PAYLOAD_DETAILS: [&str; 3] = ["path", "unmatched", "errors"];
 
-/// Work that other endpoints do for each deadline that they miss, at least, if they do better than one that does no work.
+/// Work that other endpoints do for each deadline that they miss, at least, if they do better than
+/// one that does no work.
 const WORK_PER_MISS: u64 = 4;
 
 /// A row of missed deadlines is long from this many times [`Policy::after`].
@@ -39,7 +45,8 @@ const LONG_ROW: u32 = 4;
 pub(crate) struct WorkCounts {
     /// Requests that they worked on.
     pub(crate) worked: u64,
-    /// Deadlines that they missed, without those since the last request that each of them worked on.
+    /// Deadlines that they missed, without those since the last request that each of them worked
+    /// on.
     pub(crate) missed: u64,
 }
 
@@ -52,7 +59,8 @@ impl WorkCounts {
         }
     }
 
-    /// Returns true if these endpoints did enough work for their missed deadlines, beside one that did none.
+    /// Returns true if these endpoints did enough work for their missed deadlines, beside one that
+    /// did none.
     fn is_well(self, work_per_miss: u64) -> bool {
         self.missed.saturating_mul(work_per_miss) <= self.worked
     }
@@ -74,7 +82,8 @@ pub(crate) struct MissedRequest {
     pub(crate) has_better: bool,
     /// No other endpoint that is fit has a request in flight.
     pub(crate) others_are_idle: bool,
-    /// When an endpoint was last ejected for missed deadlines. Failed probations do not count, since they move no load.
+    /// When an endpoint was last ejected for missed deadlines. Failed probations do not count,
+    /// since they move no load.
     pub(crate) ejected_at: Option<Instant>,
 }
 
@@ -110,7 +119,8 @@ pub(crate) struct Health {
     /// Consecutive ejections without a long healthy time in between.
     ejections: u32,
     fit_since: Instant,
-    /// Incremented at every ejection and return. Results of requests from an earlier term are ignored.
+    /// Incremented at every ejection and return. Results of requests from an earlier term are
+    /// ignored.
     term: u32,
     paused_until: Option<Instant>,
     /// End of the pause for token requests alone.
@@ -187,8 +197,8 @@ impl Health {
         }
     }
 
-    /// Records that the endpoint did the work of a request from the given term. Returns the number of deadlines that it missed
-    /// before.
+    /// Records that the endpoint did the work of a request from the given term. Returns the number
+    /// of deadlines that it missed before.
     pub(crate) fn worked(&mut self, term: u32, now: Instant) -> u32 {
         if term != self.term {
             return 0;
@@ -247,7 +257,8 @@ impl Health {
         } else {
             others.worked >= u64::from(after) && self.missed >= after
         };
-        // Short deadlines of some callers are missed by every endpoint. They do not excuse a long row without any work.
+        // Short deadlines of some callers are missed by every endpoint. They do not excuse a long
+        // row without any work.
         let is_long_row = self.missed / LONG_ROW >= after;
         let work_per_miss = if is_long_row { 1 } else { WORK_PER_MISS };
         if !is_outlier || !others.is_well(work_per_miss) || !request.has_better {
@@ -260,8 +271,8 @@ impl Health {
         }
     }
 
-    /// Records the failure of a request or connection attempt from the given term. Returns the length of the resulting
-    /// ejection, if any.
+    /// Records the failure of a request or connection attempt from the given term. Returns the
+    /// length of the resulting ejection, if any.
     pub(crate) fn failed(&mut self, term: u32, now: Instant, policy: &Policy) -> Option<Duration> {
         if term != self.term || !self.is_fit() {
             return None;
@@ -289,7 +300,8 @@ impl Health {
         due
     }
 
-    /// Records the result of the probe. Returns the length of the next ejection if the probe failed.
+    /// Records the result of the probe. Returns the length of the next ejection if the probe
+    /// failed.
     pub(crate) fn probed(
         &mut self,
         passed: bool,
@@ -306,8 +318,8 @@ impl Health {
         None
     }
 
-    /// Ejects the endpoint for the minimum time multiplied by the number of ejections, up to the maximum, plus at most
-    /// a quarter.
+    /// Ejects the endpoint for the minimum time multiplied by the number of ejections, up to the
+    /// maximum, plus at most a quarter.
     fn eject(&mut self, now: Instant, policy: &Policy) -> Duration {
         self.ejections = self.ejections.saturating_add(1);
         self.term = self.term.wrapping_add(1);
@@ -346,7 +358,8 @@ pub(crate) struct AttemptOutcome {
     pub(crate) failed: bool,
     /// The endpoint asked for a pause, optionally with a length.
     pub(crate) pause: Option<Option<Duration>>,
-    /// The endpoint lacks its token store for this time, so that token requests should prefer other endpoints.
+    /// The endpoint lacks its token store for this time, so that token requests should prefer other
+    /// endpoints.
     pub(crate) pause_tokens: Option<Duration>,
 }
 
@@ -390,8 +403,8 @@ impl AttemptOutcome {
                         pause: Some(pause),
                         ..Self::ANSWERED
                     },
-                    // Only the store is down; requests without tokens are served normally. A server in shutdown names
-                    // no retry time.
+                    // Only the store is down; requests without tokens are served normally. A server
+                    // in shutdown names no retry time.
                     ErrorCode::Unavailable if pause.is_some() => Self {
                         pause_tokens: pause,
                         ..Self::ANSWERED
@@ -422,7 +435,8 @@ impl AttemptOutcome {
     }
 }
 
-/// Returns true if more than the network threads took part in a request that failed: the payload was read, or the store.
+/// Returns true if more than the network threads took part in a request that failed: the payload
+/// was read, or the store.
 fn shows_work(error: &RpcError, uses_store: bool) -> bool {
     match error.code {
         ErrorCode::CannotOpen => true,
@@ -524,12 +538,14 @@ mod tests {
         max: Duration::from_secs(4),
     };
 
-    /// Every ejection of an endpoint that does what the letters say, a second after each other: `f` fails, `a` works on a
-    /// request, `r` rejects one, `m` misses a deadline, `w` is the work of another endpoint, `o` fails as an older term's call,
-    /// `p` and `n` are the probe that passes or not, `.` waits ten seconds. `d` drops a request that was sent a second before,
-    /// and `D` one that was sent at the start. `s` misses the deadline of a request during which the endpoint did work, `x` is
-    /// a deadline that another endpoint misses, and does until its next work, `i` is one that it misses beside work. `b` says that
-    /// the other endpoint has requests in flight. `e` ejects another endpoint. In seconds, without the jitter.
+    /// Every ejection of an endpoint that does what the letters say, a second after each other: `f`
+    /// fails, `a` works on a request, `r` rejects one, `m` misses a deadline, `w` is the work of
+    /// another endpoint, `o` fails as an older term's call, `p` and `n` are the probe that passes
+    /// or not, `.` waits ten seconds. `d` drops a request that was sent a second before, and `D`
+    /// one that was sent at the start. `s` misses the deadline of a request during which the
+    /// endpoint did work, `x` is a deadline that another endpoint misses, and does until its next
+    /// work, `i` is one that it misses beside work. `b` says that the other endpoint has requests
+    /// in flight. `e` ejects another endpoint. In seconds, without the jitter.
     fn ejections(story: &str, policy: &Policy) -> Vec<u64> {
         let mut now = Instant::now();
         let mut health = Health::new(now);

@@ -1,10 +1,12 @@
-//! Async Rust client for Sealwire: pool, pipelining, deadlines, cancel on drop, retries, several endpoints.
+//! Async Rust client for Sealwire: pool, pipelining, deadlines, cancel on drop, retries, several
+//! endpoints.
 //!
-//! An application links [`Client`]. The client keeps a few mTLS connections open to each of its servers and pipelines
-//! requests on each connection. It avoids servers that fail. It retries a request if that can help, within the
-//! request's deadline and a budget. It never logs payloads.
+//! An application links [`Client`]. The client keeps a few mTLS connections open to each of its
+//! servers and pipelines requests on each connection. It avoids servers that fail. It retries a
+//! request if that can help, within the request's deadline and a budget. It never logs payloads.
 //!
-//! Every request future can be dropped at any time: the server is told to stop, and no state of the request remains.
+//! Every request future can be dropped at any time: the server is told to stop, and no state of the
+//! request remains.
 
 mod addresses;
 mod client;

@@ -1,7 +1,7 @@
 //! The requests on objects.
 //!
-//! A write whose response was lost may have been made. It is sent again only if that is safe: an addition with an
-//! idempotency key, and a change of the expiry.
+//! A write whose response was lost may have been made. It is sent again only if that is safe: an
+//! addition with an idempotency key, and a change of the expiry.
 
 use bytes::Bytes;
 use sealwire_wire::{
@@ -30,7 +30,8 @@ pub struct ObjectListing<'a> {
 }
 
 impl Client {
-    /// Adds objects: all of them or none. `add.objects` is a MessagePack array of maps of property names to values.
+    /// Adds objects: all of them or none. `add.objects` is a MessagePack array of maps of property
+    /// names to values.
     ///
     /// # Errors
     /// Any [`Error`] but `Value`; so for every method here.
@@ -69,7 +70,8 @@ impl Client {
             .map_err(Error::Protocol)
     }
 
-    /// Changes objects: all of them or none. `changes` is a MessagePack array of maps `{id, set, if_version?}`.
+    /// Changes objects: all of them or none. `changes` is a MessagePack array of maps
+    /// `{id, set, if_version?}`.
     ///
     /// # Errors
     /// As above.
@@ -89,7 +91,8 @@ impl Client {
         ObjectsChanged::decode(&result).map_err(Error::Protocol)
     }
 
-    /// Removes objects permanently: all of them or none. `versions`: the version that each object must have.
+    /// Removes objects permanently: all of them or none. `versions`: the version that each object
+    /// must have.
     ///
     /// # Errors
     /// As above.
@@ -107,8 +110,8 @@ impl Client {
             .map_err(Error::Protocol)
     }
 
-    /// Returns a page of the objects for which all clauses hold. `clauses` is a MessagePack array of maps `{property, eq |
-    /// in | prefix}`.
+    /// Returns a page of the objects for which all clauses hold. `clauses` is a MessagePack array
+    /// of maps `{property, eq | in | prefix}`.
     ///
     /// # Errors
     /// As above.
@@ -221,7 +224,8 @@ impl Client {
         .map_err(Error::Protocol)
     }
 
-    /// Returns a page of the objects of a data subject, all of one collection. `after`: the `next` of the page before.
+    /// Returns a page of the objects of a data subject, all of one collection. `after`: the `next`
+    /// of the page before.
     ///
     /// # Errors
     /// As above.
@@ -241,9 +245,10 @@ impl Client {
         SubjectExport::decode(&result).map_err(Error::Protocol)
     }
 
-    /// Removes the key of a data subject, and then its objects, permanently. `version` and `created`: only a key of at most
-    /// this version, that was made at or before this time in seconds since 1970-01-01 UTC. Repeat the request with the
-    /// version of the result while the result is not `done`.
+    /// Removes the key of a data subject, and then its objects, permanently. `version` and
+    /// `created`: only a key of at most this version, that was made at or before this time in
+    /// seconds since 1970-01-01 UTC. Repeat the request with the version of the result while the
+    /// result is not `done`.
     ///
     /// # Errors
     /// As above.

@@ -1,11 +1,13 @@
 //! Paces the requests of a bulk job, which has always more to send.
 //!
-//! Jobs that send as fast as they can reject each other, and whoever comes first takes most of the server. So the number of
-//! requests under way follows the server, as a TCP sender's window follows the network: responses raise it by the same
-//! amount per round trip, and a rejection halves it (additive increase, multiplicative decrease; Chiu and Jain 1989). Jobs
-//! that do so share a server evenly. The limit can be below 1: then the job pauses between two requests.
+//! Jobs that send as fast as they can reject each other, and whoever comes first takes most of the
+//! server. So the number of requests under way follows the server, as a TCP sender's window follows
+//! the network: responses raise it by the same amount per round trip, and a rejection halves it
+//! (additive increase, multiplicative decrease; Chiu and Jain 1989). Jobs that do so share a server
+//! evenly. The limit can be below 1: then the job pauses between two requests.
 //!
-//! As in TCP, a limit that is far below its last good value doubles first: at the start, and after an engine was away.
+//! As in TCP, a limit that is far below its last good value doubles first: at the start, and after
+//! an engine was away.
 
 use std::future::Future;
 use std::pin::pin;
@@ -26,7 +28,8 @@ const LIMIT_START: f64 = 8.0;
 const LIMIT_RETURN: f64 = 0.25;
 /// Least limit: one request in 64 round trips.
 const LIMIT_MIN: f64 = 1.0 / 64.0;
-/// Growth of the limit per round trip. Small, so that a thousand jobs together do not overrun a server between two responses.
+/// Growth of the limit per round trip. Small, so that a thousand jobs together do not overrun a
+/// server between two responses.
 const GROWTH: f64 = 0.05;
 /// Weight of the last request in the average round trip, as in TCP (Jacobson 1988).
 const ROUND_TRIP_GAIN: f64 = 1.0 / 8.0;
@@ -40,12 +43,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Time limits of one request of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryLimits {
-    /// Deadline of one attempt: that of the request ([`Client::deadline_of`](crate::Client::deadline_of)).
+    /// Deadline of one attempt: that of the request
+    /// ([`Client::deadline_of`](crate::Client::deadline_of)).
     pub deadline: Duration,
-    /// Time for the whole request: its wait for a permit, its attempts, and the pauses between them. With zero, the request
-    /// is sent once, and `deadline` also covers the wait. An attempt ends with this time even if its deadline is later. An
-    /// attempt that is cut in this way says little about the engine: it does not slow the job, and counts for the engine's
-    /// health as a request that the caller drops.
+    /// Time for the whole request: its wait for a permit, its attempts, and the pauses between
+    /// them. With zero, the request is sent once, and `deadline` also covers the wait. An attempt
+    /// ends with this time even if its deadline is later. An attempt that is cut in this way says
+    /// little about the engine: it does not slow the job, and counts for the engine's health as a
+    /// request that the caller drops.
     pub retry_timeout: Duration,
 }
 
@@ -95,7 +100,8 @@ struct RequestTime {
     limits: RetryLimits,
     /// `None` until the request was sent once.
     deadline: Option<Instant>,
-    /// Until when the next attempt waits in a pause of the job. `None` until the request was sent once.
+    /// Until when the next attempt waits in a pause of the job. `None` until the request was sent
+    /// once.
     pause_end: Option<Instant>,
 }
 
@@ -105,14 +111,16 @@ impl RequestTime {
             .unwrap_or_else(|| pacer.last_success(self.began) + self.limits.total())
     }
 
-    /// Returns until when the request waits in a pause of the job. Half of the time that is left is kept for the attempt.
+    /// Returns until when the request waits in a pause of the job. Half of the time that is left is
+    /// kept for the attempt.
     fn pause_end(&self, pacer: &Pacer) -> Instant {
         self.pause_end
             .unwrap_or_else(|| pacer.last_success(self.began) + self.limits.retry_timeout / 2)
     }
 }
 
-/// Limits the requests of one job that are under way, and repeats those that an engine could not take.
+/// Limits the requests of one job that are under way, and repeats those that an engine could not
+/// take.
 #[derive(Debug)]
 pub struct Pacer {
     state: Mutex<PacerState>,
@@ -147,8 +155,9 @@ struct PacerState {
 }
 
 impl PacerState {
-    /// Returns the last round trip, or the average if that is less: one request that took long says little about the next
-    /// ones. A job that sends one at a time with pauses has too few for an average.
+    /// Returns the last round trip, or the average if that is less: one request that took long says
+    /// little about the next ones. A job that sends one at a time with pauses has too few for an
+    /// average.
     fn typical_round_trip(&self) -> Duration {
         if self.limit < 1.0 {
             self.round_trip
@@ -164,7 +173,8 @@ impl PacerState {
 pub struct PacerStats {
     /// Number of requests that were sent again.
     pub retries: u64,
-    /// Time that requests spent between their first failure and their end, in milliseconds, summed over requests.
+    /// Time that requests spent between their first failure and their end, in milliseconds, summed
+    /// over requests.
     pub waited_ms: u64,
 }
 
@@ -215,14 +225,16 @@ impl Pacer {
         }
     }
 
-    /// Sends a request when the server can probably take it. Repeats it while the engine is overloaded, unavailable,
-    /// unreachable or too slow for the request's deadline. Calls `request` with the deadline of each attempt in milliseconds,
-    /// and `waits` with each such error and the time since the first. The request must be safe to repeat. Dropping the future
-    /// cancels the request.
+    /// Sends a request when the server can probably take it. Repeats it while the engine is
+    /// overloaded, unavailable, unreachable or too slow for the request's deadline. Calls `request`
+    /// with the deadline of each attempt in milliseconds, and `waits` with each such error and the
+    /// time since the first. The request must be safe to repeat. Dropping the future cancels the
+    /// request.
     ///
-    /// All of this ends within [`RetryLimits::retry_timeout`]. While a request waits for its first permit, that time begins
-    /// anew whenever another request of the job succeeds, because the job then only takes its time. A retry never begins
-    /// before the end of the pause that the server named.
+    /// All of this ends within [`RetryLimits::retry_timeout`]. While a request waits for its first
+    /// permit, that time begins anew whenever another request of the job succeeds, because the job
+    /// then only takes its time. A retry never begins before the end of the pause that the server
+    /// named.
     ///
     /// # Errors
     /// The first error that a retry does not help, or else the last error before the time was over.
@@ -269,7 +281,8 @@ impl Pacer {
             }
             drop(permit);
             let first_failed_at = *failed_at.get_or_insert(now);
-            // The deadline that passed at last says less than the error for which the request was repeated.
+            // The deadline that passed at last says less than the error for which the request was
+            // repeated.
             let error = if matches!(error, Error::Deadline) {
                 earlier.take().unwrap_or(error)
             } else {
@@ -304,8 +317,8 @@ impl Pacer {
         }
     }
 
-    /// Waits for a permit, and until no pause of the job holds. Returns `None` once the request's time is over, or if the
-    /// pause does not end before that.
+    /// Waits for a permit, and until no pause of the job holds. Returns `None` once the request's
+    /// time is over, or if the pause does not end before that.
     async fn acquire(&self, time: &RequestTime) -> Option<Permit<'_>> {
         let permit = loop {
             let mut returned = pin!(self.returned.notified());
@@ -342,7 +355,8 @@ impl Pacer {
         (Instant::now() < time.deadline(self)).then_some(permit)
     }
 
-    /// Waits for the end of the job's pause. Returns false if none holds, and `None` if the request's time ends before it.
+    /// Waits for the end of the job's pause. Returns false if none holds, and `None` if the
+    /// request's time ends before it.
     async fn pause(&self, time: &RequestTime) -> Option<bool> {
         let Some(until) = self.paused_until(time.pause_end(self)) else {
             return Some(false);
@@ -368,9 +382,9 @@ impl Pacer {
             .filter(|until| *until > now)
     }
 
-    /// Returns how long a request waits with its permit. The permits are a whole number, and the delay makes up for the
-    /// rest. A job that fills every free place at once would keep its share of a busy server for ever, so a part of the
-    /// time that requests wait at the server is added.
+    /// Returns how long a request waits with its permit. The permits are a whole number, and the
+    /// delay makes up for the rest. A job that fills every free place at once would keep its share
+    /// of a busy server for ever, so a part of the time that requests wait at the server is added.
     fn delay(&self) -> Duration {
         let state = self.state();
         let round_trip = state.typical_round_trip();
@@ -400,7 +414,8 @@ impl Pacer {
         }
     }
 
-    /// Lowers the limit once for all requests that were under way together. Returns the end of the pause of all requests.
+    /// Lowers the limit once for all requests that were under way together. Returns the end of the
+    /// pause of all requests.
     fn back_off(&self, permit: &Permit<'_>, cause: Cause, pause: Pause) -> Instant {
         let mut state = self.state();
         let now = Instant::now();
@@ -420,7 +435,8 @@ impl Pacer {
                     state.paused_until = Some(now + around(longer));
                 }
             } else {
-                // All jobs return at once, so each begins with little and returns to half of what it had.
+                // All jobs return at once, so each begins with little and returns to half of what
+                // it had.
                 state.doubles_to = state.doubles_to.min(state.limit / 2.0).max(LIMIT_RETURN);
                 state.limit = state.limit.min(LIMIT_RETURN);
                 state.unreachable += 1;
@@ -443,8 +459,8 @@ impl Pacer {
     }
 }
 
-/// Returns the end of a pause that the server wants until `named_until` and this client until `again_at`. The client's part
-/// leaves half of the time to the attempt, unless it is short.
+/// Returns the end of a pause that the server wants until `named_until` and this client until
+/// `again_at`. The client's part leaves half of the time to the attempt, unless it is short.
 fn fitted(again_at: Instant, named_until: Instant, deadline: Instant) -> Instant {
     let left = deadline.saturating_duration_since(named_until);
     let own = again_at.saturating_duration_since(named_until);

@@ -47,8 +47,8 @@ impl Peer {
         }
     }
 
-    /// Returns the next message, which must arrive within a minute. With paused time, a missing message fails the test
-    /// instead of hanging it.
+    /// Returns the next message, which must arrive within a minute. With paused time, a missing
+    /// message fails the test instead of hanging it.
     pub(crate) async fn hear(&mut self) -> PeerMessage {
         timeout(Duration::from_secs(60), self.next())
             .await

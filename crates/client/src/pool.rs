@@ -1,10 +1,11 @@
 //! A few connections to each endpoint, opened on demand and reopened after a failure.
 //!
-//! Every endpoint in use is kept connected by the calls that come by; a call goes to one that is, so it waits for a
-//! connection only if there is none at all. An attempt to connect runs in a task of its own, so the caller that started
-//! it may be dropped and the others still get the connection. A call that finds no connection waits for the attempts
-//! under way and shares their failure: it never waits through several. [`EndpointTable`] chooses the endpoint of a
-//! call, and [`Health`] says which are fit.
+//! Every endpoint in use is kept connected by the calls that come by; a call goes to one that is,
+//! so it waits for a connection only if there is none at all. An attempt to connect runs in a task
+//! of its own, so the caller that started it may be dropped and the others still get the
+//! connection. A call that finds no connection waits for the attempts under way and shares their
+//! failure: it never waits through several. [`EndpointTable`] chooses the endpoint of a call, and
+//! [`Health`] says which are fit.
 
 mod lease;
 mod renewal;
@@ -53,13 +54,15 @@ struct Inner {
     ejections: AtomicU64,
     /// Why renewed certificates are not in use everywhere.
     renewal_error: Mutex<Option<Arc<str>>>,
-    /// One permit per request that all connections together can carry. Waiting requests queue in FIFO order.
+    /// One permit per request that all connections together can carry. Waiting requests queue in
+    /// FIFO order.
     room: Arc<Semaphore>,
     /// Signals that a connection was opened, was closed, or has a free permit again.
     changed: Notify,
 }
 
-/// The connection pool. Dropping the pool closes its connections after their requests have completed.
+/// The connection pool. Dropping the pool closes its connections after their requests have
+/// completed.
 pub(crate) struct Pool {
     inner: Arc<Inner>,
 }
@@ -122,8 +125,8 @@ impl Pool {
         }
     }
 
-    /// Waits for room and for a connection, rather as the call wants it. Cancel-safe: a dropped wait leaves its place
-    /// in the queue and nothing else.
+    /// Waits for room and for a connection, rather as the call wants it. Cancel-safe: a dropped
+    /// wait leaves its place in the queue and nothing else.
     pub(crate) async fn lease(&self, wants: EndpointPreferences) -> Result<Lease, Error> {
         let inner = &self.inner;
         let room = Arc::clone(&inner.room).acquire_owned().await;
@@ -209,7 +212,8 @@ impl Pool {
             .count()
     }
 
-    /// Returns the number of free permits, and the number of requests that connections count as in flight.
+    /// Returns the number of free permits, and the number of requests that connections count as in
+    /// flight.
     #[cfg(test)]
     pub(crate) fn at_rest(&self) -> (usize, usize) {
         let table = self.inner.table();
@@ -264,7 +268,8 @@ impl Inner {
             any(|target| target.connections().next().is_some()),
             any(ChosenEndpoint::is_connecting),
         );
-        // No server accepts this client's certificate until it is replaced, which the next attempt will show.
+        // No server accepts this client's certificate until it is replaced, which the next attempt
+        // will show.
         let last_failure = table.last_failure();
         if let Some((_, failure @ Error::Tls(_))) = last_failure
             && !connected
@@ -294,7 +299,8 @@ impl Inner {
         }
     }
 
-    /// Connects every usable endpoint that has no connection, and probes endpoints whose ejection is over.
+    /// Connects every usable endpoint that has no connection, and probes endpoints whose ejection
+    /// is over.
     fn tend(self: &Arc<Self>, table: &mut EndpointTable, now: Instant) {
         self.clear_broken(table, now);
         self.look_for_renewal(table, now);
@@ -309,8 +315,8 @@ impl Inner {
         }
     }
 
-    /// Frees the slots of ended connections. A short-lived connection counts as a failed attempt. Otherwise, a server
-    /// that accepts and closes at once would be contacted without a pause.
+    /// Frees the slots of ended connections. A short-lived connection counts as a failed attempt.
+    /// Otherwise, a server that accepts and closes at once would be contacted without a pause.
     fn clear_broken(&self, table: &mut EndpointTable, now: Instant) {
         let EndpointTable {
             targets, failed, ..
@@ -345,8 +351,8 @@ impl Inner {
         }
     }
 
-    /// Starts an attempt for one empty slot, if the backoff is over. Only one attempt runs per endpoint, so that
-    /// concurrent requests do not open every connection when one is enough.
+    /// Starts an attempt for one empty slot, if the backoff is over. Only one attempt runs per
+    /// endpoint, so that concurrent requests do not open every connection when one is enough.
     fn open(self: &Arc<Self>, endpoint: usize, target: &mut ChosenEndpoint, now: Instant) {
         if target.retry_at > now || target.is_connecting() {
             return;
@@ -373,8 +379,9 @@ impl Inner {
         });
     }
 
-    /// Probes an endpoint after its ejection with a `health` request over a new connection, because old connections can
-    /// be dead. On success, that connection replaces all old connections and any running attempt.
+    /// Probes an endpoint after its ejection with a `health` request over a new connection, because
+    /// old connections can be dead. On success, that connection replaces all old connections and
+    /// any running attempt.
     fn probe(self: &Arc<Self>, endpoint: usize) {
         let inner = Arc::clone(self);
         tokio::spawn(async move {
@@ -408,8 +415,8 @@ impl Inner {
         }
     }
 
-    /// Opens a connection to an endpoint and checks it with a `health` request. Returns the connection if the endpoint
-    /// is healthy.
+    /// Opens a connection to an endpoint and checks it with a `health` request. Returns the
+    /// connection if the endpoint is healthy.
     async fn proven(&self, endpoint: usize) -> Option<Connection> {
         let asking = async {
             let connection = (self.connector)(endpoint).await.ok()?;
@@ -469,8 +476,8 @@ impl Inner {
         );
     }
 
-    /// Returns a backoff that doubles with each failure up to the maximum, then reduced by a random part of up to one
-    /// half.
+    /// Returns a backoff that doubles with each failure up to the maximum, then reduced by a random
+    /// part of up to one half.
     fn backoff(&self, failures: u32) -> Duration {
         let whole = jitter::doubled(self.backoff_min, self.backoff_max, failures);
         whole / 2 + jitter::part_of(whole / 2)

@@ -1,8 +1,9 @@
 //! Decides whether and when a failed request is retried.
 //!
-//! Three limits apply: the request's deadline, the number of attempts, and the client's budget. A request that no
-//! server can have seen costs servers nothing, so its retry needs no budget; connection attempts have their own
-//! backoff. A request that a server saw goes to an untried endpoint immediately, or waits for the requested time.
+//! Three limits apply: the request's deadline, the number of attempts, and the client's budget. A
+//! request that no server can have seen costs servers nothing, so its retry needs no budget;
+//! connection attempts have their own backoff. A request that a server saw goes to an untried
+//! endpoint immediately, or waits for the requested time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -20,11 +21,13 @@ use crate::jitter;
 const BURST_MIN: usize = 10;
 /// Maximum budget of a client, in retries.
 const BURST_MAX: usize = 1_000;
-/// Cost of a retry in thousandths. The base rate of one retry per second equals one thousandth per millisecond.
+/// Cost of a retry in thousandths. The base rate of one retry per second equals one thousandth per
+/// millisecond.
 const RETRY: u64 = 1_000;
 
-/// A token bucket, as in Finagle and gRPC. Every request deposits a fraction of a retry, and every retry withdraws a
-/// whole one. In the long run, the bucket allows that fraction of retries per request plus one per second.
+/// A token bucket, as in Finagle and gRPC. Every request deposits a fraction of a retry, and every
+/// retry withdraws a whole one. In the long run, the bucket allows that fraction of retries per
+/// request plus one per second.
 pub(crate) struct Budget {
     /// Content of the bucket, in thousandths of a retry.
     tokens: AtomicU64,
@@ -35,8 +38,8 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Creates a full bucket. Its size is the number of requests that fit on one endpoint's connections, so that the
-    /// loss of one endpoint fails no request.
+    /// Creates a full bucket. Its size is the number of requests that fit on one endpoint's
+    /// connections, so that the loss of one endpoint fails no request.
     pub(crate) fn new(config: &ClientConfig, now: Instant) -> Self {
         let burst = (config.connections * config.in_flight_max).clamp(BURST_MIN, BURST_MAX) as u64;
         Self {
@@ -49,7 +52,8 @@ impl Budget {
 
     /// Makes the deposit for a new request.
     pub(crate) fn deposit(&self) {
-        // The bucket is nearly always full. Concurrent requests can overfill it by one deposit each.
+        // The bucket is nearly always full. Concurrent requests can overfill it by one deposit
+        // each.
         if self.tokens.load(Ordering::Relaxed) < self.max {
             self.tokens.fetch_add(self.deposit, Ordering::Relaxed);
         }
@@ -181,7 +185,8 @@ enum RetryKind {
     Final,
     /// No server can have seen the request.
     Unseen,
-    /// This endpoint does not take this client's certificate. Another one can be configured otherwise.
+    /// This endpoint does not take this client's certificate. Another one can be configured
+    /// otherwise.
     Elsewhere,
     /// A server may have seen the request, and possibly returned a retry time.
     Seen { pause: Option<Duration> },
@@ -226,8 +231,8 @@ impl Retries {
             error if error.is_about_certificates() => RetryKind::Final,
             Error::Connect(_) => RetryKind::Unseen,
             Error::Disconnected { .. } if !setback.sent => RetryKind::Unseen,
-            // The connection's certificate is not accepted any more; another connection shows the one in the files. It
-            // costs no server work, and attempts have their bound.
+            // The connection's certificate is not accepted any more; another connection shows the
+            // one in the files. It costs no server work, and attempts have their bound.
             Error::Rpc(error)
                 if error.code == ErrorCode::Unauthenticated && self.repeat_sent && !once =>
             {
@@ -253,8 +258,8 @@ impl Retries {
         }
     }
 
-    /// Returns when to retry: immediately (`None`) or at a given time. Returns the final error if there is no retry.
-    /// `has_other` tells whether an untried endpoint can take the request now.
+    /// Returns when to retry: immediately (`None`) or at a given time. Returns the final error if
+    /// there is no retry. `has_other` tells whether an untried endpoint can take the request now.
     pub(crate) fn next(
         &self,
         course: &mut Course,

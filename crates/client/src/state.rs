@@ -1,8 +1,8 @@
 //! The state of one connection: requests that wait for a response, data to write, and liveness.
 //!
-//! Plain data behind one lock, held for a few map operations at a time and never across an await. A request is in the
-//! map exactly while a future waits for it. Completing, cancelling and closing all start by removing the request from
-//! the map.
+//! Plain data behind one lock, held for a few map operations at a time and never across an await. A
+//! request is in the map exactly while a future waits for it. Completing, cancelling and closing
+//! all start by removing the request from the map.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +17,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::error::rejected_certificate;
 
-/// Requests are combined into one write up to this many bytes. A longer request is written without a copy.
+/// Requests are combined into one write up to this many bytes. A longer request is written without
+/// a copy.
 const BATCH_BYTES: usize = 64 << 10;
-/// How long a peer may leave a cancel without a sign of life, or take no bytes. A server that has answered `overloaded`
-/// may hold a connection back for a second; the rest is for the way there and back.
+/// How long a peer may leave a cancel without a sign of life, or take no bytes. A server that has
+/// answered `overloaded` may hold a connection back for a second; the rest is for the way there and
+/// back.
 pub(crate) const GRACE: Duration = Duration::from_millis(1_500);
 
 /// The reason why a request got no result from its connection.
@@ -32,8 +34,8 @@ pub(crate) enum Failure {
     NotSent,
     /// The connection ended, and the request may have reached the server.
     Disconnected(Arc<str>),
-    /// The server rejected this client's certificate. In TLS 1.3 a request can be written before the alert comes, and the
-    /// server may then have seen it.
+    /// The server rejected this client's certificate. In TLS 1.3 a request can be written before
+    /// the alert comes, and the server may then have seen it.
     Rejected { alert: AlertDescription, sent: bool },
     /// The deadline passed on the client.
     Deadline,
@@ -64,7 +66,8 @@ impl From<&str> for CloseReason {
 
 struct Waiter {
     answer: oneshot::Sender<Answer>,
-    /// True after the request was at least partly written to the socket. From then on, only a cancel can revoke it.
+    /// True after the request was at least partly written to the socket. From then on, only a
+    /// cancel can revoke it.
     sent: bool,
 }
 
@@ -73,8 +76,9 @@ struct Books {
     waiting: HashMap<u32, Waiter>,
     /// Encoded requests that are not written yet, each with its msgid.
     queue: VecDeque<(u32, Bytes)>,
-    /// Requests that were abandoned after they were sent, and whose cancel is not written yet. Bounded by the number of
-    /// requests sent without a response: while cancels wait for the socket, so do all requests.
+    /// Requests that were abandoned after they were sent, and whose cancel is not written yet.
+    /// Bounded by the number of requests sent without a response: while cancels wait for the
+    /// socket, so do all requests.
     cancels: Vec<u32>,
     closed: Option<CloseReason>,
     /// Why nothing more can be written, although responses may still come.
@@ -83,7 +87,8 @@ struct Books {
     has_heard: bool,
     /// True if requests were waiting when the connection closed.
     lost_calls: bool,
-    /// Time when the first cancel was written, since the last data from the peer. Each cancel causes a response.
+    /// Time when the first cancel was written, since the last data from the peer. Each cancel
+    /// causes a response.
     cancelled_at: Option<Instant>,
     /// During a write: the last time that the socket accepted bytes or that data arrived.
     stalled_at: Option<Instant>,
@@ -124,11 +129,13 @@ pub(crate) struct State {
     books: Mutex<Books>,
     /// Signals that there is data to write.
     pub(crate) work: Notify,
-    /// The negation of `closed`, readable without the lock: every request checks it on every connection.
+    /// The negation of `closed`, readable without the lock: every request checks it on every
+    /// connection.
     open: AtomicBool,
     /// True after the peer was found silent. The connection takes no new requests.
     silent: AtomicBool,
-    /// True after the connection was replaced. It takes no new requests, and ends with its last one.
+    /// True after the connection was replaced. It takes no new requests, and ends with its last
+    /// one.
     retired: AtomicBool,
 }
 
@@ -189,7 +196,8 @@ impl State {
         ))
     }
 
-    /// Queues the encoded request. If the connection has closed since, the request was already completed with an error.
+    /// Queues the encoded request. If the connection has closed since, the request was already
+    /// completed with an error.
     pub(crate) fn queue(&self, msgid: u32, request: Bytes) {
         let mut books = self.books();
         if books.end().is_none() {
@@ -199,8 +207,8 @@ impl State {
         }
     }
 
-    /// Returns the next bytes to write, empty if none: cancels, then requests, marked as sent. The previous bytes are
-    /// written.
+    /// Returns the next bytes to write, empty if none: cancels, then requests, marked as sent. The
+    /// previous bytes are written.
     pub(crate) fn next_write(&self) -> Bytes {
         let mut guard = self.books();
         let books = &mut *guard;
@@ -246,8 +254,8 @@ impl State {
         self.books().heard();
     }
 
-    /// Waits for [`GRACE`] after a missed deadline. Returns true if the peer was silent; the connection is then
-    /// abandoned.
+    /// Waits for [`GRACE`] after a missed deadline. Returns true if the peer was silent; the
+    /// connection is then abandoned.
     pub(crate) async fn goes_silent(&self) -> bool {
         sleep(GRACE).await;
         while let Some(at) = self.silent_at() {
@@ -260,8 +268,8 @@ impl State {
         false
     }
 
-    /// When the peer is silent unless there is a sign of life before; `None` if it owes none. One that closed is not
-    /// silent.
+    /// When the peer is silent unless there is a sign of life before; `None` if it owes none. One
+    /// that closed is not silent.
     fn silent_at(&self) -> Option<Instant> {
         let books = self.books();
         if books.end().is_some() && !self.is_silent() {
@@ -289,8 +297,8 @@ impl State {
         self.retired.load(Ordering::Relaxed)
     }
 
-    /// Hands a call its answer. A call that is not waiting was given up: its late answer is dropped, and a cancel that
-    /// is not written yet with it, as it would draw none.
+    /// Hands a call its answer. A call that is not waiting was given up: its late answer is
+    /// dropped, and a cancel that is not written yet with it, as it would draw none.
     pub(crate) fn answer(&self, msgid: u32, answer: Answer) {
         let mut books = self.books();
         let waiter = books.waiting.remove(&msgid);
@@ -306,8 +314,8 @@ impl State {
         }
     }
 
-    /// Rejects new requests and fails those that are not sent, because nothing more can be written. Requests that were sent can
-    /// still get a response until the connection is closed.
+    /// Rejects new requests and fails those that are not sent, because nothing more can be written.
+    /// Requests that were sent can still get a response until the connection is closed.
     pub(crate) fn stop_writes(&self, reason: CloseReason) {
         let mut books = self.books();
         self.open.store(false, Ordering::Release);
@@ -322,7 +330,8 @@ impl State {
         }
     }
 
-    /// Closes the connection: rejects new requests and fails the waiting ones. Only the first reason is kept.
+    /// Closes the connection: rejects new requests and fails the waiting ones. Only the first
+    /// reason is kept.
     pub(crate) fn close(&self, reason: CloseReason) {
         let mut books = self.books();
         self.open.store(false, Ordering::Release);

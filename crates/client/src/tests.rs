@@ -1,5 +1,6 @@
-//! Tests the client against a peer that the test drives, over in-memory streams. Time is paused, so that deadlines and
-//! pauses pass at once. TLS is tested in `tls.rs`, and end to end in the server's tests.
+//! Tests the client against a peer that the test drives, over in-memory streams. Time is paused, so
+//! that deadlines and pauses pass at once. TLS is tested in `tls.rs`, and end to end in the
+//! server's tests.
 
 use std::io;
 use std::sync::Arc;
@@ -39,7 +40,8 @@ fn config() -> ClientConfig {
     }
 }
 
-/// Creates a client, and a channel that yields the peer of every connection. Each stream buffers `stream_bytes`.
+/// Creates a client, and a channel that yields the peer of every connection. Each stream buffers
+/// `stream_bytes`.
 fn client(config: &ClientConfig, stream_bytes: usize) -> (Client, mpsc::UnboundedReceiver<Peer>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let connector: Connector = Box::new(move |_| {
@@ -202,7 +204,8 @@ async fn a_deadline_is_sent_kept_and_cancels() {
     assert_eq!(started.elapsed().as_millis(), 700);
     assert_eq!(peer.hear().await, PeerMessage::Cancel(msgid));
 
-    // The cancel causes no response, so the next request uses another connection, with the default deadline.
+    // The cancel causes no response, so the next request uses another connection, with the default
+    // deadline.
     sleep(GRACE + Duration::from_millis(2)).await;
     let next = call(&client, 2);
     let mut other = next_peer(&mut peers).await;
@@ -538,7 +541,8 @@ async fn calls_spread_over_connections_and_wait_for_room() {
     let mut one = next_peer(&mut peers).await;
     let (first_id, _) = one.hear_call().await;
     assert!(peers.try_recv().is_err(), "one call needs one connection");
-    // The second request finds a busy connection. It uses that connection and opens another for later requests.
+    // The second request finds a busy connection. It uses that connection and opens another for
+    // later requests.
     let second = call(&client, 2);
     let (second_id, _) = one.hear_call().await;
     let mut two = next_peer(&mut peers).await;
@@ -597,7 +601,8 @@ async fn attempts_to_connect_back_off_and_are_shared() {
             Err(Error::Connect(_))
         ));
     }
-    // Pauses of 25-50, 50-100, .. 1,000-2,000 ms: 30 to 66 attempts per minute once the pauses are long.
+    // Pauses of 25-50, 50-100, .. 1,000-2,000 ms: 30 to 66 attempts per minute once the pauses are
+    // long.
     let attempts = attempts.load(Ordering::Relaxed);
     assert!((30..=70).contains(&attempts), "{attempts} attempts");
 }

@@ -1,8 +1,10 @@
-//! Opens TLS connections: TLS 1.3 only, always with a client certificate, and always with verification of the server.
+//! Opens TLS connections: TLS 1.3 only, always with a client certificate, and always with
+//! verification of the server.
 //!
-//! Refuses to fall back on anything of the process: the crypto provider is named here and the trusted certificates are
-//! the configured ones, never the system's. Files that have changed are read again before the next connection; while
-//! they do not load, such as a certificate whose key is yet to come, connections are made with what was there before.
+//! Refuses to fall back on anything of the process: the crypto provider is named here and the
+//! trusted certificates are the configured ones, never the system's. Files that have changed are
+//! read again before the next connection; while they do not load, such as a certificate whose key
+//! is yet to come, connections are made with what was there before.
 
 use std::fs;
 use std::io;
@@ -80,7 +82,8 @@ impl Dialer {
         self.pems.iter().any(|pem| matches!(pem, Pem::File(_)))
     }
 
-    /// Checks the files. Returns the time when their content last replaced an earlier configuration, if it ever did.
+    /// Checks the files. Returns the time when their content last replaced an earlier
+    /// configuration, if it ever did.
     pub(crate) async fn renewed(self: Arc<Self>) -> Option<Instant> {
         let look = move || {
             self.refreshed();
@@ -116,8 +119,8 @@ impl Dialer {
                 let socket = TcpStream::connect(address).await?;
                 // Nobody receives it if another attempt has won.
                 let _ = reached.send(true);
-                // A request is written completely before its response is awaited. Nagle's algorithm would only delay the
-                // last packet.
+                // A request is written completely before its response is awaited. Nagle's algorithm
+                // would only delay the last packet.
                 socket.set_nodelay(true)?;
                 connector.connect(server_name, socket).await
             }
@@ -297,8 +300,8 @@ mod tests {
         config
     }
 
-    /// Starts a server that trusts `clients` certificates and completes one `health` request per connection. Returns
-    /// its address.
+    /// Starts a server that trusts `clients` certificates and completes one `health` request per
+    /// connection. Returns its address.
     async fn serve(
         server: &TestAuthority,
         clients: &TestAuthority,
@@ -381,8 +384,8 @@ mod tests {
         )
         .await;
         refused(&address, "example.com", &server.ca, "not valid for name").await;
-        // In TLS 1.3, the client handshake completes before the server checks the certificate, so the first request
-        // reports the error.
+        // In TLS 1.3, the client handshake completes before the server checks the certificate, so
+        // the first request reports the error.
         let stranger = Client::connect(config(&address, "localhost", &server.ca, &server)).await;
         assert!(matches!(stranger, Err(Error::Tls(_))), "{stranger:?}");
 
@@ -526,7 +529,8 @@ mod tests {
             &|config| config.key = Pem::File("/nonexistent/key".into()),
             "File(/nonexistent/key): ",
         );
-        // Text in place of a path: whole, without its last line break, on one line, a single line of it, and its middle.
+        // Text in place of a path: whole, without its last line break, on one line, a single line
+        // of it, and its middle.
         let body: String = party
             .key
             .lines()
@@ -573,11 +577,13 @@ mod tests {
         let dialer = Dialer::new(&config).unwrap();
         let first = dialer.refreshed();
         assert!(Arc::ptr_eq(&first, &dialer.refreshed()) && dialer.current().since.is_none());
-        // The length differs too, for file systems whose clock is too coarse to distinguish the two writes.
+        // The length differs too, for file systems whose clock is too coarse to distinguish the two
+        // writes.
         write(&new, "\n");
         let second = dialer.refreshed();
         assert!(!Arc::ptr_eq(&first, &second) && dialer.current().since.is_some());
-        // A certificate without its key, and files that are gone: the previous configuration stays in use.
+        // A certificate without its key, and files that are gone: the previous configuration stays
+        // in use.
         assert_eq!(dialer.renewal_error(), None);
         fs::write(&certificate, old.leaf.clone() + "\n\n").unwrap();
         assert!(Arc::ptr_eq(&second, &dialer.refreshed()));

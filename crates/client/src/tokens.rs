@@ -21,7 +21,8 @@ impl Client {
         Tokens::decode(&result).map_err(Error::Protocol)
     }
 
-    /// Finds the token of a value, one MessagePack value, in a collection where equal values have equal tokens.
+    /// Finds the token of a value, one MessagePack value, in a collection where equal values have
+    /// equal tokens.
     ///
     /// # Errors
     /// As above, and [`Error::Payload`].
@@ -48,8 +49,8 @@ impl Client {
         Tokens::decode(&result).map_err(Error::Protocol)
     }
 
-    /// Removes tokens and their values permanently. If the response of a first attempt was lost, the retry reports the
-    /// tokens as `missing`.
+    /// Removes tokens and their values permanently. If the response of a first attempt was lost,
+    /// the retry reports the tokens as `missing`.
     ///
     /// # Errors
     /// As above.

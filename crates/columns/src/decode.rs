@@ -21,8 +21,9 @@ use crate::path::Leaf;
 use crate::timestamp::read_timestamp;
 use crate::types::{parse_date_time, parse_decimal, per_second, read_date};
 
-/// Builds a column of a type: the value of each row that was sent comes from the results, in order; others are null. The
-/// results are arrays in MessagePack. `column` is the column's path, for errors, which never hold a value.
+/// Builds a column of a type: the value of each row that was sent comes from the results, in order;
+/// others are null. The results are arrays in MessagePack. `column` is the column's path, for
+/// errors, which never hold a value.
 ///
 /// # Errors
 /// [`ColumnError`] if a result does not fit the type, or if there are fewer results than values.
@@ -35,14 +36,16 @@ pub fn build(
     build_of(column, data_type, leaf, results, true, Removal::Allowed)
 }
 
-/// Whether a result may be nil: a mask can remove a value, but an envelope or token takes the place of each value.
+/// Whether a result may be nil: a mask can remove a value, but an envelope or token takes the place
+/// of each value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Removal {
     Allowed,
     Rejected,
 }
 
-/// Builds a column as [`build`] does. If `are_arrays` is false, the results are values one after the other.
+/// Builds a column as [`build`] does. If `are_arrays` is false, the results are values one after
+/// the other.
 pub(crate) fn build_of(
     column: &str,
     data_type: &DataType,
@@ -189,7 +192,8 @@ impl<'a> Values<'a> {
         self.reader.token()
     }
 
-    /// Calls `append` with the value of each row, `None` for null. It returns false for a value that does not fit.
+    /// Calls `append` with the value of each row, `None` for null. It returns false for a value
+    /// that does not fit.
     fn each(
         &mut self,
         data_type: &DataType,

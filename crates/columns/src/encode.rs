@@ -15,7 +15,8 @@ use crate::path::Leaf;
 use crate::timestamp::append_timestamp;
 use crate::types::{append_date, append_date_time, per_second};
 
-/// Bytes after which a piece takes no further value. Small enough that several are under way also of long values.
+/// Bytes after which a piece takes no further value. Small enough that several are under way also
+/// of long values.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// The header of an array whose length is not known yet: the marker, and four bytes for the length.
@@ -58,8 +59,9 @@ impl Piece {
         None
     }
 
-    /// Divides the result of the request among the leaves. Returns an array for each part, or `None` unless the result is an
-    /// array with as many values as were sent: one more or less would shift the rows of all that follow.
+    /// Divides the result of the request among the leaves. Returns an array for each part, or
+    /// `None` unless the result is an array with as many values as were sent: one more or less
+    /// would shift the rows of all that follow.
     #[must_use]
     pub fn divide(&self, result: &Bytes) -> Option<Vec<(usize, Bytes)>> {
         let mut reader = TokenReader::new(result);
@@ -82,8 +84,8 @@ impl Piece {
     }
 }
 
-/// Cuts columns into pieces, one after the other, so that only those under way take memory. How the rows of a column are
-/// divided among leaves makes no difference for the values of a piece.
+/// Cuts columns into pieces, one after the other, so that only those under way take memory. How the
+/// rows of a column are divided among leaves makes no difference for the values of a piece.
 #[derive(Debug)]
 pub struct Pieces<'a> {
     leaves: &'a [Leaf],
@@ -97,7 +99,8 @@ pub struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// Cuts columns of `column_leaves` leaves each into pieces of at most `fields_max` values and about a mebibyte.
+    /// Cuts columns of `column_leaves` leaves each into pieces of at most `fields_max` values and
+    /// about a mebibyte.
     #[must_use]
     pub fn new(leaves: &'a [Leaf], column_leaves: usize, fields_max: usize) -> Self {
         Self {
@@ -175,8 +178,8 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// Calls `met` with the row and the MessagePack scalar of each value that is there, in the form that masking functions take.
-/// Columns of types that [`crate::check`] rejects give nothing.
+/// Calls `met` with the row and the MessagePack scalar of each value that is there, in the form
+/// that masking functions take. Columns of types that [`crate::check`] rejects give nothing.
 pub fn each_value(leaf: &Leaf, mut met: impl FnMut(usize, &[u8])) {
     let mut value = Vec::new();
     append_values(&leaf.values, Instants::Text, &mut |append| {
@@ -188,8 +191,9 @@ pub fn each_value(leaf: &Leaf, mut met: impl FnMut(usize, &[u8])) {
     });
 }
 
-/// Calls `rows` with a function that appends the MessagePack scalar of a row, in the form that masking functions take. For
-/// columns of types that [`crate::check`] rejects the function appends nothing.
+/// Calls `rows` with a function that appends the MessagePack scalar of a row, in the form that
+/// masking functions take. For columns of types that [`crate::check`] rejects the function appends
+/// nothing.
 pub fn with_values(array: &ArrayRef, rows: &mut dyn FnMut(&AppendRow<'_>)) {
     append_values(array, Instants::Text, rows);
 }
@@ -206,7 +210,8 @@ pub(crate) enum Instants {
 /// Writes the value of a row.
 pub type AppendRow<'a> = dyn Fn(usize, &mut Vec<u8>) + 'a;
 
-/// Calls `rows` with a function that writes the value of a row. Columns of other types were rejected before.
+/// Calls `rows` with a function that writes the value of a row. Columns of other types were
+/// rejected before.
 pub(crate) fn append_values(
     array: &ArrayRef,
     instants: Instants,

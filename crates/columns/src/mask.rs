@@ -69,7 +69,8 @@ impl LeafPlan {
         self.select_values(rules, self.path.find(batch), subjects.collect())
     }
 
-    /// Selects the values of a leaf that rules mask. `subjects` are those of each rule that has some.
+    /// Selects the values of a leaf that rules mask. `subjects` are those of each rule that has
+    /// some.
     ///
     /// # Errors
     /// [`ResolveError::UnknownValue`] as [`Self::select`].
@@ -143,8 +144,8 @@ impl LeafMask {
             .map(move |part| (part.rule, part.rows.as_ref().map_or(present, Vec::len)))
     }
 
-    /// Cuts the selected values into columns of requests, rule by rule, each of at most `values_max` values and about
-    /// `bytes_max` bytes.
+    /// Cuts the selected values into columns of requests, rule by rule, each of at most
+    /// `values_max` values and about `bytes_max` bytes.
     pub fn pieces(&self, values_max: usize, bytes_max: usize) -> MaskPieces<'_> {
         MaskPieces {
             mask: self,
@@ -164,8 +165,8 @@ impl LeafMask {
         }
     }
 
-    /// Builds the leaf with the masked values in their places. `answers` are the masked values of each piece, as
-    /// consecutive MessagePack scalars, in the order of [`Self::pieces`].
+    /// Builds the leaf with the masked values in their places. `answers` are the masked values of
+    /// each piece, as consecutive MessagePack scalars, in the order of [`Self::pieces`].
     ///
     /// # Errors
     /// [`ColumnError`] if a masked value does not fit the type of the column.
@@ -299,8 +300,9 @@ impl Iterator for MaskPieces<'_> {
     }
 }
 
-/// Puts masked leaves in place of the old ones in all batches of a table, and returns the new schema. `arrays` holds the
-/// new values of each batch. A field becomes nullable if its values have nulls, as where no list refers to an item.
+/// Puts masked leaves in place of the old ones in all batches of a table, and returns the new
+/// schema. `arrays` holds the new values of each batch. A field becomes nullable if its values have
+/// nulls, as where no list refers to an item.
 ///
 /// # Errors
 /// [`ColumnError::Arrow`] if the values do not fit.

@@ -1,7 +1,8 @@
 //! Paths to the values of a column: `name`, `address.street`, `tags[*]`, `people[*].email`.
 //!
-//! A path leads to one array of values in each record batch. Values under a null struct or outside of what a list refers to
-//! are not part of the table, whatever their buffers hold, so they count as null.
+//! A path leads to one array of values in each record batch. Values under a null struct or outside
+//! of what a list refers to are not part of the table, whatever their buffers hold, so they count
+//! as null.
 
 use std::sync::Arc;
 
@@ -95,7 +96,8 @@ impl Leaf {
     }
 }
 
-/// Returns the position of the field of this name. Fails if there are several: the values of the others would stay as they are.
+/// Returns the position of the field of this name. Fails if there are several: the values of the
+/// others would stay as they are.
 fn position(text: &str, name: &str, fields: &Fields) -> Result<Option<usize>, ColumnError> {
     let mut found = fields
         .iter()
@@ -201,8 +203,8 @@ impl Path {
         self.column == other.column && self.steps == other.steps
     }
 
-    /// Returns for each value of the path the row of its container, which is what the first `steps` steps lead to.
-    /// `None`: each value has the same row as its container.
+    /// Returns for each value of the path the row of its container, which is what the first `steps`
+    /// steps lead to. `None`: each value has the same row as its container.
     pub(crate) fn container_rows(&self, batch: &RecordBatch, steps: usize) -> Option<Vec<usize>> {
         let mut values = ArrayRef::clone(batch.column(self.column));
         let mut rows: Option<Vec<usize>> = None;

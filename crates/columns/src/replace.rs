@@ -29,9 +29,9 @@ pub struct Replacement<'a> {
     pub data_type: Option<&'a DataType>,
 }
 
-/// Puts new columns in the place of the old ones, and returns the new schema. `leaves` and `results` are those of all
-/// batches of the first column, then those of the second, and so on. The results of a leaf are arrays in MessagePack that
-/// hold its values in order.
+/// Puts new columns in the place of the old ones, and returns the new schema. `leaves` and
+/// `results` are those of all batches of the first column, then those of the second, and so on. The
+/// results of a leaf are arrays in MessagePack that hold its values in order.
 ///
 /// # Errors
 /// [`ColumnError`] if a result does not fit the type of its column.

@@ -1,8 +1,9 @@
 //! Masking rules on the schema of a table.
 //!
-//! A row is a document, and a column is a key of it. A path rule selects columns by the grammar of select paths, and a
-//! column rule names a column or a struct member of exactly its name at any depth. The first such rule that names a
-//! column applies to all values inside. The values of a map are masked by the rule that names the map; its keys stay.
+//! A row is a document, and a column is a key of it. A path rule selects columns by the grammar of
+//! select paths, and a column rule names a column or a struct member of exactly its name at any
+//! depth. The first such rule that names a column applies to all values inside. The values of a map
+//! are masked by the rule that names the map; its keys stay.
 
 use std::sync::Arc;
 
@@ -121,7 +122,8 @@ pub struct LeafPlan {
     pub field: FieldRef,
     /// The decision.
     pub decision: LeafDecision,
-    /// The path or column rule that names the leaf. Its function is `keep` if the decision is [`LeafDecision::Keep`].
+    /// The path or column rule that names the leaf. Its function is `keep` if the decision is
+    /// [`LeafDecision::Keep`].
     pub rule: Option<usize>,
     /// The column of the subjects of each rule that has one and can apply.
     pub(crate) subjects: Vec<SubjectPlan>,
@@ -139,7 +141,8 @@ pub(crate) struct SubjectPlan {
 }
 
 impl LeafPlan {
-    /// Returns the rules that have subjects, each with the index among all leaves of the column of its subjects.
+    /// Returns the rules that have subjects, each with the index among all leaves of the column of
+    /// its subjects.
     pub fn subject_leaves(&self) -> impl Iterator<Item = (usize, usize)> {
         self.subjects
             .iter()
@@ -154,7 +157,8 @@ pub struct SchemaLeaf {
     pub path: Path,
     /// The field of the leaf.
     pub field: FieldRef,
-    /// Names of columns and struct members on the way to the leaf. `None`: the items of a list, or the entries of a map.
+    /// Names of columns and struct members on the way to the leaf. `None`: the items of a list, or
+    /// the entries of a map.
     pub keys: Vec<Option<String>>,
     /// True if the leaf is within the keys of a map, which no rule changes.
     pub is_map_key: bool,
@@ -297,7 +301,8 @@ fn is_text(data_type: &DataType) -> bool {
     )
 }
 
-/// Returns true if a type can hold strings. Of nested types only those that have no leaves here come in question.
+/// Returns true if a type can hold strings. Of nested types only those that have no leaves here
+/// come in question.
 fn holds_text(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, values) => holds_text(values),
@@ -505,7 +510,8 @@ impl Way {
     }
 }
 
-/// Rejects a function whose results a field cannot hold. `column` is the path of the field, for the error.
+/// Rejects a function whose results a field cannot hold. `column` is the path of the field, for the
+/// error.
 ///
 /// # Errors
 /// [`ResolveError::Function`].
@@ -579,7 +585,8 @@ pub fn check_function(
     }
 }
 
-/// Returns true if a column of this type can be built of `count` values. `values` are consecutive MessagePack scalars.
+/// Returns true if a column of this type can be built of `count` values. `values` are consecutive
+/// MessagePack scalars.
 #[must_use]
 pub fn holds(data_type: &DataType, count: usize, values: Vec<u8>) -> bool {
     let leaf = Leaf::new(Arc::new(BooleanArray::from(vec![true; count])));

@@ -27,7 +27,8 @@ pub fn append_timestamp(out: &mut Vec<u8>, seconds: i64, nanoseconds: u32) {
     }
 }
 
-/// Reads a MessagePack timestamp: seconds since 1970 and nanoseconds. Returns `None` for another extension.
+/// Reads a MessagePack timestamp: seconds since 1970 and nanoseconds. Returns `None` for another
+/// extension.
 #[must_use]
 pub fn read_timestamp(code: i8, data: &[u8]) -> Option<(i64, u32)> {
     if code != TIMESTAMP {

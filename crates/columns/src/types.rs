@@ -1,8 +1,9 @@
 //! Types of columns: which can be sent, and how a type survives as text.
 //!
-//! A column that is encrypted or tokenized becomes text. Its field then notes the type under `sealwire:type`, in the words of
-//! the Arrow C data interface, so that it also survives in files that keep a field's metadata, such as Parquet and Arrow IPC.
-//! The names of extension types are put aside in the same way: they do not apply to the text.
+//! A column that is encrypted or tokenized becomes text. Its field then notes the type under
+//! `sealwire:type`, in the words of the Arrow C data interface, so that it also survives in files
+//! that keep a field's metadata, such as Parquet and Arrow IPC. The names of extension types are
+//! put aside in the same way: they do not apply to the text.
 
 use std::sync::Arc;
 
@@ -138,7 +139,8 @@ fn bring_back(metadata: &mut Metadata) -> Result<Option<DataType>, ColumnError> 
             _ => (key, value),
         })
         .collect();
-    // The metadata of a file can be anybody's. Nested types begin with a plus, and the `arrow` crate panics without their members.
+    // The metadata of a file can be anybody's. Nested types begin with a plus, and the `arrow`
+    // crate panics without their members.
     if format.starts_with('+') {
         return Err(ColumnError::Note(
             "the noted type is nested, and cannot be restored".to_owned(),
@@ -151,7 +153,8 @@ fn bring_back(metadata: &mut Metadata) -> Result<Option<DataType>, ColumnError> 
     Ok(Some(noted))
 }
 
-/// Returns the type with a name, in the words of pyarrow: `int64`, `timestamp[us, tz=UTC]`, `decimal128(10, 2)`.
+/// Returns the type with a name, in the words of pyarrow: `int64`, `timestamp[us, tz=UTC]`,
+/// `decimal128(10, 2)`.
 ///
 /// # Errors
 /// [`ColumnError::Note`] if there is no such type, or if no column of it can be restored.
@@ -239,7 +242,8 @@ fn check_noted(noted: &DataType) -> Result<(), ColumnError> {
     }
 }
 
-/// Returns true if a text has the form of a time zone's name, such as `Europe/Berlin`, or of an offset, such as `+02:00`.
+/// Returns true if a text has the form of a time zone's name, such as `Europe/Berlin`, or of an
+/// offset, such as `+02:00`.
 fn is_zone(zone: &str) -> bool {
     let is_char = |byte: u8| byte.is_ascii_alphanumeric() || b"_+-:".contains(&byte);
     zone.len() <= ZONE_BYTES_MAX
@@ -318,7 +322,8 @@ pub(crate) fn read_date(token: Token<'_>) -> Option<i32> {
     }
 }
 
-/// Writes an instant as RFC 3339, such as `2026-03-14T09:26:53.589Z`: the form that masking functions take.
+/// Writes an instant as RFC 3339, such as `2026-03-14T09:26:53.589Z`: the form that masking
+/// functions take.
 pub(crate) fn append_date_time(out: &mut Vec<u8>, value: i64, unit: TimeUnit) {
     let per_second = per_second(unit);
     let (seconds, part) = (value.div_euclid(per_second), value.rem_euclid(per_second));
@@ -357,7 +362,8 @@ pub(crate) fn parse_date_time(text: &str) -> Option<(i64, u32)> {
     ))
 }
 
-/// Reads a decimal number such as `-12.50` at a scale. `None` if it has more digits than the type holds.
+/// Reads a decimal number such as `-12.50` at a scale. `None` if it has more digits than the type
+/// holds.
 pub(crate) fn parse_decimal(text: &str, precision: u8, scale: i8) -> Option<i128> {
     let (negative, digits) = text
         .strip_prefix('-')

@@ -1,6 +1,7 @@
 //! The kinds of configuration keys: how their values are parsed and checked.
 //!
-//! A value is checked against its [`ValueKind`] and never shown: an error describes the problem without the value.
+//! A value is checked against its [`ValueKind`] and never shown: an error describes the problem
+//! without the value.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -224,7 +225,8 @@ const ROLE_BYTES_MAX: usize = 64;
 /// Largest weight. Beyond it a caller of weight 1 would wait for minutes.
 const WEIGHT_MAX: u32 = 1_000;
 
-/// Reads `name=weight`. A SPIFFE name may hold `=`, a weight may not. Names of different kinds are different callers.
+/// Reads `name=weight`. A SPIFFE name may hold `=`, a weight may not. Names of different kinds are
+/// different callers.
 pub(super) fn weight(text: &str) -> Option<(Caller, u32)> {
     let (name, weight) = text.rsplit_once('=')?;
     let weight = weight

@@ -1,6 +1,7 @@
 //! The one table of configuration keys: name, kind, range, default and description.
 //!
-//! Parsing, checking, the reference text and the tests all read [`all`]; a key that is not in the table does not exist.
+//! Parsing, checking, the reference text and the tests all read [`all`]; a key that is not in the
+//! table does not exist.
 
 use crate::key::{Key, Literal, ValueKind};
 use crate::limits;

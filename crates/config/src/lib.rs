@@ -1,8 +1,10 @@
-//! Configuration: one TOML file, environment overrides, parsed once, complete, refused before a port is bound.
+//! Configuration: one TOML file, environment overrides, parsed once, complete, refused before a
+//! port is bound.
 //!
-//! Every key stands in one table ([`keys`]); text becomes a [`Config`] without `Option`s, or an error that names every
-//! wrong key and its line. An error never repeats a value: a secret pasted into the wrong key must not reach a log.
-//! Order: default, then file, then environment. Nothing is read from the process except what [`Environment`] holds.
+//! Every key stands in one table ([`keys`]); text becomes a [`Config`] without `Option`s, or an
+//! error that names every wrong key and its line. An error never repeats a value: a secret pasted
+//! into the wrong key must not reach a log. Order: default, then file, then environment. Nothing is
+//! read from the process except what [`Environment`] holds.
 
 mod error;
 pub mod key;
@@ -106,7 +108,8 @@ pub struct ControlListen {
     pub client_ca: Option<PathBuf>,
     /// PEM file: revocation lists of those authorities.
     pub client_crl: Option<PathBuf>,
-    /// Principals that can connect. Empty, with authorities of its own: every client of those authorities.
+    /// Principals that can connect. Empty, with authorities of its own: every client of those
+    /// authorities.
     pub principals: Vec<Caller>,
 }
 
@@ -151,7 +154,8 @@ impl Access {
         }
     }
 
-    /// Time for which cached permissions are used while the store cannot be read. `None` if requests need no permission.
+    /// Time for which cached permissions are used while the store cannot be read. `None` if
+    /// requests need no permission.
     pub fn stale(&self) -> Option<Duration> {
         (self.mode != AccessMode::Off).then(|| Duration::from_secs(self.stale_s))
     }
@@ -212,7 +216,8 @@ impl State {
     }
 }
 
-/// `[postgres]`. The password is in [`Self::password_file`] or in the environment variable [`Postgres::PASSWORD`].
+/// `[postgres]`. The password is in [`Self::password_file`] or in the environment variable
+/// [`Postgres::PASSWORD`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Postgres {
     /// Where it is, without a password.
@@ -236,7 +241,8 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// The variable that may hold the password. It is read when the store is opened and kept nowhere.
+    /// The variable that may hold the password. It is read when the store is opened and kept
+    /// nowhere.
     pub const PASSWORD: &str = "SEALWIRE_POSTGRES_PASSWORD";
 
     fn take(values: &mut Values, folder: &Path) -> Self {
@@ -422,7 +428,8 @@ fn traces(values: &mut Values) -> TraceSettings {
 pub struct Log {
     /// How a line looks.
     pub format: LogFormat,
-    /// Level, or levels per module, in the syntax of `tracing_subscriber::filter::Targets`: `info,sealwire_server=debug`.
+    /// Level, or levels per module, in the syntax of `tracing_subscriber::filter::Targets`:
+    /// `info,sealwire_server=debug`.
     pub filter: String,
 }
 
@@ -447,7 +454,8 @@ impl Environment {
         )
     }
 
-    /// The given variables; those that concern no section are dropped, so no key material is kept here.
+    /// The given variables; those that concern no section are dropped, so no key material is kept
+    /// here.
     pub fn from_pairs<N: Into<String>, V: Into<OsString>>(
         pairs: impl IntoIterator<Item = (N, V)>,
     ) -> Self {
@@ -462,7 +470,8 @@ impl Environment {
     }
 }
 
-/// The section that a variable overrides: `SEALWIRE_LISTEN_ADDRESS` is of `listen`, `SEALWIRE_KEK` is of none.
+/// The section that a variable overrides: `SEALWIRE_LISTEN_ADDRESS` is of `listen`, `SEALWIRE_KEK`
+/// is of none.
 fn section_of(variable: &str) -> Option<&'static str> {
     let rest = variable.strip_prefix("SEALWIRE_")?;
     let (section, key) = SECTIONS.iter().find_map(|section| {
@@ -472,7 +481,8 @@ fn section_of(variable: &str) -> Option<&'static str> {
                 .strip_prefix('_')?,
         ))
     })?;
-    // Kubernetes gives every container SEALWIRE_ADMIN_PORT and the like, once a service is called sealwire-admin.
+    // Kubernetes gives every container SEALWIRE_ADMIN_PORT and the like, once a service is called
+    // sealwire-admin.
     let injected = key == "PORT"
         || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"]
             .iter()
@@ -484,8 +494,8 @@ fn section_of(variable: &str) -> Option<&'static str> {
 impl Config {
     /// Reads the file, applies the environment, checks everything.
     ///
-    /// Relative paths in it are taken from the file's folder. A file that cannot be read is refused, also when every
-    /// key has a default.
+    /// Relative paths in it are taken from the file's folder. A file that cannot be read is
+    /// refused, also when every key has a default.
     ///
     /// # Errors
     ///
@@ -536,7 +546,8 @@ impl Config {
         template::text()
     }
 
-    /// Returns the reference as Markdown, as `sealwire config template --markdown` prints it and `docs/configuration.md` has it.
+    /// Returns the reference as Markdown, as `sealwire config template --markdown` prints it and
+    /// `docs/configuration.md` has it.
     pub fn reference_markdown() -> String {
         template::markdown()
     }
@@ -848,7 +859,8 @@ fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
 }
 
 fn read_environment(environment: &Environment, values: &mut Values, problems: &mut Vec<Problem>) {
-    // The variable that holds the key may look like one of ours: SEALWIRE_KEK_PROD. It is only asked for by name.
+    // The variable that holds the key may look like one of ours: SEALWIRE_KEK_PROD. It is only
+    // asked for by name.
     let kek = values.peek_text("kek", "env_var").to_owned();
     let kek = environment
         .0

@@ -1,8 +1,10 @@
-//! Every bound an operator may turn, in one place: unit, range, default and the sum behind the default.
+//! Every bound an operator may turn, in one place: unit, range, default and the sum behind the
+//! default.
 //!
-//! Numbers only: nothing here counts, waits or refuses. The code that holds a bound takes the number from
-//! [`Limits`]. One list below makes the struct, its documentation, the `[limits]` section of the configuration and its
-//! reference text, so a limit cannot exist in one of them alone.
+//! Numbers only: nothing here counts, waits or refuses. The code that holds a bound takes the
+//! number from [`Limits`]. One list below makes the struct, its documentation, the `[limits]`
+//! section of the configuration and its reference text, so a limit cannot exist in one of them
+//! alone.
 //!
 //! Sizes add up: see [`Limits::check`] for what must hold between them.
 
@@ -62,54 +64,63 @@ limits! {
     depth_max: u32, "levels", 4..=1_024, 64;
     /// Maximum scalars, keys and containers in a message. Default: 64 MiB at 16 bytes each.
     elements_max: usize, "values", 16..=1 << 30, 4_000_000;
-    /// Maximum response size. A sealed field grows by about 90 bytes, so 30-byte fields grow fourfold.
+    /// Maximum response size. A sealed field grows by about 90 bytes, so 30-byte fields grow
+    /// fourfold.
     reply_bytes_max: usize, "bytes", 1_024..=1 << 32, 256 << 20;
-    /// Maximum size of a rejected message that is read and dropped. A larger one closes the connection.
-    /// 256 MiB take two seconds at 1 Gbit/s.
+    /// Maximum size of a rejected message that is read and dropped. A larger one closes the
+    /// connection. 256 MiB take two seconds at 1 Gbit/s.
     discard_bytes_max: usize, "bytes", 0..=1 << 32, 256 << 20;
     /// Maximum open connections. An idle one takes about 50 KiB: 50 MiB at 1,024.
     connections_max: usize, "connections", 1..=65_536, 1_024;
     /// Maximum open connections of one principal, which leaves room for other clients.
     connections_per_principal_max: usize, "connections", 1..=65_536, 256;
-    /// Maximum rate of a principal's unknown, malformed or denied requests. Above it, the engine pauses before it reads
-    /// the principal's next request. Requests of cheap methods (health, info, inspect) and messages without a response
-    /// count a tenth.
+    /// Maximum rate of a principal's unknown, malformed or denied requests. Above it, the engine
+    /// pauses before it reads the principal's next request. Requests of cheap methods (health,
+    /// info, inspect) and messages without a response count a tenth.
     rejected_per_s_max: u32, "requests", 1..=1_000_000, 2_000;
-    /// Maximum concurrent TLS handshakes; others wait in the kernel's queue. A handshake takes 0.22 ms of CPU (P-256).
+    /// Maximum concurrent TLS handshakes; others wait in the kernel's queue. A handshake takes 0.22
+    /// ms of CPU (P-256).
     handshakes_max: usize, "handshakes", 1..=65_536, 64;
     /// Timeout of a TLS handshake. Default: three lost packets with a 1 s timeout fit.
     handshake_ms_max: u64, "ms", 10..=600_000, 10_000;
-    /// Maximum requests in flight per connection; further ones wait. 256 requests of 1 ms keep a core busy over
-    /// a round trip of 256 ms.
+    /// Maximum requests in flight per connection; further ones wait. 256 requests of 1 ms keep a
+    /// core busy over a round trip of 256 ms.
     in_flight_per_connection_max: usize, "requests", 1..=65_536, 256;
-    /// Maximum requests in flight of one principal, on all its connections; further ones wait. Default: 16 full
-    /// connections.
+    /// Maximum requests in flight of one principal, on all its connections; further ones wait.
+    /// Default: 16 full connections.
     in_flight_per_principal_max: usize, "requests", 1..=16_777_216, 4_096;
-    /// Maximum bytes of requests and responses per connection; reading pauses there. Default: the largest message, its
-    /// largest response (64 + 256 MiB) and one more message.
+    /// Maximum bytes of requests and responses per connection; reading pauses there. Default: the
+    /// largest message, its largest response (64 + 256 MiB) and one more message.
     bytes_per_connection_max: usize, "bytes", 65_536..=1 << 34, 384 << 20;
-    /// Maximum time to receive a message before its connection is closed. The largest message needs 1.1 MB/s.
+    /// Maximum time to receive a message before its connection is closed. The largest message needs
+    /// 1.1 MB/s.
     message_ms_max: u64, "ms", 100..=3_600_000, 60_000;
-    /// Maximum time in which a client reads nothing of a waiting response before its connection is closed.
-    /// Default: longer than a garbage collection pause or a lost packet.
+    /// Maximum time in which a client reads nothing of a waiting response before its connection is
+    /// closed. Default: longer than a garbage collection pause or a lost packet.
     write_stall_ms_max: u64, "ms", 100..=3_600_000, 10_000;
-    /// Time without a request before a connection is closed. Default: common load balancers close first (350 s).
+    /// Time without a request before a connection is closed. Default: common load balancers close
+    /// first (350 s).
     idle_ms_max: u64, "ms", 1_000..=86_400_000, 600_000;
     /// Deadline of a request that names none.
     deadline_ms_default: u64, "ms", 1..=3_600_000, 30_000;
-    /// Maximum deadline of a request; longer ones are shortened. Default: enough for a full message on a slow line.
+    /// Maximum deadline of a request; longer ones are shortened. Default: enough for a full message
+    /// on a slow line.
     deadline_ms_max: u64, "ms", 1..=3_600_000, 600_000;
-    /// Time after SIGTERM in which `/ready` is 503 and everything is still served, so that a balancer sends no more
-    /// connections before the engine closes its own. Set it to what a balancer needs to notice: for checks every 2 s of
-    /// which two must fail, 5_000. Clients with a list of endpoints need none.
+    /// Time after SIGTERM in which `/ready` is 503 and everything is still served, so that a
+    /// balancer sends no more connections before the engine closes its own. Set it to what a
+    /// balancer needs to notice: for checks every 2 s of which two must fail, 5_000. Clients with a
+    /// list of endpoints need none.
     drain_delay_ms: u64, "ms", 0..=300_000, 0;
     /// Time for running requests after SIGTERM. Orchestrators kill after 30 s by default.
     drain_ms_max: u64, "ms", 0..=3_600_000, 10_000;
-    /// Field errors listed in a response under `on_error: "report"`; further ones are only counted. 1,000 take 100 KB.
+    /// Field errors listed in a response under `on_error: "report"`; further ones are only counted.
+    /// 1,000 take 100 KB.
     errors_reported_max: usize, "errors", 1..=1_000, 1_000;
-    /// Maximum fields that a request tokenizes or detokenizes. 10,000 take a transaction of 0.1 s and 10 MiB.
+    /// Maximum fields that a request tokenizes or detokenizes. 10,000 take a transaction of 0.1 s
+    /// and 10 MiB.
     tokens_per_call_max: usize, "fields", 1..=100_000, 10_000;
-    /// Maximum size of a tokenized value, also for `tokens.find`. Databases handle 64 KiB rows well.
+    /// Maximum size of a tokenized value, also for `tokens.find`. Databases handle 64 KiB rows
+    /// well.
     token_value_bytes_max: usize, "bytes", 1..=1_048_576, 65_536;
 }
 

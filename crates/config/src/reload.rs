@@ -3,8 +3,9 @@
 use super::{Config, ControlListen, Log};
 
 impl Config {
-    /// The sections and keys in which `other` differs and that only a restart takes over. All of `[tls]`, `client_ca` and
-    /// `client_crl` of `[control]`, and `log.filter` are taken over without one.
+    /// The sections and keys in which `other` differs and that only a restart takes over. All of
+    /// `[tls]`, `client_ca` and `client_crl` of `[control]`, and `log.filter` are taken over
+    /// without one.
     pub fn needs_restart_for(&self, other: &Self) -> Vec<&'static str> {
         // Whole, so that a new section has to find its place here.
         let Self {

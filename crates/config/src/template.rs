@@ -1,5 +1,5 @@
-//! The reference, made from the table of keys: a commented configuration with every key at its default, and the same for
-//! people to read (`docs/configuration.md`).
+//! The reference, made from the table of keys: a commented configuration with every key at its
+//! default, and the same for people to read (`docs/configuration.md`).
 //!
 //! It is written from what the parser reads, so it cannot say anything that does not hold.
 

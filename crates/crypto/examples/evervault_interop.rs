@@ -1,10 +1,12 @@
-//! Opens and seals Evervault values on request, for checks against other implementations (`proto/interop/evervault`).
+//! Opens and seals Evervault values on request, for checks against other implementations
+//! (`proto/interop/evervault`).
 //!
-//! One JSON object per line in, one out; byte strings are hex. `private_key` is one scalar for both curves.
-//! `{"op":"open","private_key":..,"legacy":..,"sealed":..}` gives `{"type":..,"value":..,"role":..,..}`, `open_file`
-//! gives `{"content":..,"role":..}`, either `{"refused":true}`;
-//! `{"op":"seal","private_key":..,"curve":..,"plain":..,"role":..,"encrypted_at":..,"datatype":..,"text":..}` and
-//! `{"op":"seal_file",..,"content":..,"pieces":..}` give `{"sealed":..}`.
+//! One JSON object per line in, one out; byte strings are hex. `private_key` is one scalar for both
+//! curves. `{"op":"open","private_key":..,"legacy":..,"sealed":..}` gives
+//! `{"type":..,"value":..,"role":..,..}`, `open_file` gives `{"content":..,"role":..}`, either
+//! `{"refused":true}`;
+//! `{"op":"seal","private_key":..,"curve":..,"plain":..,"role":..,"encrypted_at":..,"datatype":..,"text":..}`
+//! and `{"op":"seal_file",..,"content":..,"pieces":..}` give `{"sealed":..}`.
 
 use std::error::Error;
 use std::io::{BufRead as _, Write as _};

@@ -2,11 +2,13 @@
 //!
 //! One JSON object per line in, one out. Byte strings are hex, a text envelope is itself:
 //! `{"op":"seal","suite":"p256","key":..,"app":..,"context":..,"encoding":"text","datatype":0,"plaintext":..}`
-//! gives `{"envelope":..}`, and with `"fields":[{"datatype":0,"plaintext":..},..]` instead `{"envelopes":[..]}`, all of one request;
-//! `{"op":"open",..,"envelope":..}` gives `{"datatype":..,"plaintext":..}` or `{"refused":true}`.
-//! `{"op":"token.seal","app":7,"secrets":[..],"collection":3,"context":..,"token":..,"datatype":1,"value":..,
-//! "idempotency_key":..,"principal":..,"index":0,"fingerprint":null}` gives `{"id":..,"row":..,"of_value":..,"of_call":..}`, the last two where there is a
-//! value; `{"op":"token.open",..,"id":..,"row":..}` gives `{"token":..,"datatype":..,"value":..}` or `{"refused":true}`.
+//! gives `{"envelope":..}`, and with `"fields":[{"datatype":0,"plaintext":..},..]` instead
+//! `{"envelopes":[..]}`, all of one request; `{"op":"open",..,"envelope":..}` gives
+//! `{"datatype":..,"plaintext":..}` or `{"refused":true}`.
+//! `{"op":"token.seal","app":7,"secrets":[..],"collection":3,"context":..,"token":..,"datatype":1,"value":.., "idempotency_key":..,"principal":..,"index":0,"fingerprint":null}`
+//! gives `{"id":..,"row":..,"of_value":..,"of_call":..}`, the last two where there is a value;
+//! `{"op":"token.open",..,"id":..,"row":..}` gives `{"token":..,"datatype":..,"value":..}` or
+//! `{"refused":true}`.
 
 use std::error::Error;
 use std::io::{BufRead as _, Write as _};

@@ -25,8 +25,8 @@ impl AeadKey {
         Self::of(&AES_256_GCM, key)
     }
 
-    /// Makes a key for AES-256-GCM-SIV (RFC 8452). There, a repeated nonce reveals only whether two plaintexts are
-    /// equal.
+    /// Makes a key for AES-256-GCM-SIV (RFC 8452). There, a repeated nonce reveals only whether two
+    /// plaintexts are equal.
     pub fn siv(key: &[u8; KEY_BYTES]) -> Result<Self, Error> {
         Self::of(&AES_256_GCM_SIV, key)
     }
@@ -48,8 +48,8 @@ impl AeadKey {
     ) -> Result<(), Error> {
         let end = data.len();
         data.resize(end + TAG_BYTES, 0);
-        // The library writes the tag directly into the buffer. Returning the tag by value copies it four times, which
-        // costs more than an AES block.
+        // The library writes the tag directly into the buffer. Returning the tag by value copies it
+        // four times, which costs more than an AES block.
         let (data, tag) = data[from..].split_at_mut(end - from);
         let nonce = Nonce::assume_unique_for_key(nonce);
         self.0
@@ -72,11 +72,12 @@ impl AeadKey {
     }
 }
 
-/// Largest buffer size that is rounded up, so that slowly growing fields do not cause an allocation each.
+/// Largest buffer size that is rounded up, so that slowly growing fields do not cause an allocation
+/// each.
 const ROUNDED_BYTES_MAX: usize = 64 << 10;
 
-/// Gives a decryption buffer a length of at least `bytes`. A buffer that is too small is replaced, not grown, so that
-/// the old one is wiped.
+/// Gives a decryption buffer a length of at least `bytes`. A buffer that is too small is replaced,
+/// not grown, so that the old one is wiped.
 #[inline]
 pub fn room(buffer: &mut Zeroizing<Vec<u8>>, bytes: usize) {
     if buffer.len() < bytes {

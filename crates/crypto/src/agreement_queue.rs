@@ -1,8 +1,9 @@
 //! Key agreements of one request that any thread can make before the request needs them.
 //!
-//! A document whose fields were sealed by many requests takes one Diffie-Hellman per field, and these do not depend on each
-//! other. Helpers append envelopes in document order and compute agreements from the end. The opener takes them from the
-//! front. If an agreement is not ready, the opener computes it: the opener waits for no other thread's computation.
+//! A document whose fields were sealed by many requests takes one Diffie-Hellman per field, and
+//! these do not depend on each other. Helpers append envelopes in document order and compute
+//! agreements from the end. The opener takes them from the front. If an agreement is not ready, the
+//! opener computes it: the opener waits for no other thread's computation.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -185,7 +186,8 @@ impl AgreementQueue {
         self.lock().entries.clear();
     }
 
-    /// Returns the context of a header if it is made. Removes the header and those before it, which the opener has passed.
+    /// Returns the context of a header if it is made. Removes the header and those before it, which
+    /// the opener has passed.
     pub(crate) fn take(&self, header: &Header) -> Option<HeldContext> {
         let mut state = self.lock();
         let at = state

@@ -13,7 +13,8 @@ use crate::{
     Suite, SuiteSet, XaesKey, XaesSecret,
 };
 
-/// Names an app: 1 to 64 of `A-Z a-z 0-9 . _ -`. Safe to log. Cloning only increments a reference count.
+/// Names an app: 1 to 64 of `A-Z a-z 0-9 . _ -`. Safe to log. Cloning only increments a reference
+/// count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AppId(Arc<str>);
 
@@ -51,8 +52,9 @@ impl fmt::Display for AppId {
     }
 }
 
-/// Names one key version in every envelope that the version sealed. The id of a key pair is the first 5 bytes of SHA-256
-/// over `"sealwire/key-id/1"`, the suite byte and the uncompressed public key. Safe to log.
+/// Names one key version in every envelope that the version sealed. The id of a key pair is the
+/// first 5 bytes of SHA-256 over `"sealwire/key-id/1"`, the suite byte and the uncompressed public
+/// key. Safe to log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId([u8; 5]);
 
@@ -179,8 +181,8 @@ impl KeyMaterial {
         })
     }
 
-    /// Makes the key of a suite from its 32 bytes: the scalar of a key pair, the secret of a symmetric key, or the seed of a
-    /// hybrid key or of a key with a pre-shared key.
+    /// Makes the key of a suite from its 32 bytes: the scalar of a key pair, the secret of a
+    /// symmetric key, or the seed of a hybrid key or of a key with a pre-shared key.
     ///
     /// # Errors
     /// [`Error::InvalidPrivateKey`] if the bytes are no scalar; [`Error::Library`].
@@ -247,7 +249,8 @@ pub struct KeyVersion {
     pub number: u32,
     /// The state, which decides permitted uses.
     pub state: KeyState,
-    /// True if this version can seal. A version that was imported only to open existing envelopes cannot.
+    /// True if this version can seal. A version that was imported only to open existing envelopes
+    /// cannot.
     pub seals: bool,
     /// The party that seals to this version.
     pub origin: Origin,
@@ -306,8 +309,8 @@ impl KeyVersion {
     /// Returns the public key; of [`Suite::P256MlKem768`], its part on P-256.
     ///
     /// # Errors
-    /// [`Error::NoKeyPair`] if the version is a symmetric key; the errors of [`HybridKey::public`], also of a key with a
-    /// pre-shared key.
+    /// [`Error::NoKeyPair`] if the version is a symmetric key; the errors of [`HybridKey::public`],
+    /// also of a key with a pre-shared key.
     pub fn public(&self) -> Result<&PublicKey, Error> {
         match &self.material {
             KeyMaterial::Pair(pair) => Ok(pair.public()),
@@ -319,8 +322,8 @@ impl KeyVersion {
         }
     }
 
-    /// Returns the whole public key of the suite, as HPKE serializes it: an uncompressed point, or the 1,249 bytes of
-    /// [`Suite::P256MlKem768`]. Expands a stored hybrid key at its first use.
+    /// Returns the whole public key of the suite, as HPKE serializes it: an uncompressed point, or
+    /// the 1,249 bytes of [`Suite::P256MlKem768`]. Expands a stored hybrid key at its first use.
     ///
     /// # Errors
     /// The errors of [`KeyVersion::public`].
@@ -372,8 +375,8 @@ impl AppKeys {
         })
     }
 
-    /// Returns these keys such that envelopes open only if their suite is one of `reads`, and Evervault values only under key
-    /// pairs of these suites: their public keys seal both.
+    /// Returns these keys such that envelopes open only if their suite is one of `reads`, and
+    /// Evervault values only under key pairs of these suites: their public keys seal both.
     #[must_use]
     pub fn reading(self, reads: SuiteSet) -> Self {
         Self { reads, ..self }
@@ -391,8 +394,8 @@ impl AppKeys {
         &self.versions
     }
 
-    /// Returns true if both hold the same versions in the same states and open the same suites, so that precomputed
-    /// material of one is valid for the other.
+    /// Returns true if both hold the same versions in the same states and open the same suites, so
+    /// that precomputed material of one is valid for the other.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let facts = |keys: &Self| {
@@ -404,15 +407,15 @@ impl AppKeys {
         self.app == other.app && self.reads == other.reads && facts(self) == facts(other)
     }
 
-    /// Returns the version that engines seal under a suite: the newest active version that is allowed to seal. A curve
-    /// means the suite of its key pairs.
+    /// Returns the version that engines seal under a suite: the newest active version that is
+    /// allowed to seal. A curve means the suite of its key pairs.
     #[must_use]
     pub fn newest(&self, suite: impl Into<Suite>) -> Option<&Arc<KeyVersion>> {
         self.newest_of(suite.into(), Origin::Inside)
     }
 
-    /// Returns the version under a suite whose public key is published. `None` if the suite is not opened, because nobody
-    /// must seal what does not open.
+    /// Returns the version under a suite whose public key is published. `None` if the suite is not
+    /// opened, because nobody must seal what does not open.
     #[must_use]
     pub fn newest_outside(&self, suite: Suite) -> Option<&Arc<KeyVersion>> {
         self.newest_of(suite, Origin::Outside)
@@ -432,7 +435,8 @@ impl AppKeys {
         self.reads.contains(suite)
     }
 
-    /// Returns the version that opens envelopes with this suite and id, if it is active and the suite may be opened.
+    /// Returns the version that opens envelopes with this suite and id, if it is active and the
+    /// suite may be opened.
     #[must_use]
     pub fn reader(&self, suite: impl Into<Suite>, id: KeyId) -> Option<&Arc<KeyVersion>> {
         let suite = suite.into();

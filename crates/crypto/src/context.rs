@@ -8,12 +8,12 @@ use zeroize::Zeroizing;
 use crate::aead::{AeadKey, KEY_BYTES, NONCE_BYTES};
 use crate::{CannotOpen, Error};
 
-/// An AES-256-GCM key and a base nonce (RFC 9180, section 5.2, `Context`). The nonce of a field is the base nonce XOR its
-/// sequence number.
+/// An AES-256-GCM key and a base nonce (RFC 9180, section 5.2, `Context`). The nonce of a field is
+/// the base nonce XOR its sequence number.
 pub(crate) struct Context {
     key: AeadKey,
-    /// The bytes of `key`, for `batch_key`. In a place of their own, so that a move leaves no copy behind. `None`: the
-    /// context only opens.
+    /// The bytes of `key`, for `batch_key`. In a place of their own, so that a move leaves no copy
+    /// behind. `None`: the context only opens.
     key_bytes: Option<Box<Zeroizing<[u8; KEY_BYTES]>>>,
     base_nonce: Zeroizing<[u8; NONCE_BYTES]>,
     /// This key for batches of messages, from the first batch on.
@@ -66,8 +66,8 @@ impl Context {
         nonce
     }
 
-    /// Encrypts `data` in place, from byte `from` to its end, as message number `sequence`, and appends the tag. The
-    /// caller must never repeat a number.
+    /// Encrypts `data` in place, from byte `from` to its end, as message number `sequence`, and
+    /// appends the tag. The caller must never repeat a number.
     #[inline]
     pub(crate) fn seal(
         &self,

@@ -13,7 +13,8 @@ impl Curve {
     /// Both curves, default first.
     pub const ALL: [Self; 2] = [Self::P256, Self::Secp256k1];
 
-    /// Returns the HPKE KEM id: RFC 9180 section 7.1 for P-256; draft-wahby-cfrg-hpke-kem-secp256k1 for secp256k1.
+    /// Returns the HPKE KEM id: RFC 9180 section 7.1 for P-256; draft-wahby-cfrg-hpke-kem-secp256k1
+    /// for secp256k1.
     pub(crate) fn kem_id(self) -> u16 {
         match self {
             Self::P256 => 0x0010,

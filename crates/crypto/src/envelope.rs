@@ -8,9 +8,9 @@
 //!         suite 1 | key id 5 | header id 20 | 00                          suite 04, its encapsulation apart
 //! body:   datatype 1 | sequence 4 | ciphertext | tag 16
 //! ```
-//! All fields that a request seals under one key share the same header. A header has a multiple of 3 bytes, so header
-//! and body are encoded separately, and the header only once. Of suite 04, [`Header`] is the part before `enc`, which its id
-//! stands for.
+//! All fields that a request seals under one key share the same header. A header has a multiple of
+//! 3 bytes, so header and body are encoded separately, and the header only once. Of suite 04,
+//! [`Header`] is the part before `enc`, which its id stands for.
 
 use std::sync::LazyLock;
 
@@ -24,8 +24,8 @@ use crate::hybrid::ENC_BYTES;
 use crate::xaes::RANDOM_BYTES;
 use crate::{KeyId, Suite};
 
-/// base64url without padding. Decoding rejects padding and non-zero trailing bits, so that each envelope has exactly
-/// one text. Vectorised from 64 characters on where the processor supports it.
+/// base64url without padding. Decoding rejects padding and non-zero trailing bits, so that each
+/// envelope has exactly one text. Vectorised from 64 characters on where the processor supports it.
 pub(crate) static BASE64: LazyLock<Simd> = LazyLock::new(|| Simd::url_safe(NO_PAD));
 
 /// The first bytes of every text envelope (`proto/envelope.md`).
@@ -40,7 +40,8 @@ const HEADER_ID_LABEL: &[u8] = b"sealwire/header/1";
 /// The last byte of a header of [`Suite::P256MlKem768`]: the encapsulation follows, or is apart.
 const INLINE: u8 = 1;
 const APART: u8 = 0;
-/// Begins the text of an encapsulation that is apart; base64url of suite byte, key id and `enc` follows.
+/// Begins the text of an encapsulation that is apart; base64url of suite byte, key id and `enc`
+/// follows.
 pub(crate) const ENCAPSULATION_PREFIX: &[u8; 5] = b"sw1h:";
 const ENCAPSULATION_HEAD_BYTES: usize = 6;
 /// Characters of the text of an encapsulation.
@@ -65,8 +66,8 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// Returns the size of an envelope in bytes for a plaintext of `plaintext` bytes, with its encapsulation if its suite
-    /// has one.
+    /// Returns the size of an envelope in bytes for a plaintext of `plaintext` bytes, with its
+    /// encapsulation if its suite has one.
     #[must_use]
     #[inline]
     pub fn sealed_bytes(self, suite: Suite, plaintext: usize) -> usize {
@@ -171,8 +172,8 @@ impl Datatype {
     }
 }
 
-/// Returns true if a string has the prefix of an envelope. Such a string must open or fail; it is never treated as
-/// data.
+/// Returns true if a string has the prefix of an envelope. Such a string must open or fail; it is
+/// never treated as data.
 #[must_use]
 #[inline]
 pub fn looks_like_text(text: &[u8]) -> bool {
@@ -197,8 +198,8 @@ pub(crate) struct Header {
 /// The parts of an envelope behind its prefix.
 pub(crate) struct Parts<'a> {
     pub(crate) header: Header,
-    /// The input of [`Header::checked_enc`], in the encoding of the envelope. Empty of all suites but
-    /// [`Suite::P256MlKem768`].
+    /// The input of [`Header::checked_enc`], in the encoding of the envelope. Empty of all suites
+    /// but [`Suite::P256MlKem768`].
     pub(crate) encapsulation: &'a [u8],
     /// In the encoding of the envelope.
     pub(crate) body: &'a [u8],
@@ -282,7 +283,8 @@ impl HeaderText {
 }
 
 impl Header {
-    /// Builds the header of an ephemeral key. `ephemeral` is SEC 1 uncompressed; the header stores it compressed.
+    /// Builds the header of an ephemeral key. `ephemeral` is SEC 1 uncompressed; the header stores
+    /// it compressed.
     pub(crate) fn of_ephemeral(suite: Suite, key: KeyId, ephemeral: &[u8; 65]) -> Self {
         let mut header = Self::new(suite, key);
         header.bytes[6] = 2 | (ephemeral[64] & 1);
@@ -333,8 +335,9 @@ impl Header {
         Self { suite, bytes }
     }
 
-    /// Parses the bytes of a header. Returns it with the number of bytes of the encapsulation that follows it, or `None` if
-    /// the last byte is not one of its suite. A header is the same whether its encapsulation follows or is apart.
+    /// Parses the bytes of a header. Returns it with the number of bytes of the encapsulation that
+    /// follows it, or `None` if the last byte is not one of its suite. A header is the same whether
+    /// its encapsulation follows or is apart.
     #[inline]
     fn parse(suite: Suite, header: &[u8]) -> Option<(Self, usize)> {
         let mut bytes = [0; HEADER_BYTES_MAX];
@@ -359,8 +362,8 @@ impl Header {
         bytes
     }
 
-    /// Splits an envelope without its prefix. Returns `None` if the envelope is too short, the suite is unknown, or a
-    /// reserved byte is wrong. An encapsulation is not checked.
+    /// Splits an envelope without its prefix. Returns `None` if the envelope is too short, the
+    /// suite is unknown, or a reserved byte is wrong. An encapsulation is not checked.
     #[inline]
     pub(crate) fn split(envelope: &[u8]) -> Option<Parts<'_>> {
         let suite = Suite::from_byte(*envelope.first()?)?;

@@ -1,13 +1,15 @@
-//! Epochs. In an epoch, many requests seal under one ephemeral key, for a bounded time and number of fields.
+//! Epochs. In an epoch, many requests seal under one ephemeral key, for a bounded time and number
+//! of fields.
 //!
-//! An epoch belongs to one app and one key version, which is a key pair. The context of each request goes into the
-//! additional data of each field. An atomic 64-bit addition assigns sequence numbers, so no number is assigned twice by
-//! any thread. Numbers of an aborted request are skipped. The lifetime starts just before the key is made and is
-//! checked for every field. Use therefore does not prolong an epoch, and a long request can change epochs once in the
-//! middle, then continues under a key of its own.
+//! An epoch belongs to one app and one key version, which is a key pair. The context of each
+//! request goes into the additional data of each field. An atomic 64-bit addition assigns sequence
+//! numbers, so no number is assigned twice by any thread. Numbers of an aborted request are
+//! skipped. The lifetime starts just before the key is made and is checked for every field. Use
+//! therefore does not prolong an epoch, and a long request can change epochs once in the middle,
+//! then continues under a key of its own.
 //!
-//! This module has no clock: each sealer brings a [`Clock`]. It has no timer either: the owner calls
-//! [`AppKeys::end_epochs`] regularly, so that the key of an idle app is wiped as well.
+//! This module has no clock: each sealer brings a [`Clock`]. It has no timer either: the owner
+//! calls [`AppKeys::end_epochs`] regularly, so that the key of an idle app is wiped as well.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +27,8 @@ pub type Clock = fn() -> Instant;
 pub struct EpochLifetime(Duration);
 
 impl EpochLifetime {
-    /// Longest lifetime in milliseconds. A leaked ephemeral key exposes at most this much traffic of one app.
+    /// Longest lifetime in milliseconds. A leaked ephemeral key exposes at most this much traffic
+    /// of one app.
     pub const MS_MAX: u32 = 15_000;
 
     /// Creates a lifetime of `1..=`[`EpochLifetime::MS_MAX`] milliseconds.
@@ -47,30 +50,33 @@ impl EpochLifetime {
     }
 }
 
-/// One epoch, as the module docs describe it. The key is wiped when the last sealer drops its reference.
+/// One epoch, as the module docs describe it. The key is wiped when the last sealer drops its
+/// reference.
 pub(crate) struct Epoch {
     pub(crate) schedule: Schedule,
     app: AppId,
     began: Instant,
-    /// The next sequence number. Once all 2^32 numbers are used, it grows by one per request that finds none left.
+    /// The next sequence number. Once all 2^32 numbers are used, it grows by one per request that
+    /// finds none left.
     pub(crate) next: AtomicU64,
     is_revoked: AtomicBool,
 }
 
 impl Epoch {
-    /// Reserves a sequence number that no other field uses. Returns `None` when the lifetime is over or all 2^32
-    /// numbers are taken.
+    /// Reserves a sequence number that no other field uses. Returns `None` when the lifetime is
+    /// over or all 2^32 numbers are taken.
     #[inline]
     pub(crate) fn take_number(&self, lifetime: EpochLifetime, now: Instant) -> Option<u32> {
         if !self.lasts(lifetime, now) {
             return None;
         }
-        // Relaxed ordering is enough: only the addition must be atomic, and no other memory depends on its order.
+        // Relaxed ordering is enough: only the addition must be atomic, and no other memory depends
+        // on its order.
         u32::try_from(self.next.fetch_add(1, Ordering::Relaxed)).ok()
     }
 
-    /// Returns true if the owner has ended the epoch for good. A sealer that still holds the epoch must not start
-    /// another.
+    /// Returns true if the owner has ended the epoch for good. A sealer that still holds the epoch
+    /// must not start another.
     #[inline]
     pub(crate) fn is_revoked(&self) -> bool {
         self.is_revoked.load(Ordering::Relaxed)
@@ -78,12 +84,14 @@ impl Epoch {
 
     #[inline]
     fn lasts(&self, lifetime: EpochLifetime, now: Instant) -> bool {
-        // Uses the lifetime of the current sealer, so that a shortened lifetime also applies to the current epoch.
+        // Uses the lifetime of the current sealer, so that a shortened lifetime also applies to the
+        // current epoch.
         now.saturating_duration_since(self.began) < lifetime.0
     }
 
     fn serves(&self, app: &AppId, lifetime: EpochLifetime, now: Instant) -> bool {
-        // A key version belongs to one app. The check keeps epochs separate even if two apps shared a version.
+        // A key version belongs to one app. The check keeps epochs separate even if two apps shared
+        // a version.
         self.app == *app && self.lasts(lifetime, now) && !self.is_used_up()
     }
 
@@ -108,8 +116,9 @@ impl KeyVersion {
             .cloned()
     }
 
-    /// Returns the current epoch, or starts the next one if the current one is over. Concurrent callers wait for the
-    /// new epoch. A symmetric key has no epochs, because its schedules cost little.
+    /// Returns the current epoch, or starts the next one if the current one is over. Concurrent
+    /// callers wait for the new epoch. A symmetric key has no epochs, because its schedules cost
+    /// little.
     pub(crate) fn epoch(
         &self,
         app: &AppId,
@@ -125,7 +134,8 @@ impl KeyVersion {
             return Ok(Arc::clone(epoch));
         }
         self.precomputed.count_use();
-        // Never uses a ready schedule: such a schedule is made for one request, and before the epoch began.
+        // Never uses a ready schedule: such a schedule is made for one request, and before the
+        // epoch began.
         let schedule = Schedule::make(app, self)?;
         let epoch = Arc::new(Epoch {
             schedule,
@@ -138,7 +148,8 @@ impl KeyVersion {
         Ok(epoch)
     }
 
-    /// Ends the epoch of this key version for good. Sealers that hold the epoch release it at their next field.
+    /// Ends the epoch of this key version for good. Sealers that hold the epoch release it at their
+    /// next field.
     pub(crate) fn revoke_epoch(&self) {
         if let Some(epoch) = lock(&self.precomputed.epoch).take() {
             epoch.is_revoked.store(true, Ordering::Relaxed);
@@ -147,9 +158,9 @@ impl KeyVersion {
 }
 
 impl AppKeys {
-    /// Ends every epoch that is over at time `by`. Without a lifetime, ends all epochs of the app for good. Each key is
-    /// wiped at once, or when the last sealer that holds it releases it. A sealer releases an ended epoch at its next
-    /// field.
+    /// Ends every epoch that is over at time `by`. Without a lifetime, ends all epochs of the app
+    /// for good. Each key is wiped at once, or when the last sealer that holds it releases it. A
+    /// sealer releases an ended epoch at its next field.
     pub fn end_epochs(&self, lifetime: Option<EpochLifetime>, by: Instant) {
         for version in self.versions() {
             match lifetime {

@@ -13,12 +13,14 @@ pub enum Error {
     /// The bytes are not a scalar in `1..order` of the curve. The stored key is damaged.
     #[error("not a private key of this curve")]
     InvalidPrivateKey,
-    /// A private key file has an unsupported form, is encrypted, or is of another curve. The operator must fix it.
+    /// A private key file has an unsupported form, is encrypted, or is of another curve. The
+    /// operator must fix it.
     #[error(
         "not a private key of this curve as PEM without a password, 64 hexadecimal digits or base64 of 32 bytes"
     )]
     UnreadableKey,
-    /// The bytes are not a point of the curve, or are its point at infinity. This is a bug of the peer.
+    /// The bytes are not a point of the curve, or are its point at infinity. This is a bug of the
+    /// peer.
     #[error("not a public key of this curve")]
     InvalidPublicKey,
     /// An app name must be 1 to 64 of `A-Z a-z 0-9 . _ -`. This is a bug of the client.
@@ -36,22 +38,27 @@ pub enum Error {
     /// The key-encryption key is not 32 bytes. The operator must fix it.
     #[error("a key-encryption key is 32 bytes, as 64 hexadecimal digits")]
     InvalidKek,
-    /// A wrapped private key does not unwrap: the key-encryption key is wrong or bytes were altered.
+    /// A wrapped private key does not unwrap: the key-encryption key is wrong or bytes were
+    /// altered.
     #[error("wrapped key does not open: another key-encryption key, or an altered record")]
     Unwrap,
-    /// A text is longer than [`TEXT_BYTES_MAX`](crate::evervault::TEXT_BYTES_MAX). The client must split it.
+    /// A text is longer than [`TEXT_BYTES_MAX`](crate::evervault::TEXT_BYTES_MAX). The client must
+    /// split it.
     #[error("an Evervault string holds at most 25 MiB")]
     TextTooLong,
-    /// A format or operation needs a key pair, and this key version is a symmetric key. This is a bug of the caller.
+    /// A format or operation needs a key pair, and this key version is a symmetric key. This is a
+    /// bug of the caller.
     #[error("the key version is not a key pair")]
     NoKeyPair,
-    /// A symmetric key has sealed as many requests as it may. The operator must make the next version.
+    /// A symmetric key has sealed as many requests as it may. The operator must make the next
+    /// version.
     #[error("the key has sealed as many requests as it may; rotate it")]
     KeyUsedUp,
     /// Two key versions of one app share a key id (probability 2^-40). Make another key.
     #[error("key id is taken")]
     KeyIdTaken,
-    /// Numbers of an app's token keys must start at 1 and be unique, and version 1 must exist. The record is damaged.
+    /// Numbers of an app's token keys must start at 1 and be unique, and version 1 must exist. The
+    /// record is damaged.
     #[error("token keys begin with version 1 and have each number once")]
     InvalidTokenKeys,
     /// Every token key of the app is disabled. The operator must make a new key.

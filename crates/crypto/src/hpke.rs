@@ -1,8 +1,8 @@
 //! HPKE in base mode and in PSK mode, RFC 9180, with DHKEM, HKDF-SHA256 and AES-256-GCM.
 //!
-//! Section numbers below refer to RFC 9180. This module has only the parts that the envelope needs: one sender, one
-//! recipient, no sender's key pair, no export. The caller supplies the sequence number, since fields can be
-//! opened in any order.
+//! Section numbers below refer to RFC 9180. This module has only the parts that the envelope needs:
+//! one sender, one recipient, no sender's key pair, no export. The caller supplies the sequence
+//! number, since fields can be opened in any order.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -29,16 +29,17 @@ type Secret = Zeroizing<[u8; 32]>;
 /// A pseudorandom key, ready to expand.
 type Prk = Hkdf<Sha256>;
 
-/// The pre-shared key of PSK mode (section 5.1.2): 32 uniform bytes, in a place of their own, so that a move leaves no copy
-/// behind. Wiped on drop.
+/// The pre-shared key of PSK mode (section 5.1.2): 32 uniform bytes, in a place of their own, so
+/// that a move leaves no copy behind. Wiped on drop.
 pub(crate) struct Psk {
     pub(crate) key: Box<Secret>,
     /// `psk_id`, which is public.
     pub(crate) id: Vec<u8>,
 }
 
-/// The part of the key schedule that is the same for all ephemeral keys: section 5.1's `key_schedule_context`, and the PSK.
-/// Caching saves 8 of the 28 SHA-256 blocks of a key schedule. `Debug` shows the mode only.
+/// The part of the key schedule that is the same for all ephemeral keys: section 5.1's
+/// `key_schedule_context`, and the PSK. Caching saves 8 of the 28 SHA-256 blocks of a key schedule.
+/// `Debug` shows the mode only.
 pub(crate) struct ScheduleContext {
     /// `key_schedule_context`, which is public.
     bytes: [u8; 65],
@@ -91,8 +92,8 @@ impl Context {
         )
     }
 
-    /// Derives the context of either side from the Diffie-Hellman result: section 4.1, `ExtractAndExpand`, then
-    /// `KeySchedule`.
+    /// Derives the context of either side from the Diffie-Hellman result: section 4.1,
+    /// `ExtractAndExpand`, then `KeySchedule`.
     pub(crate) fn derive(
         curve: Curve,
         dh: &SharedX,
@@ -107,7 +108,8 @@ impl Context {
         )
     }
 
-    /// Section 5.1, `KeySchedule`. The PSK of 32 bytes fills the SHA-256 block that base mode pads: both modes hash as many.
+    /// Section 5.1, `KeySchedule`. The PSK of 32 bytes fills the SHA-256 block that base mode pads:
+    /// both modes hash as many.
     pub(crate) fn key_schedule(
         kem_id: u16,
         shared: &Secret,
@@ -138,10 +140,12 @@ fn extract_and_expand(curve: Curve, dh: &SharedX, enc: &[u8], recipient: &[u8]) 
     shared
 }
 
-/// Section 7.1.3, `DeriveKeyPair`, whose bitmask is `0xff` on both curves. `ikm` has at least 256 bits of entropy.
+/// Section 7.1.3, `DeriveKeyPair`, whose bitmask is `0xff` on both curves. `ikm` has at least 256
+/// bits of entropy.
 ///
 /// # Errors
-/// [`Error::InvalidPrivateKey`] if none of 256 candidates is a scalar: on either curve with a probability below 2^-8000.
+/// [`Error::InvalidPrivateKey`] if none of 256 candidates is a scalar: on either curve with a
+/// probability below 2^-8000.
 pub(crate) fn derive_key_pair(curve: Curve, ikm: &[u8]) -> Result<KeyPair, Error> {
     let suite = SuiteId::kem(curve);
     let (_, prk) = suite.extract(None, b"dkp_prk", &[ikm]);
@@ -183,7 +187,8 @@ impl SuiteId {
         &self.id[..self.len]
     }
 
-    /// Section 4, `LabeledExtract`. Returns the pseudorandom key as bytes and in a form ready to expand.
+    /// Section 4, `LabeledExtract`. Returns the pseudorandom key as bytes and in a form ready to
+    /// expand.
     fn extract(&self, salt: Option<&Secret>, label: &[u8], ikm: &[&[u8]]) -> (Secret, Prk) {
         let mut extract = match salt {
             Some(salt) => HkdfExtract::new(Some(&salt[..])),

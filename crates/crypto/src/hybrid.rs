@@ -1,7 +1,9 @@
-//! The KEM MLKEM768-P256 (draft-ietf-hpke-pq, KEM id 0x0050): ML-KEM-768 (FIPS 203) and a Diffie-Hellman on P-256.
+//! The KEM MLKEM768-P256 (draft-ietf-hpke-pq, KEM id 0x0050): ML-KEM-768 (FIPS 203) and a
+//! Diffie-Hellman on P-256.
 //!
-//! Whoever wants the shared secret has to break both. A stored key is a seed of 32 bytes. It is expanded at its first use,
-//! because that takes as long as sealing a thousand fields and most keys of an engine are idle.
+//! Whoever wants the shared secret has to break both. A stored key is a seed of 32 bytes. It is
+//! expanded at its first use, because that takes as long as sealing a thousand fields and most keys
+//! of an engine are idle.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -90,11 +92,12 @@ pub struct HybridPublicKey {
 }
 
 impl HybridPublicKey {
-    /// Parses a public key in the form of the draft: the encapsulation key of ML-KEM-768, then the uncompressed point.
+    /// Parses a public key in the form of the draft: the encapsulation key of ML-KEM-768, then the
+    /// uncompressed point.
     ///
     /// # Errors
-    /// [`Error::InvalidPublicKey`] for another length, a coefficient that is not reduced (FIPS 203, section 7.2), or a point
-    /// that is not on P-256.
+    /// [`Error::InvalidPublicKey`] for another length, a coefficient that is not reduced (FIPS 203,
+    /// section 7.2), or a point that is not on P-256.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let bytes = <[u8; HYBRID_PUBLIC_KEY_BYTES]>::try_from(bytes)
             .map_err(|_| Error::InvalidPublicKey)?;
@@ -139,8 +142,8 @@ impl HybridPublicKey {
         &self.point
     }
 
-    /// Completes an encapsulation whose ephemeral key has made `shared` with [`HybridPublicKey::point`]. Returns the shared
-    /// secret and `enc`.
+    /// Completes an encapsulation whose ephemeral key has made `shared` with
+    /// [`HybridPublicKey::point`]. Returns the shared secret and `enc`.
     pub(crate) fn encapsulate(
         &self,
         ephemeral: &Ephemeral,
@@ -181,7 +184,8 @@ impl HybridKey {
         })
     }
 
-    /// Takes a stored seed whose key has this id. It is expanded, and the id checked, at the first use.
+    /// Takes a stored seed whose key has this id. It is expanded, and the id checked, at the first
+    /// use.
     #[must_use]
     pub fn stored(seed: HybridSeed, id: KeyId) -> Self {
         Self {
@@ -206,7 +210,8 @@ impl HybridKey {
     /// Returns the public key. Expands the seed at the first use.
     ///
     /// # Errors
-    /// [`Error::Library`] when the crypto library fails; [`Error::InvalidPrivateKey`] if the key has another id.
+    /// [`Error::Library`] when the crypto library fails; [`Error::InvalidPrivateKey`] if the key
+    /// has another id.
     pub fn public(&self) -> Result<&HybridPublicKey, Error> {
         Ok(&self.expanded()?.public)
     }
@@ -232,8 +237,8 @@ impl HybridKey {
         ))
     }
 
-    /// Returns the shared secret of an encapsulation. An altered ciphertext gives another secret (FIPS 203, implicit
-    /// rejection), in the same time.
+    /// Returns the shared secret of an encapsulation. An altered ciphertext gives another secret
+    /// (FIPS 203, implicit rejection), in the same time.
     ///
     /// # Errors
     /// [`Error::InvalidPublicKey`] if the ephemeral point is none; [`Error::Library`].
@@ -267,7 +272,8 @@ impl HybridKey {
 }
 
 impl Expanded {
-    /// The draft's `expandDecapsulationKey`: SHAKE256 gives the seed of ML-KEM, then scalars until one is below the order.
+    /// The draft's `expandDecapsulationKey`: SHAKE256 gives the seed of ML-KEM, then scalars until
+    /// one is below the order.
     fn new(seed: &HybridSeed) -> Result<Self, Error> {
         let mut shake = Shake256::default();
         shake.update(seed.expose());
@@ -303,8 +309,8 @@ impl Expanded {
     }
 }
 
-/// The draft's combiner: SHA3-256 of both secrets, the ephemeral point, the recipient's point and the label. The
-/// ciphertext of ML-KEM need not be bound, since ML-KEM binds it.
+/// The draft's combiner: SHA3-256 of both secrets, the ephemeral point, the recipient's point and
+/// the label. The ciphertext of ML-KEM need not be bound, since ML-KEM binds it.
 fn combine(
     secret: &[u8],
     shared: &SharedX,

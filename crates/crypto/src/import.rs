@@ -21,13 +21,13 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 const PEM: &[u8] = b"-----BEGIN ";
 
 impl KeyPair {
-    /// Reads a key pair of `curve` from the text of a file, ignoring white space around it. Accepts PEM without
-    /// encryption: `EC PRIVATE KEY` of SEC 1 or `PRIVATE KEY` of PKCS #8. Also accepts the 32 bytes of the scalar as 64
-    /// hexadecimal digits or as base64.
+    /// Reads a key pair of `curve` from the text of a file, ignoring white space around it. Accepts
+    /// PEM without encryption: `EC PRIVATE KEY` of SEC 1 or `PRIVATE KEY` of PKCS #8. Also accepts
+    /// the 32 bytes of the scalar as 64 hexadecimal digits or as base64.
     ///
     /// # Errors
-    /// [`Error::UnreadableKey`] for another form, an encrypted key or one of another curve; [`Error::InvalidPrivateKey`]
-    /// when the scalar is zero or not below the order of the curve.
+    /// [`Error::UnreadableKey`] for another form, an encrypted key or one of another curve;
+    /// [`Error::InvalidPrivateKey`] when the scalar is zero or not below the order of the curve.
     pub fn import(curve: Curve, text: &[u8]) -> Result<Self, Error> {
         let text = text.trim_ascii();
         let scalar = match text.starts_with(PEM) {

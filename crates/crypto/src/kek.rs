@@ -15,20 +15,20 @@ const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + 16;
 /// The HKDF label of the audit log's secret.
 const AUDIT_LABEL: &[u8] = b"sealwire/kek/audit/1";
 
-/// Prefix of the additional data of a token secret, so that a wrapped scalar never unwraps as a token secret. No app
-/// name begins with `/`.
+/// Prefix of the additional data of a token secret, so that a wrapped scalar never unwraps as a
+/// token secret. No app name begins with `/`.
 const SECRET_LABEL: &[u8] = b"/token-secret/1/";
 
-/// The additional data of the signing key's seed. It begins with `/` like the label above, so that no other key unwraps
-/// as a seed.
+/// The additional data of the signing key's seed. It begins with `/` like the label above, so that
+/// no other key unwraps as a seed.
 const SIGNING_LABEL: &[u8] = b"/signing-key/1/";
 
 /// The additional data of the audit log's secret, which begins with `/` for the same reason.
 const WRAPPED_AUDIT_LABEL: &[u8] = b"/audit-secret/1/";
 
-/// Wraps private keys and secrets with AES-256-GCM under a random 96-bit nonce (NIST SP 800-38D, section 8.2.2).
-/// One KEK may wrap 2^32 of them. The record's public fields are authenticated as additional data, so a wrapped key
-/// cannot be moved to another app or version.
+/// Wraps private keys and secrets with AES-256-GCM under a random 96-bit nonce (NIST SP 800-38D,
+/// section 8.2.2). One KEK may wrap 2^32 of them. The record's public fields are authenticated as
+/// additional data, so a wrapped key cannot be moved to another app or version.
 pub struct Kek {
     aead: AeadKey,
     audit: Zeroizing<[u8; 32]>,
@@ -71,9 +71,9 @@ impl Kek {
         self.state.as_ref()
     }
 
-    /// Returns the secret of the audit log. The secret of a KEK from [`Kek::new`] is derived from it by HKDF-SHA-256 under
-    /// its own label. A KEK of a root key carries a secret that outlives the root key. The KEK cannot be computed from
-    /// either secret.
+    /// Returns the secret of the audit log. The secret of a KEK from [`Kek::new`] is derived from
+    /// it by HKDF-SHA-256 under its own label. A KEK of a root key carries a secret that outlives
+    /// the root key. The KEK cannot be computed from either secret.
     #[must_use]
     pub fn audit_secret(&self) -> &Zeroizing<[u8; 32]> {
         &self.audit
@@ -119,8 +119,8 @@ impl Kek {
         self.unwrap_bytes(wrapped, bound).map(Scalar::new)
     }
 
-    /// Wraps the secret of a symmetric key. Unwrapping requires the same `bound`, which must name the suite, so that the
-    /// result never unwraps as a scalar.
+    /// Wraps the secret of a symmetric key. Unwrapping requires the same `bound`, which must name
+    /// the suite, so that the result never unwraps as a scalar.
     ///
     /// # Errors
     /// [`Error::Library`] when the random source fails.
@@ -136,7 +136,8 @@ impl Kek {
         self.unwrap_bytes(wrapped, bound).map(XaesSecret::new)
     }
 
-    /// Wraps a token secret. Unwrapping requires the same `bound`. The result never unwraps as a scalar.
+    /// Wraps a token secret. Unwrapping requires the same `bound`. The result never unwraps as a
+    /// scalar.
     ///
     /// # Errors
     /// [`Error::Library`] when the random source fails.
@@ -180,8 +181,8 @@ impl Kek {
         SigningKey::from_seed(seed)
     }
 
-    /// Wraps the audit log's secret that this KEK carries. The result unwraps as nothing else, and only with the same
-    /// `bound`.
+    /// Wraps the audit log's secret that this KEK carries. The result unwraps as nothing else, and
+    /// only with the same `bound`.
     ///
     /// # Errors
     /// [`Error::Library`] when the random source fails.
@@ -201,7 +202,8 @@ impl Kek {
         self.unwrap_bytes(wrapped, &[WRAPPED_AUDIT_LABEL, bound].concat())
     }
 
-    /// Wraps the seed of a hybrid key. `bound` says what it belongs to and is needed again to unwrap.
+    /// Wraps the seed of a hybrid key. `bound` says what it belongs to and is needed again to
+    /// unwrap.
     ///
     /// # Errors
     /// [`Error::Library`] when the random source fails.
@@ -217,8 +219,8 @@ impl Kek {
         self.unwrap_bytes(wrapped, bound).map(HybridSeed::new)
     }
 
-    /// Wraps the seed of a key with a pre-shared key. Unwrapping requires the same `bound`, which must name the suite, so that
-    /// the result never unwraps as another key.
+    /// Wraps the seed of a key with a pre-shared key. Unwrapping requires the same `bound`, which
+    /// must name the suite, so that the result never unwraps as another key.
     ///
     /// # Errors
     /// [`Error::Library`] when the random source fails.

@@ -1,7 +1,8 @@
 //! Key pairs and Diffie-Hellman on either curve.
 //!
-//! P-256 runs on AWS-LC, secp256k1 on libsecp256k1; both are constant time for secret scalars. Public points are stored
-//! in both SEC 1 forms: envelopes carry the compressed form, and HKDF hashes the uncompressed form.
+//! P-256 runs on AWS-LC, secp256k1 on libsecp256k1; both are constant time for secret scalars.
+//! Public points are stored in both SEC 1 forms: envelopes carry the compressed form, and HKDF
+//! hashes the uncompressed form.
 
 use std::fmt;
 
@@ -13,11 +14,13 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::{Curve, Error};
 
-/// A private scalar, 32 bytes big-endian, wiped on drop. No `Clone`; `Debug` shows none of its bytes.
+/// A private scalar, 32 bytes big-endian, wiped on drop. No `Clone`; `Debug` shows none of its
+/// bytes.
 pub struct Scalar(Zeroizing<[u8; 32]>);
 
 impl Scalar {
-    /// Takes ownership of bytes from a key pair or from unwrapping a stored key. The bytes are checked at use.
+    /// Takes ownership of bytes from a key pair or from unwrapping a stored key. The bytes are
+    /// checked at use.
     #[must_use]
     pub fn new(bytes: Zeroizing<[u8; 32]>) -> Self {
         Self(bytes)
@@ -69,8 +72,8 @@ impl PublicKey {
         let invalid = |_| Error::InvalidPublicKey;
         match curve {
             Curve::P256 => {
-                // AWS-LC's Rust API does not return the decompressed point, so the p256 crate decompresses it. Points
-                // are public.
+                // AWS-LC's Rust API does not return the decompressed point, so the p256 crate
+                // decompresses it. Points are public.
                 let point =
                     p256::PublicKey::from_sec1_bytes(sec1).map_err(|_| Error::InvalidPublicKey)?;
                 let mut uncompressed = [0; 65];
@@ -272,7 +275,8 @@ impl Private {
     }
 }
 
-/// A key pair for one key agreement. Its point is sent to the peer and never used for an agreement on this side.
+/// A key pair for one key agreement. Its point is sent to the peer and never used for an agreement
+/// on this side.
 pub(crate) struct Ephemeral {
     private: Private,
     public: [u8; 65],
@@ -293,7 +297,8 @@ impl Ephemeral {
             }
             Curve::Secp256k1 => {
                 let mut bytes = Zeroizing::new([0; 32]);
-                // A random string is outside the scalar range with probability 2^-128, so the loop ends.
+                // A random string is outside the scalar range with probability 2^-128, so the loop
+                // ends.
                 loop {
                     aws_lc_rs::rand::fill(&mut bytes[..]).map_err(|_| Error::Library)?;
                     match fixed_base::secp256k1::multiply_generator(&bytes) {

@@ -1,4 +1,5 @@
-//! The key of one header: the HPKE key schedule of an ephemeral key, or a key that [`Suite::Xaes`] derives.
+//! The key of one header: the HPKE key schedule of an ephemeral key, or a key that [`Suite::Xaes`]
+//! derives.
 
 use crate::context::Context;
 use crate::envelope::{Encapsulation, Header, HeaderText};
@@ -7,7 +8,8 @@ use crate::key::{Ephemeral, SharedX};
 use crate::xaes::RANDOM_BYTES;
 use crate::{AppId, Error, HybridPublicKey, KeyMaterial, KeyVersion, Suite, XaesKey};
 
-/// The key and nonces of the fields under one header, and the header. An ephemeral private key is already dropped.
+/// The key and nonces of the fields under one header, and the header. An ephemeral private key is
+/// already dropped.
 pub(crate) struct Schedule {
     pub(crate) context: Context,
     pub(crate) header: Header,
@@ -17,7 +19,8 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Returns a schedule to seal one request or field under: a ready schedule if available, else a new one.
+    /// Returns a schedule to seal one request or field under: a ready schedule if available, else a
+    /// new one.
     pub(crate) fn take(app: &AppId, version: &KeyVersion) -> Result<Self, Error> {
         let uses = version.precomputed.count_use();
         if version.suite() == Suite::Xaes && uses >= XaesKey::HEADERS_MAX {
@@ -39,8 +42,8 @@ impl Schedule {
         Some(ready)
     }
 
-    /// Computes a fresh schedule. For a key pair that is one key generation and one Diffie-Hellman, by the table if there
-    /// is one.
+    /// Computes a fresh schedule. For a key pair that is one key generation and one Diffie-Hellman,
+    /// by the table if there is one.
     pub(crate) fn make(app: &AppId, version: &KeyVersion) -> Result<Self, Error> {
         if let KeyMaterial::Symmetric(key) = &version.material {
             let mut random = [0; RANDOM_BYTES];
@@ -54,7 +57,8 @@ impl Schedule {
         )
     }
 
-    /// Computes the schedule of a given ephemeral key. A second schedule of the same key would repeat nonces.
+    /// Computes the schedule of a given ephemeral key. A second schedule of the same key would
+    /// repeat nonces.
     pub(crate) fn with_ephemeral(
         app: &AppId,
         recipient: &KeyVersion,
@@ -72,7 +76,8 @@ impl Schedule {
         }
     }
 
-    /// Computes the schedule of given random bytes. A second schedule of the same bytes would repeat nonces.
+    /// Computes the schedule of given random bytes. A second schedule of the same bytes would
+    /// repeat nonces.
     pub(crate) fn with_random(key: &XaesKey, random: &[u8; RANDOM_BYTES]) -> Result<Self, Error> {
         Ok(Self::new(
             key.sealing_context(random)?,
@@ -107,7 +112,8 @@ impl Schedule {
         Self::of_encapsulation(app, recipient, &secret, &enc)
     }
 
-    /// Computes the schedule of a shared secret. A second schedule of the same secret would repeat nonces.
+    /// Computes the schedule of a shared secret. A second schedule of the same secret would repeat
+    /// nonces.
     pub(crate) fn of_encapsulation(
         app: &AppId,
         recipient: &KeyVersion,

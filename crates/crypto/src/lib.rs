@@ -1,13 +1,14 @@
 //! Key management, the HPKE key schedule, AEAD, and the envelope format of one encrypted field.
 //!
-//! Bytes in, bytes out: no I/O, clock, async or logging, so that this crate can be reviewed alone. The constructions are
-//! HPKE in base and PSK mode (RFC 9180) and XAES-256-GCM (C2SP), with the sequence number written into every envelope. `proto/envelope.md` specifies the
-//! exact bytes of envelopes. This crate defines no primitives of its own.
-//! Curves and AES-GCM come from AWS-LC, libsecp256k1 and OpenSSL, point decompression and HKDF from RustCrypto. Short fields
-//! of one request are sealed together by `sealwire-gcm-batch`.
+//! Bytes in, bytes out: no I/O, clock, async or logging, so that this crate can be reviewed alone.
+//! The constructions are HPKE in base and PSK mode (RFC 9180) and XAES-256-GCM (C2SP), with the
+//! sequence number written into every envelope. `proto/envelope.md` specifies the exact bytes of
+//! envelopes. This crate defines no primitives of its own. Curves and AES-GCM come from AWS-LC,
+//! libsecp256k1 and OpenSSL, point decompression and HKDF from RustCrypto. Short fields of one
+//! request are sealed together by `sealwire-gcm-batch`.
 //!
-//! Important: [`CannotOpen`] carries no reason, on purpose. A client must not be able to tell a wrong key, a wrong
-//! context and altered bytes apart.
+//! Important: [`CannotOpen`] carries no reason, on purpose. A client must not be able to tell a
+//! wrong key, a wrong context and altered bytes apart.
 
 pub mod aead;
 mod agreement_queue;

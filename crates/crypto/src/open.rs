@@ -24,9 +24,11 @@ use crate::{AppKeys, CannotOpen, Datatype, KeyMaterial, OpenedSchedules, Origin,
 pub struct Opened<'a> {
     /// The type of the plaintext.
     pub datatype: Datatype,
-    /// Who can have sealed it. Of [`Origin::Inside`], whoever has the key of the engine or can write to its state.
+    /// Who can have sealed it. Of [`Origin::Inside`], whoever has the key of the engine or can
+    /// write to its state.
     pub origin: Origin,
-    /// The plaintext; valid UTF-8 when the datatype is a string. Trust it no more than the document that contained it.
+    /// The plaintext; valid UTF-8 when the datatype is a string. Trust it no more than the document
+    /// that contained it.
     pub plaintext: &'a [u8],
 }
 
@@ -41,8 +43,8 @@ pub struct Opener {
     by_header: HashMap<Header, usize>,
     /// The last header. In a document made by one request, every header is the same.
     last: Option<LastHeader>,
-    /// The context of the last header of [`Suite::Xaes`]. Not among `schedules`, because another derivation costs less
-    /// than to find a held one.
+    /// The context of the last header of [`Suite::Xaes`]. Not among `schedules`, because another
+    /// derivation costs less than to find a held one.
     derived: Option<Context>,
     /// Number of Diffie-Hellmans made.
     agreements: usize,
@@ -66,7 +68,8 @@ enum ContextPlace {
 }
 
 impl Opener {
-    /// Creates an opener with an app's keys. `context` must be the context that the fields were sealed with.
+    /// Creates an opener with an app's keys. `context` must be the context that the fields were
+    /// sealed with.
     #[must_use]
     pub fn new(keys: Arc<AppKeys>, context: &[u8]) -> Self {
         let aad = [&[Datatype::Value as u8], context].concat();
@@ -102,7 +105,8 @@ impl Opener {
         }
     }
 
-    /// Takes the text of an encapsulation that fields can refer to. It is decapsulated when one does.
+    /// Takes the text of an encapsulation that fields can refer to. It is decapsulated when one
+    /// does.
     ///
     /// # Errors
     /// [`CannotOpen`] if it is not such a text.
@@ -110,7 +114,8 @@ impl Opener {
         self.recipient.give(encapsulation)
     }
 
-    /// Returns the queue through which other threads make the key agreements of fields that this opener has yet to come to.
+    /// Returns the queue through which other threads make the key agreements of fields that this
+    /// opener has yet to come to.
     pub fn share_agreements(&mut self) -> Arc<AgreementQueue> {
         let queue = || {
             Arc::new(AgreementQueue::new(
@@ -126,18 +131,20 @@ impl Opener {
         self.schedules.len()
     }
 
-    /// Returns the number of Diffie-Hellmans that this opener made so far, which dominate the cost of opening.
+    /// Returns the number of Diffie-Hellmans that this opener made so far, which dominate the cost
+    /// of opening.
     pub fn agreements(&self) -> usize {
         self.agreements
     }
 
-    /// Returns the number of Diffie-Hellmans that this opener found in its [queue](Self::share_agreements), made.
+    /// Returns the number of Diffie-Hellmans that this opener found in its
+    /// [queue](Self::share_agreements), made.
     pub fn agreements_ahead(&self) -> usize {
         self.agreements_ahead
     }
 
-    /// Returns true if a text envelope opens, or fails to, without a Diffie-Hellman. Takes its schedule from the cache of
-    /// other requests.
+    /// Returns true if a text envelope opens, or fails to, without a Diffie-Hellman. Takes its
+    /// schedule from the cache of other requests.
     pub fn has_schedule_of_text(&mut self, text: &[u8]) -> bool {
         Header::split_text(text).is_none_or(|parts| self.has_schedule(&parts))
     }
@@ -288,8 +295,8 @@ impl Opener {
         Ok(place)
     }
 
-    /// Returns the place of the context of a header that an encapsulation follows. It must be the one that the header names,
-    /// also if the context is there, so that no altered byte opens.
+    /// Returns the place of the context of a header that an encapsulation follows. It must be the
+    /// one that the header names, also if the context is there, so that no altered byte opens.
     fn place_of_encapsulation(
         &mut self,
         header: Header,
@@ -317,8 +324,8 @@ impl Opener {
         Ok(())
     }
 
-    /// Takes the context of a header of another suite from where it is, or makes it by one Diffie-Hellman. `enc`: the
-    /// encapsulation of [`Suite::P256MlKem768`]. Returns its index.
+    /// Takes the context of a header of another suite from where it is, or makes it by one
+    /// Diffie-Hellman. `enc`: the encapsulation of [`Suite::P256MlKem768`]. Returns its index.
     fn agree(
         &mut self,
         header: Header,

@@ -1,10 +1,11 @@
-//! A cache of key schedules that earlier requests opened. The next field under the same ephemeral key needs no
-//! Diffie-Hellman.
+//! A cache of key schedules that earlier requests opened. The next field under the same ephemeral
+//! key needs no Diffie-Hellman.
 //!
-//! The cache is bounded in entries, in time since the first use, and in uses. It has no clock: the owner calls
-//! [`OpenedSchedules::tick`]. A schedule enters the cache only after a field opened under it, so invalid input cannot
-//! evict useful entries. Every caller must first find the key version active. A disabled version therefore opens
-//! nothing, even before [`OpenedSchedules::purge`]. Evicted entries are wiped.
+//! The cache is bounded in entries, in time since the first use, and in uses. It has no clock: the
+//! owner calls [`OpenedSchedules::tick`]. A schedule enters the cache only after a field opened
+//! under it, so invalid input cannot evict useful entries. Every caller must first find the key
+//! version active. A disabled version therefore opens nothing, even before
+//! [`OpenedSchedules::purge`]. Evicted entries are wiped.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -18,14 +19,15 @@ use crate::envelope::Header;
 use crate::evervault::Kdf;
 use crate::{AppId, KeyId};
 
-/// Key schedules that one request holds, per format: about 1 KiB each for envelopes, about 2 KiB for Evervault. They
-/// are outside every byte budget, so the limit is small. A request with more schedules still opens. An evicted schedule
-/// is taken from [`OpenedSchedules`] if it opened a field, else derived again. An
-/// [`AgreementQueue`](crate::AgreementQueue) can hold 128 more while idle threads help: there are about as many queues as
-/// crypto threads.
+/// Key schedules that one request holds, per format: about 1 KiB each for envelopes, about 2 KiB
+/// for Evervault. They are outside every byte budget, so the limit is small. A request with more
+/// schedules still opens. An evicted schedule is taken from [`OpenedSchedules`] if it opened a
+/// field, else derived again. An [`AgreementQueue`](crate::AgreementQueue) can hold 128 more while
+/// idle threads help: there are about as many queues as crypto threads.
 pub(crate) const HELD_MAX: usize = 32;
 
-/// Uses of one cached schedule. Beyond this limit, one Diffie-Hellman is a fair price for a fresh entry.
+/// Uses of one cached schedule. Beyond this limit, one Diffie-Hellman is a fair price for a fresh
+/// entry.
 const USES_MAX: u32 = 1 << 20;
 
 /// The cache of all apps' schedules. Can be shared by many threads.
@@ -46,7 +48,8 @@ struct Inner {
 pub(crate) enum Name {
     /// An envelope's header: curve, key version and ephemeral key.
     Envelope(Header),
-    /// An Evervault value's ephemeral key. The value names no key version, and one agreement gives two keys.
+    /// An Evervault value's ephemeral key. The value names no key version, and one agreement gives
+    /// two keys.
     Evervault {
         key: KeyId,
         ephemeral: [u8; 33],
@@ -69,8 +72,8 @@ struct CachedKey {
 }
 
 impl OpenedSchedules {
-    /// Creates a cache of at most `capacity` schedules, about 1 KiB each. An entry lives for `lifetime_ticks` calls of
-    /// [`OpenedSchedules::tick`].
+    /// Creates a cache of at most `capacity` schedules, about 1 KiB each. An entry lives for
+    /// `lifetime_ticks` calls of [`OpenedSchedules::tick`].
     #[must_use]
     pub fn new(capacity: NonZeroUsize, lifetime_ticks: u64) -> Self {
         Self {
@@ -131,7 +134,8 @@ impl OpenedSchedules {
         self.lock().entries.contains(&(app.clone(), name))
     }
 
-    /// Passes to `found` each cached schedule with the index of its name in `names`. Takes the lock once.
+    /// Passes to `found` each cached schedule with the index of its name in `names`. Takes the lock
+    /// once.
     pub(crate) fn get_each(
         &self,
         app: &AppId,

@@ -1,12 +1,13 @@
 //! Precomputed tables and key schedules, made ahead of requests.
 //!
-//! A key version that seals often gets a precomputed table and ready schedules. The table makes a Diffie-Hellman five
-//! times cheaper. A ready schedule removes the Diffie-Hellman from the request. Idle threads make both
-//! ([`KeyVersion::make_table`], [`KeyVersion::make_ready`]). Both are optional: without them, a schedule is computed
-//! when it is needed.
+//! A key version that seals often gets a precomputed table and ready schedules. The table makes a
+//! Diffie-Hellman five times cheaper. A ready schedule removes the Diffie-Hellman from the request.
+//! Idle threads make both ([`KeyVersion::make_table`], [`KeyVersion::make_ready`]). Both are
+//! optional: without them, a schedule is computed when it is needed.
 //!
-//! Important: a ready schedule is removed from its list before use, so no two sealers ever share a schedule. Resuming
-//! one machine snapshot twice would break this guarantee. Both can therefore be switched off on such machines.
+//! Important: a ready schedule is removed from its list before use, so no two sealers ever share a
+//! schedule. Resuming one machine snapshot twice would break this guarantee. Both can therefore be
+//! switched off on such machines.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +50,8 @@ impl Precomputed {
     }
 
     pub(crate) fn take_ready(&self, app: &AppId) -> Option<Schedule> {
-        // A key version belongs to one app. The filter keeps schedules separate even if two apps shared a version.
+        // A key version belongs to one app. The filter keeps schedules separate even if two apps
+        // shared a version.
         lock(&self.ready)
             .pop()
             .filter(|(of, _)| of == app)
@@ -58,15 +60,15 @@ impl Precomputed {
 }
 
 impl KeyVersion {
-    /// Returns the number of headers made with this version since it was loaded: for a key pair, of ephemeral keys. The
-    /// number shows if a table pays off.
+    /// Returns the number of headers made with this version since it was loaded: for a key pair, of
+    /// ephemeral keys. The number shows if a table pays off.
     #[must_use]
     pub fn uses(&self) -> u64 {
         self.precomputed.uses.load(Ordering::Relaxed)
     }
 
-    /// Makes a fresh ephemeral key for a format other than the envelope. Returns its uncompressed point and the shared
-    /// x coordinate. The private half is dropped.
+    /// Makes a fresh ephemeral key for a format other than the envelope. Returns its uncompressed
+    /// point and the shared x coordinate. The private half is dropped.
     pub(crate) fn agree_fresh(&self) -> Result<([u8; 65], SharedX), Error> {
         let curve = self.suite().curve().ok_or(Error::NoKeyPair)?;
         self.precomputed.count_use();
@@ -74,8 +76,9 @@ impl KeyVersion {
         Ok((*ephemeral.public(), self.agree(&ephemeral)?))
     }
 
-    /// Calls `derive` with the common part of all schedules of the app under this key of the HPKE KEM `kem_id`: in PSK mode
-    /// if the key has a pre-shared key. The first call computes that part.
+    /// Calls `derive` with the common part of all schedules of the app under this key of the HPKE
+    /// KEM `kem_id`: in PSK mode if the key has a pre-shared key. The first call computes that
+    /// part.
     pub(crate) fn with_context<T>(
         &self,
         app: &AppId,
@@ -94,7 +97,8 @@ impl KeyVersion {
             .precomputed
             .context
             .get_or_init(|| (app.clone(), make()));
-        // A key version belongs to one app. The check keeps contexts separate even if two apps shared a version.
+        // A key version belongs to one app. The check keeps contexts separate even if two apps
+        // shared a version.
         if of == app {
             derive(context)
         } else {
@@ -102,7 +106,8 @@ impl KeyVersion {
         }
     }
 
-    /// Computes a Diffie-Hellman of this version's public key with an ephemeral key, by table if there is one.
+    /// Computes a Diffie-Hellman of this version's public key with an ephemeral key, by table if
+    /// there is one.
     pub(crate) fn agree(&self, ephemeral: &Ephemeral) -> Result<SharedX, Error> {
         match self.precomputed.table() {
             Some(table) => ephemeral.agree_by(&table),
@@ -110,8 +115,8 @@ impl KeyVersion {
         }
     }
 
-    /// Makes this version's table, which takes about 20 ms and 150 KB. Does nothing if the table exists or the suite has
-    /// none. Returns `true` if a table was made.
+    /// Makes this version's table, which takes about 20 ms and 150 KB. Does nothing if the table
+    /// exists or the suite has none. Returns `true` if a table was made.
     ///
     /// # Errors
     /// [`Error::Library`]; sealing continues without a table.
@@ -128,8 +133,8 @@ impl KeyVersion {
         Ok(true)
     }
 
-    /// Makes one ready schedule unless there are `max`. Does nothing for a symmetric key, whose schedules cost little.
-    /// Returns `true` if a schedule was made.
+    /// Makes one ready schedule unless there are `max`. Does nothing for a symmetric key, whose
+    /// schedules cost little. Returns `true` if a schedule was made.
     ///
     /// # Errors
     /// [`Error::Library`]; sealing continues without a ready schedule.

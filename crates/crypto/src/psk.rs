@@ -1,8 +1,8 @@
 //! Keys of HPKE in PSK mode: a key pair and a pre-shared key, both derived from one seed.
 //!
-//! A public key is enough to seal in base mode. In PSK mode whoever seals needs the pre-shared key too, which no engine
-//! publishes: an envelope that opens was sealed by an engine. Whoever computes the private key from the public key has not
-//! got the seed, and so not the pre-shared key.
+//! A public key is enough to seal in base mode. In PSK mode whoever seals needs the pre-shared key
+//! too, which no engine publishes: an envelope that opens was sealed by an engine. Whoever computes
+//! the private key from the public key has not got the seed, and so not the pre-shared key.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -47,7 +47,8 @@ impl PskSeed {
         &self.0
     }
 
-    /// HKDF-Expand with the seed as pseudorandom key. The label and the suite byte separate all outputs.
+    /// HKDF-Expand with the seed as pseudorandom key. The label and the suite byte separate all
+    /// outputs.
     fn expand(&self, label: &[u8], suite: Suite, out: &mut [u8; 32]) -> Result<(), Error> {
         let prk = Hkdf::<Sha256>::from_prk(&self.0[..]).map_err(|_| Error::Library)?;
         prk.expand_multi_info(&[label, &[suite.byte()]], out)
@@ -61,8 +62,8 @@ impl fmt::Debug for PskSeed {
     }
 }
 
-/// A key of HPKE in PSK mode. The key pair is derived at its first use, because most keys of an engine are idle. Wiped on
-/// drop; `Debug` shows only its id.
+/// A key of HPKE in PSK mode. The key pair is derived at its first use, because most keys of an
+/// engine are idle. Wiped on drop; `Debug` shows only its id.
 pub struct PskKey {
     curve: Curve,
     seed: PskSeed,
@@ -86,7 +87,8 @@ impl PskKey {
         })
     }
 
-    /// Takes a stored seed whose key has this id. The key pair is derived, and the id checked, at the first use.
+    /// Takes a stored seed whose key has this id. The key pair is derived, and the id checked, at
+    /// the first use.
     #[must_use]
     pub fn stored(curve: Curve, seed: PskSeed, id: KeyId) -> Self {
         Self {
@@ -116,7 +118,8 @@ impl PskKey {
     /// Returns the key pair.
     ///
     /// # Errors
-    /// [`Error::Library`] when the crypto library fails; [`Error::InvalidPrivateKey`] if the key has another id.
+    /// [`Error::Library`] when the crypto library fails; [`Error::InvalidPrivateKey`] if the key
+    /// has another id.
     pub(crate) fn pair(&self) -> Result<&KeyPair, Error> {
         if let Some(pair) = self.pair.get() {
             return Ok(pair);

@@ -1,4 +1,5 @@
-//! The receiving side of one request: finds the key of a header and makes the context that opens its fields.
+//! The receiving side of one request: finds the key of a header and makes the context that opens
+//! its fields.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -65,8 +66,8 @@ impl Recipient {
         Ok(())
     }
 
-    /// Returns true if the encapsulation of an envelope is apart and was not given. It then does not open, also if its
-    /// schedule is cached: that must not depend on other requests.
+    /// Returns true if the encapsulation of an envelope is apart and was not given. It then does
+    /// not open, also if its schedule is cached: that must not depend on other requests.
     pub(crate) fn lacks_encapsulation(&self, parts: &Parts<'_>) -> bool {
         let is_apart =
             parts.header.suite() == Suite::P256MlKem768 && parts.encapsulation.is_empty();
@@ -86,7 +87,8 @@ impl Recipient {
         }
     }
 
-    /// Returns a context under which an earlier request opened a field, with a version of this origin.
+    /// Returns a context under which an earlier request opened a field, with a version of this
+    /// origin.
     pub(crate) fn cached_context(&self, header: Header, origin: Origin) -> Option<HeldContext> {
         match self
             .cache
@@ -126,8 +128,8 @@ impl Recipient {
         }
     }
 
-    /// Makes the context of a header by one Diffie-Hellman. `enc`: the encapsulation of [`Suite::P256MlKem768`], unless it
-    /// was given.
+    /// Makes the context of a header by one Diffie-Hellman. `enc`: the encapsulation of
+    /// [`Suite::P256MlKem768`], unless it was given.
     pub(crate) fn agree(
         &self,
         header: Header,

@@ -1,8 +1,11 @@
-//! Sealing 32 bytes to a hybrid public key, apart from envelopes: a copy of a root key for a recovery key.
+//! Sealing 32 bytes to a hybrid public key, apart from envelopes: a copy of a root key for a
+//! recovery key.
 //!
-//! The construction is single-shot HPKE base mode (RFC 9180, section 6.1) with the KEM MLKEM768-P256, HKDF-SHA256 and
-//! AES-256-GCM, as [`Suite::P256MlKem768`](crate::Suite::P256MlKem768) uses for fields. `info` is
-//! `sealwire/recovery/1`, which no app's `info` begins with. A copy therefore never opens as a field.
+//! The construction is single-shot HPKE base mode (RFC 9180, section 6.1) with the KEM
+//! MLKEM768-P256, HKDF-SHA256 and AES-256-GCM, as
+//! [`Suite::P256MlKem768`](crate::Suite::P256MlKem768) uses for fields. `info` is
+//! `sealwire/recovery/1`, which no app's `info` begins with. A copy therefore never opens as a
+//! field.
 
 use zeroize::Zeroizing;
 

@@ -1,7 +1,8 @@
-//! The root key of a store: the random key from which the key-encryption key (KEK) of its records is derived.
+//! The root key of a store: the random key from which the key-encryption key (KEK) of its records
+//! is derived.
 //!
-//! Providers keep wrapped copies of the root key. All derivations name the store's set of root keys, so that one root key
-//! in two stores gives unrelated keys.
+//! Providers keep wrapped copies of the root key. All derivations name the store's set of root
+//! keys, so that one root key in two stores gives unrelated keys.
 
 use std::fmt;
 
@@ -22,7 +23,8 @@ const STATE_LABEL: &[u8] = b"sealwire/root-state/1";
 /// The HKDF label of the key that wraps a store's keys.
 const WRAP_LABEL: &[u8] = b"sealwire/root-wrap/1";
 
-/// Authenticates the control state of a store with HMAC-SHA-256 (RFC 2104). Derived from the store's root key.
+/// Authenticates the control state of a store with HMAC-SHA-256 (RFC 2104). Derived from the
+/// store's root key.
 pub struct StateKey(Box<Zeroizing<[u8; 32]>>);
 
 impl StateKey {
@@ -32,7 +34,8 @@ impl StateKey {
         self.hmac(message).finalize().into_bytes().into()
     }
 
-    /// Returns true if `code` is that of the message. Takes the same time for every code of 32 bytes.
+    /// Returns true if `code` is that of the message. Takes the same time for every code of 32
+    /// bytes.
     #[must_use]
     pub fn verifies(&self, message: &[u8], code: &[u8]) -> bool {
         self.hmac(message).verify_slice(code).is_ok()
@@ -51,7 +54,8 @@ impl fmt::Debug for StateKey {
     }
 }
 
-/// The 32 bytes of a root key, wiped on drop. They have their own allocation, so that moves leave no copies behind.
+/// The 32 bytes of a root key, wiped on drop. They have their own allocation, so that moves leave
+/// no copies behind.
 pub struct RootKey(Box<Zeroizing<[u8; 32]>>);
 
 impl RootKey {
@@ -65,7 +69,8 @@ impl RootKey {
         Ok(Self(bytes))
     }
 
-    /// Takes the bytes of a root key that a provider unwrapped. [`Self::id`] tells if they are those that are wanted.
+    /// Takes the bytes of a root key that a provider unwrapped. [`Self::id`] tells if they are
+    /// those that are wanted.
     #[must_use]
     pub fn from_bytes(bytes: impl Into<Box<Zeroizing<[u8; 32]>>>) -> Self {
         Self(bytes.into())
@@ -78,8 +83,8 @@ impl RootKey {
         &self.0
     }
 
-    /// Returns the root key's id in a set. The id commits to the key: no other key has the same id. The key cannot be
-    /// computed from the id.
+    /// Returns the root key's id in a set. The id commits to the key: no other key has the same id.
+    /// The key cannot be computed from the id.
     ///
     /// # Errors
     /// [`Error::Library`] when the library fails.
@@ -105,7 +110,8 @@ impl RootKey {
     /// ([`Kek::wrap_audit_secret`]).
     ///
     /// # Errors
-    /// [`Error::Unwrap`] when `wrapped_audit` was wrapped under another root key, for another set, or altered.
+    /// [`Error::Unwrap`] when `wrapped_audit` was wrapped under another root key, for another set,
+    /// or altered.
     pub fn kek_with_wrapped_audit(
         &self,
         set: &[u8; 16],

@@ -1,4 +1,5 @@
-//! Seals the fields of one request to an app's newest key, under ephemeral keys of its own or under the app's epoch.
+//! Seals the fields of one request to an app's newest key, under ephemeral keys of its own or under
+//! the app's epoch.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -21,15 +22,15 @@ use crate::{
 pub enum KeyScope {
     /// One key for all fields of a request; field `i` has sequence number `i`. The default.
     Request,
-    /// One key per field, which costs about 60 us each. A leaked ephemeral key then exposes one field instead of a
-    /// whole request.
+    /// One key per field, which costs about 60 us each. A leaked ephemeral key then exposes one
+    /// field instead of a whole request.
     Field,
 }
 
 /// Seals fields under one context. Owns an ephemeral key schedule, wiped on drop, or shares one.
 ///
-/// The ephemeral private key is dropped once the schedule is derived, so a `Sealer` cannot open fields of another
-/// sealer.
+/// The ephemeral private key is dropped once the schedule is derived, so a `Sealer` cannot open
+/// fields of another sealer.
 pub struct Sealer {
     app: AppId,
     recipient: Arc<KeyVersion>,
@@ -72,8 +73,8 @@ impl Aads {
     }
 }
 
-/// Number of fields that a request seals one by one before it seals short fields together. A batch needs the key in
-/// another form, which fewer fields would not pay back.
+/// Number of fields that a request seals one by one before it seals short fields together. A batch
+/// needs the key in another form, which fewer fields would not pay back.
 const SINGLES: usize = 8;
 /// True if fields are ever sealed together.
 static SEALS_BATCHES: LazyLock<bool> = LazyLock::new(sealwire_gcm_batch::is_accelerated);
@@ -95,16 +96,18 @@ enum Keys {
     },
 }
 
-/// Number of epochs that one request can use. A request that outlives them continues under a key of its own, which
-/// exposes no other request. So its number of keys is bounded, and with it the number of encapsulations of its response.
+/// Number of epochs that one request can use. A request that outlives them continues under a key of
+/// its own, which exposes no other request. So its number of keys is bounded, and with it the
+/// number of encapsulations of its response.
 const EPOCHS_MAX: usize = 2;
 
-/// Maximum number of encapsulations that [`Sealer::take_encapsulations`] returns for a sealer whose scope is not
-/// [`KeyScope::Field`], of a request of less than 2^32 fields.
+/// Maximum number of encapsulations that [`Sealer::take_encapsulations`] returns for a sealer whose
+/// scope is not [`KeyScope::Field`], of a request of less than 2^32 fields.
 pub const SEALER_ENCAPSULATIONS_MAX: usize = EPOCHS_MAX + 1;
 
 impl Keys {
-    /// Returns an unused sequence number of the present schedule, if the next field can be sealed under it.
+    /// Returns an unused sequence number of the present schedule, if the next field can be sealed
+    /// under it.
     #[inline]
     fn next_of_present(&mut self) -> Option<u32> {
         match self {
@@ -138,9 +141,9 @@ impl Keys {
         }
     }
 
-    /// Returns a schedule and an unused sequence number. Makes a new key if the scope requires it, the numbers are used
-    /// up, or the epoch is over. Switches to the request's own key once epochs are forbidden, or [`EPOCHS_MAX`] of them
-    /// are over.
+    /// Returns a schedule and an unused sequence number. Makes a new key if the scope requires it,
+    /// the numbers are used up, or the epoch is over. Switches to the request's own key once epochs
+    /// are forbidden, or [`EPOCHS_MAX`] of them are over.
     #[inline]
     fn next(&mut self, app: &AppId, recipient: &KeyVersion) -> Result<(&Schedule, u32), Error> {
         if let Self::Shared {
@@ -188,8 +191,8 @@ impl Keys {
 }
 
 impl Sealer {
-    /// Creates a sealer with a ready schedule, or computes one. For a key pair that is one key generation and one
-    /// Diffie-Hellman.
+    /// Creates a sealer with a ready schedule, or computes one. For a key pair that is one key
+    /// generation and one Diffie-Hellman.
     ///
     /// `context` binds every field to its place. Opening requires the same bytes.
     ///
@@ -210,7 +213,8 @@ impl Sealer {
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
 
-    /// Creates the sealer of one request with a ready schedule, without a Diffie-Hellman. Returns `None` if none is ready.
+    /// Creates the sealer of one request with a ready schedule, without a Diffie-Hellman. Returns
+    /// `None` if none is ready.
     #[must_use]
     pub fn if_ready(
         app: &AppId,
@@ -233,9 +237,10 @@ impl Sealer {
         ))
     }
 
-    /// Creates a sealer under the key of the current epoch, which all such sealers of this key version share. Starts an
-    /// epoch if there is none or its `lifetime` is over. `clock` is read before every field. A leaked epoch key exposes
-    /// every field of the epoch, whatever its context or client.
+    /// Creates a sealer under the key of the current epoch, which all such sealers of this key
+    /// version share. Starts an epoch if there is none or its `lifetime` is over. `clock` is read
+    /// before every field. A leaked epoch key exposes every field of the epoch, whatever its
+    /// context or client.
     ///
     /// # Errors
     /// The errors of [`Sealer::new`]; [`Error::NoKeyPair`] if the version is a symmetric key.
@@ -256,7 +261,8 @@ impl Sealer {
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
 
-    /// Creates a sealer under the key of the current epoch. Returns `None` if there is none or it is over.
+    /// Creates a sealer under the key of the current epoch. Returns `None` if there is none or it
+    /// is over.
     #[must_use]
     pub fn if_in_epoch(
         app: &AppId,
@@ -281,7 +287,8 @@ impl Sealer {
         ))
     }
 
-    /// Creates a sealer with a given ephemeral key, for test vectors only. A second use of one key repeats nonces.
+    /// Creates a sealer with a given ephemeral key, for test vectors only. A second use of one key
+    /// repeats nonces.
     #[cfg(test)]
     pub(crate) fn with_ephemeral(
         app: &AppId,
@@ -300,7 +307,8 @@ impl Sealer {
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
 
-    /// Creates a sealer with given random bytes, for test vectors only. A second use of the same bytes repeats nonces.
+    /// Creates a sealer with given random bytes, for test vectors only. A second use of the same
+    /// bytes repeats nonces.
     #[cfg(test)]
     pub(crate) fn with_random(
         app: &AppId,
@@ -322,7 +330,8 @@ impl Sealer {
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
 
-    /// Creates a sealer with a given encapsulation, for test vectors only. A second use of the same one repeats nonces.
+    /// Creates a sealer with a given encapsulation, for test vectors only. A second use of the same
+    /// one repeats nonces.
     #[cfg(test)]
     pub(crate) fn with_encapsulation(
         app: &AppId,
@@ -368,13 +377,15 @@ impl Sealer {
         }
     }
 
-    /// Makes the sealer leave encapsulations out of envelopes, or not. Without effect on suites that have none.
+    /// Makes the sealer leave encapsulations out of envelopes, or not. Without effect on suites
+    /// that have none.
     #[must_use]
     pub fn placing(self, place: EncapsulationPlace) -> Self {
         Self { place, ..self }
     }
 
-    /// Takes the texts of the encapsulations that the envelopes so far refer to. They are needed to open them.
+    /// Takes the texts of the encapsulations that the envelopes so far refer to. They are needed to
+    /// open them.
     pub fn take_encapsulations(&mut self) -> Vec<String> {
         std::mem::take(&mut self.apart)
             .into_iter()
@@ -435,8 +446,8 @@ impl Sealer {
         self.encoding
     }
 
-    /// Appends the envelope of one field to `out`: [`Sealer::sealed_bytes`] bytes. No field that [`Sealer::seal_later`]
-    /// left incomplete may wait.
+    /// Appends the envelope of one field to `out`: [`Sealer::sealed_bytes`] bytes. No field that
+    /// [`Sealer::seal_later`] left incomplete may wait.
     ///
     /// # Errors
     /// [`Error::Library`] when the crypto library fails; `out` is then unchanged.
@@ -468,8 +479,9 @@ impl Sealer {
         Ok(())
     }
 
-    /// Appends the envelope of one field to `out`, as [`Sealer::seal`], but can leave out its ciphertext until
-    /// [`Sealer::complete`]. Until then the caller keeps all bytes of `out` where they are.
+    /// Appends the envelope of one field to `out`, as [`Sealer::seal`], but can leave out its
+    /// ciphertext until [`Sealer::complete`]. Until then the caller keeps all bytes of `out` where
+    /// they are.
     ///
     /// # Errors
     /// [`Error::Library`] when the crypto library fails; `out` is then unchanged.

@@ -1,6 +1,7 @@
 //! Short fields of one request that are sealed together, which halves the time of each.
 //!
-//! [`ShortFields::put`] appends an envelope without its ciphertext, and [`ShortFields::complete`] fills it in.
+//! [`ShortFields::put`] appends an envelope without its ciphertext, and [`ShortFields::complete`]
+//! fills it in.
 
 use std::array;
 
@@ -21,8 +22,9 @@ const BODY_BYTES_MAX: usize = (BODY_OVERHEAD + PLAINTEXT_BYTES_MAX).next_multipl
 /// Fields whose envelopes lack their bodies.
 pub(crate) struct ShortFields {
     fields: Vec<ShortField>,
-    /// The bodies, plaintext until the batch is sealed. Each begins at a multiple of 3 bytes, so that all are encoded as
-    /// one text. Never grows beyond its first allocation, which would leave plaintext behind.
+    /// The bodies, plaintext until the batch is sealed. Each begins at a multiple of 3 bytes, so
+    /// that all are encoded as one text. Never grows beyond its first allocation, which would leave
+    /// plaintext behind.
     bodies: Vec<u8>,
     /// The encoded bodies.
     chars: Vec<u8>,
@@ -60,8 +62,8 @@ impl ShortFields {
         self.fields.len() == FIELDS_MAX
     }
 
-    /// Adds a field of at most [`PLAINTEXT_BYTES_MAX`] bytes, and appends zeros in place of its body to `out`, which has
-    /// the rest of the envelope.
+    /// Adds a field of at most [`PLAINTEXT_BYTES_MAX`] bytes, and appends zeros in place of its
+    /// body to `out`, which has the rest of the envelope.
     #[inline]
     pub(crate) fn put(
         &mut self,

@@ -58,7 +58,8 @@ impl SigningKey {
         &self.public
     }
 
-    /// Signs `label | 00 | message`. The label tells what is signed, so that a signature of one thing is none of another.
+    /// Signs `label | 00 | message`. The label tells what is signed, so that a signature of one
+    /// thing is none of another.
     #[must_use]
     pub fn sign(&self, label: &str, message: &[u8]) -> [u8; SIGNATURE_BYTES] {
         let signature = self.pair.sign(&labelled(label, message));

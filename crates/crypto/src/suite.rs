@@ -15,7 +15,8 @@ pub enum Suite {
     Secp256k1,
     /// XAES-256-GCM under a symmetric key.
     Xaes,
-    /// HPKE to a key of ML-KEM-768 and P-256 together. Experimental, until the drafts that it follows are RFCs.
+    /// HPKE to a key of ML-KEM-768 and P-256 together. Experimental, until the drafts that it
+    /// follows are RFCs.
     P256MlKem768,
     /// HPKE in PSK mode to a secp256k1 key pair and a pre-shared key of the app.
     Secp256k1Psk,
@@ -35,11 +36,12 @@ impl Suite {
     /// The suite that an app writes from its creation on, until its operator sets another.
     pub const OF_NEW_APPS: Self = Self::P256Psk;
 
-    /// The suite where a stored record names none, and of Evervault values where a request names none. Never changes.
+    /// The suite where a stored record names none, and of Evervault values where a request names
+    /// none. Never changes.
     pub const UNNAMED: Self = Self::P256;
 
-    /// The suites whose public keys an app can publish, default first. A symmetric or pre-shared key is never published, and
-    /// few HPKE libraries have secp256k1.
+    /// The suites whose public keys an app can publish, default first. A symmetric or pre-shared
+    /// key is never published, and few HPKE libraries have secp256k1.
     pub const PUBLISHED: [Self; 2] = [Self::P256, Self::P256MlKem768];
 
     /// Returns true if the suite follows drafts that can still change.
@@ -67,8 +69,8 @@ impl Suite {
         Self::ALL.into_iter().find(|suite| suite.byte() == byte)
     }
 
-    /// Returns the curve of the suite's key pairs. `None`: its keys are no key pairs on a curve alone. Only such keys can be
-    /// imported, and used for Evervault values.
+    /// Returns the curve of the suite's key pairs. `None`: its keys are no key pairs on a curve
+    /// alone. Only such keys can be imported, and used for Evervault values.
     #[must_use]
     pub fn curve(self) -> Option<Curve> {
         match self {

@@ -1,9 +1,9 @@
 //! XAES-256-GCM (C2SP.org/XAES-256-GCM) under a symmetric key of an app.
 //!
-//! An app's key is derived from a stored random secret and the app's name. A header has 20 random bytes. The first 12
-//! select the derived AES-256-GCM key of [section "Algorithm"], the other 8 and the sequence number of a field are its
-//! nonce. All fields of a header therefore share one derived key, and each of them is a ciphertext of XAES-256-GCM
-//! under the 24 bytes.
+//! An app's key is derived from a stored random secret and the app's name. A header has 20 random
+//! bytes. The first 12 select the derived AES-256-GCM key of [section "Algorithm"], the other 8 and
+//! the sequence number of a field are its nonce. All fields of a header therefore share one derived
+//! key, and each of them is a ciphertext of XAES-256-GCM under the 24 bytes.
 //!
 //! [section "Algorithm"]: https://c2sp.org/XAES-256-GCM
 
@@ -34,7 +34,8 @@ const KEY_LABEL: &[u8] = b"sealwire/xaes/1";
 const ID_LABEL: &[u8] = b"sealwire/xaes-id/1";
 const CHECK_LABEL: &[u8] = b"sealwire/xaes-check/1";
 
-/// The 32 random bytes from which an app's symmetric key is derived. Wiped on drop; `Debug` shows none of them.
+/// The 32 random bytes from which an app's symmetric key is derived. Wiped on drop; `Debug` shows
+/// none of them.
 pub struct XaesSecret(Zeroizing<[u8; 32]>);
 
 impl XaesSecret {
@@ -78,8 +79,9 @@ pub struct XaesKey {
 }
 
 impl XaesKey {
-    /// Most headers that one process makes under a key. Two of `q` headers have equal random bytes with a probability of
-    /// `q^2 / 2^161`: 2^-65 here, and 2^-45 if the key was in a thousand processes.
+    /// Most headers that one process makes under a key. Two of `q` headers have equal random bytes
+    /// with a probability of `q^2 / 2^161`: 2^-65 here, and 2^-45 if the key was in a thousand
+    /// processes.
     pub const HEADERS_MAX: u64 = 1 << 48;
 
     /// Derives an app's key from its secret.
@@ -120,14 +122,15 @@ impl XaesKey {
         })
     }
 
-    /// Returns the id that names this key in envelopes: 5 bytes derived from the secret and the app's name.
+    /// Returns the id that names this key in envelopes: 5 bytes derived from the secret and the
+    /// app's name.
     #[must_use]
     pub fn id(&self) -> KeyId {
         self.id
     }
 
-    /// Returns 16 bytes that identify the secret and the app. Public, and longer than the id, so that a stored secret
-    /// can be compared with what was stored beside it.
+    /// Returns 16 bytes that identify the secret and the app. Public, and longer than the id, so
+    /// that a stored secret can be compared with what was stored beside it.
     #[must_use]
     pub fn check(&self) -> &[u8; CHECK_BYTES] {
         &self.check
@@ -147,7 +150,8 @@ impl XaesKey {
         Context::opening(&key, nonce)
     }
 
-    /// Derives `Kx` into the zeros `key`: CMAC of two blocks, which differ in their counter. Returns the base nonce.
+    /// Derives `Kx` into the zeros `key`: CMAC of two blocks, which differ in their counter.
+    /// Returns the base nonce.
     fn derive_into(
         &self,
         random: &[u8; RANDOM_BYTES],

@@ -1,7 +1,8 @@
 //! Writes a file completely or not at all, with its permissions set from the first byte.
 //!
-//! The text goes to a new file in the same folder, is synced, and is renamed or linked to the target in one step. A
-//! reader sees the old file or the new one, and a secret is never readable by others.
+//! The text goes to a new file in the same folder, is synced, and is renamed or linked to the
+//! target in one step. A reader sees the old file or the new one, and a secret is never readable by
+//! others.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -1,8 +1,8 @@
 //! Makes certificates for `sealwire dev`, `sealwire certs` and tests.
 //!
-//! A small authority for a first start, not a public one. It issues server and client certificates with ECDSA P-256
-//! keys. It issues no sub-authorities, wildcards, or certificates that outlive the authority. It keeps no list of
-//! issued certificates, so revocation needs another authority.
+//! A small authority for a first start, not a public one. It issues server and client certificates
+//! with ECDSA P-256 keys. It issues no sub-authorities, wildcards, or certificates that outlive the
+//! authority. It keeps no list of issued certificates, so revocation needs another authority.
 
 mod files;
 
@@ -156,7 +156,8 @@ impl fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Creates a self-signed authority that can sign leaf certificates and revocation lists, but no sub-authorities.
+    /// Creates a self-signed authority that can sign leaf certificates and revocation lists, but no
+    /// sub-authorities.
     ///
     /// # Errors
     ///
@@ -228,7 +229,8 @@ impl Authority {
         if leaf.usage == Usage::Server && leaf.names.is_empty() {
             return Err(PkiError::Nameless);
         }
-        // Compares whole seconds: a certificate has no fractions, so an authority loaded from its file has lost them.
+        // Compares whole seconds: a certificate has no fractions, so an authority loaded from its
+        // file has lost them.
         if leaf.validity.not_after.unix_timestamp() > self.not_after.unix_timestamp() {
             return Err(PkiError::Validity(self.not_after));
         }

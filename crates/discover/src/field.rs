@@ -9,8 +9,8 @@ use crate::{
     first_fitting, judge,
 };
 
-/// Judges a field by its name, the name of its table or parent key, and its values, and chooses its function. `shown` is
-/// the field's name in the result.
+/// Judges a field by its name, the name of its table or parent key, and its values, and chooses its
+/// function. `shown` is the field's name in the result.
 #[must_use]
 pub fn decide_field(
     (name, table): (&str, &str),

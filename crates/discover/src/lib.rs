@@ -1,8 +1,9 @@
 //! Discovery of personal data and secrets, which proposes masking rules.
 //!
-//! A source adds the values of each field to a [`Sample`]. [`judge()`] takes votes by the field's name, by the form of
-//! its values and by their distribution, and [`candidates`] gives the functions to try. [`Discovery`] holds names, counts
-//! and confidences, but no sampled value. Sampled values stay in memory and appear in no output, error or log.
+//! A source adds the values of each field to a [`Sample`]. [`judge()`] takes votes by the field's
+//! name, by the form of its values and by their distribution, and [`candidates`] gives the
+//! functions to try. [`Discovery`] holds names, counts and confidences, but no sampled value.
+//! Sampled values stay in memory and appear in no output, error or log.
 //!
 //! This crate holds no key and reads nothing. Jobs sample files and databases.
 
@@ -32,8 +33,8 @@ pub use path::{MergedFields, PathPart, hide_map_keys, merge_maps, names_of, path
 pub use sample::{Sample, SampleRandom, VALUE_BYTES_MAX, ValueType};
 pub use values::is_value_like;
 
-/// Applies a function to a value under any key, and appends the mask as MessagePack. Returns `false` if the function does
-/// not fit the value.
+/// Applies a function to a value under any key, and appends the mask as MessagePack. Returns
+/// `false` if the function does not fit the value.
 pub type Trial<'t> = &'t (dyn Fn(&Function, Value<'_>, &mut Vec<u8>) -> bool + Sync);
 
 /// Settings of a discovery.
@@ -333,8 +334,8 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// Replaces the functions of rules that do not fit all values by constants. `unfit` are indexes of rules, each with the
-    /// number of its values.
+    /// Replaces the functions of rules that do not fit all values by constants. `unfit` are indexes
+    /// of rules, each with the number of its values.
     pub fn redact(&mut self, unfit: &[(usize, u64)]) {
         let sensitive = self
             .fields
@@ -347,8 +348,8 @@ impl Discovery {
         }
     }
 
-    /// Replaces the function of a column of Arrow data by a constant, because the column's type does not hold a mask. Returns
-    /// false if no rule with another function names the column.
+    /// Replaces the function of a column of Arrow data by a constant, because the column's type
+    /// does not hold a mask. Returns false if no rule with another function names the column.
     pub fn redact_column(&mut self, column: &str) -> bool {
         let is_named = |field: &&mut DiscoveredField| {
             field.verdict == FieldVerdict::Sensitive

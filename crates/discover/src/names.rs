@@ -1,6 +1,7 @@
 //! Votes by the name of a column or key, in the context of its table.
 //!
-//! Names are split into lower-case words. Words of the tables below are the only text that evidence shows.
+//! Names are split into lower-case words. Words of the tables below are the only text that evidence
+//! shows.
 
 use crate::Category;
 
@@ -12,7 +13,8 @@ pub(crate) struct NameVote {
     pub(crate) word: &'static str,
 }
 
-/// Words of a name by category, with a weight. Underscores separate words. English, German, Spanish and French.
+/// Words of a name by category, with a weight. Underscores separate words. English, German, Spanish
+/// and French.
 const PATTERNS: &[(Category, f64, &[&str])] = &[
     (
         Category::Email,

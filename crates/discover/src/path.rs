@@ -47,7 +47,8 @@ pub fn merge_maps(fields: Vec<(Vec<PathPart>, Sample)>) -> MergedFields {
     MergedFields { fields, maps }
 }
 
-/// Returns true within `Some` for an object whose keys have the form of personal data, and false for another map.
+/// Returns true within `Some` for an object whose keys have the form of personal data, and false
+/// for another map.
 fn is_map(_: &[PathPart], keys: &BTreeSet<String>) -> Option<bool> {
     let is_personal = are_personal(keys);
     let is_map =
@@ -55,8 +56,9 @@ fn is_map(_: &[PathPart], keys: &BTreeSet<String>) -> Option<bool> {
     is_map.then_some(is_personal)
 }
 
-/// Replaces the keys of maps by wildcards, from the outermost objects on. `is_map` gets the path of an object and its keys,
-/// and returns true within `Some` if its keys have the form of personal data. Returns the paths of maps.
+/// Replaces the keys of maps by wildcards, from the outermost objects on. `is_map` gets the path of
+/// an object and its keys, and returns true within `Some` if its keys have the form of personal
+/// data. Returns the paths of maps.
 pub(crate) fn hide_keys(
     paths: &mut [Vec<PathPart>],
     is_map: impl Fn(&[PathPart], &BTreeSet<String>) -> Option<bool>,
@@ -119,8 +121,8 @@ pub fn names_of(parts: &[PathPart]) -> (&str, &str) {
     (keys.next().unwrap_or(""), keys.next().unwrap_or(""))
 }
 
-/// Replaces the keys of maps by wildcards in paths such as `$.by['a@b.example'].n`, as discovery recognizes maps. Other texts
-/// stay.
+/// Replaces the keys of maps by wildcards in paths such as `$.by['a@b.example'].n`, as discovery
+/// recognizes maps. Other texts stay.
 #[must_use]
 pub fn hide_map_keys(paths: &[String]) -> Vec<String> {
     let split: Vec<Vec<TextStep<'_>>> = paths

@@ -18,7 +18,8 @@ pub enum ValueType {
     Boolean,
 }
 
-/// A reservoir sample: each value of the field has the same chance to be in it. `Debug` shows no value.
+/// A reservoir sample: each value of the field has the same chance to be in it. `Debug` shows no
+/// value.
 pub struct Sample {
     pub(crate) values: Vec<(ValueType, Box<str>)>,
     /// Number of values that were offered.
@@ -66,7 +67,8 @@ impl Sample {
         Self::bounded(size, seed, FIELD_BYTES_MAX)
     }
 
-    /// Creates an empty sample of at most `size` values with at most `bytes_max` bytes, if that is less than 1 MiB.
+    /// Creates an empty sample of at most `size` values with at most `bytes_max` bytes, if that is
+    /// less than 1 MiB.
     pub(crate) fn bounded(size: usize, seed: u64, bytes_max: usize) -> Self {
         let bytes_max = bytes_max.min(FIELD_BYTES_MAX);
         Self {

@@ -1,4 +1,5 @@
-//! Tests of discovery in Arrow data: labelled columns, types, rules that resolve, and no sampled value anywhere.
+//! Tests of discovery in Arrow data: labelled columns, types, rules that resolve, and no sampled
+//! value anywhere.
 
 use std::sync::Arc;
 

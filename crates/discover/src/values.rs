@@ -261,7 +261,8 @@ fn is_street(text: &str) -> bool {
         && lower.split_whitespace().any(is_word)
 }
 
-/// Returns true if a key of a JSON object or a header of CSV looks like a value, and so must not be shown.
+/// Returns true if a key of a JSON object or a header of CSV looks like a value, and so must not be
+/// shown.
 #[must_use]
 pub fn is_value_like(key: &str) -> bool {
     let digits = key.chars().filter(char::is_ascii_digit).count();
@@ -276,7 +277,8 @@ pub fn is_value_like(key: &str) -> bool {
         || key.contains(char::is_whitespace) && is_name(key)
 }
 
-/// Returns true if a key of a JSON object looks like a value or is mostly digits, so that its object is a map.
+/// Returns true if a key of a JSON object looks like a value or is mostly digits, so that its
+/// object is a map.
 pub(crate) fn is_data_key(key: &str) -> bool {
     let digits = key.chars().filter(char::is_ascii_digit).count();
     is_value_like(key) || digits > 0 && digits * 2 > key.chars().count()

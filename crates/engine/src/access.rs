@@ -1,9 +1,10 @@
 //! Authorization of every data and control request, over the policy cache.
 //!
-//! A decision needs what the principal may do, which is its roles (one record, read when it is first asked for) and
-//! what they grant (records that the engine holds, with the apps). Both are of one generation, or the look-up is made
-//! again. The cache is purged whenever another generation is served and after every change that was made here, so that
-//! no call that begins after the answer to a change is judged by what was before it.
+//! A decision needs what the principal may do, which is its roles (one record, read when it is
+//! first asked for) and what they grant (records that the engine holds, with the apps). Both are of
+//! one generation, or the look-up is made again. The cache is purged whenever another generation is
+//! served and after every change that was made here, so that no call that begins after the answer
+//! to a change is judged by what was before it.
 
 mod hourly_limit;
 mod operation;
@@ -98,8 +99,8 @@ impl Authorizer {
         }
     }
 
-    /// Loads permissions again that changes removed from the cache, so that an outage of the store right after a change
-    /// is outlived by all principals. Never returns. Safe to drop.
+    /// Loads permissions again that changes removed from the cache, so that an outage of the store
+    /// right after a change is outlived by all principals. Never returns. Safe to drop.
     pub async fn reload_permissions(&self) {
         match &self.policies {
             Some(policies) => Arc::clone(policies).reload_purged().await,
@@ -116,7 +117,8 @@ impl Authorizer {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Denied`]; [`CallFailure::Sealed`], since a sealed engine holds no roles either.
+    /// [`CallFailure::Denied`]; [`CallFailure::Sealed`], since a sealed engine holds no roles
+    /// either.
     pub fn decide_now<'a>(
         &self,
         principal: &Principal,
@@ -137,7 +139,8 @@ impl Authorizer {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Denied`], [`CallFailure::Sealed`], or [`CallFailure::Unknown`] where the store does not answer.
+    /// [`CallFailure::Denied`], [`CallFailure::Sealed`], or [`CallFailure::Unknown`] where the
+    /// store does not answer.
     pub async fn decide<'a>(
         &self,
         principal: &Principal,
@@ -166,13 +169,13 @@ impl Authorizer {
         }
     }
 
-    /// Checks that a principal has a role, before much memory is held for a message of which it is not known yet what
-    /// it asks for. Safe to drop midway.
+    /// Checks that a principal has a role, before much memory is held for a message of which it is
+    /// not known yet what it asks for. Safe to drop midway.
     ///
     /// # Errors
     ///
-    /// [`CallFailure::LongWithoutRole`], [`CallFailure::Sealed`], or [`CallFailure::Unknown`] where the store does not
-    /// answer.
+    /// [`CallFailure::LongWithoutRole`], [`CallFailure::Sealed`], or [`CallFailure::Unknown`] where
+    /// the store does not answer.
     pub async fn has_role(&self, principal: &Principal) -> Result<(), CallFailure> {
         self.apps.check_unsealed()?;
         let Some(policies) = self
@@ -191,8 +194,9 @@ impl Authorizer {
         }
     }
 
-    /// Reports what becomes of a request of a principal in this engine's mode, for `principals.check`. `property`: also for
-    /// this property of objects. Reads the principal's roles from the store, without the cache.
+    /// Reports what becomes of a request of a principal in this engine's mode, for
+    /// `principals.check`. `property`: also for this property of objects. Reads the principal's
+    /// roles from the store, without the cache.
     pub async fn check(
         &self,
         principal: &Principal,
@@ -267,7 +271,8 @@ impl Authorizer {
     }
 }
 
-/// Reports what becomes of a request in a mode. `loaded`: the principal's grants, if they could be read.
+/// Reports what becomes of a request in a mode. `loaded`: the principal's grants, if they could be
+/// read.
 pub(crate) fn check_loaded(
     mode: AccessMode,
     loaded: Result<Option<Grants>, LoadError>,
@@ -333,7 +338,8 @@ pub(crate) fn check_loaded(
     }
 }
 
-/// Returns true if a permit covers the property, or `property` is absent, and the mask through which values are shown.
+/// Returns true if a permit covers the property, or `property` is absent, and the mask through
+/// which values are shown.
 fn shown_through(permit: &Permit<'_>, property: Option<&str>) -> (bool, Option<String>) {
     let visibility = match property {
         None => Some(permit.sight()),
@@ -365,7 +371,8 @@ impl Loader<Principal, Grants> for Bindings {
     }
 }
 
-/// Reads the grants of a principal from the store, and the generation that they are of. `None`: the principal has no role.
+/// Reads the grants of a principal from the store, and the generation that they are of. `None`: the
+/// principal has no role.
 async fn load_grants(
     apps: &Apps,
     principal: &Principal,

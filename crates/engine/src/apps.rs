@@ -1,14 +1,16 @@
 //! The apps in memory: what calls look up, and the watch on the store behind it.
 //!
-//! A look-up is a read lock and a hash. The store is asked at start, when it tells of a change, at every poll, and
-//! after a change that this instance made itself. If it cannot be read, the last good state stays in use and readiness
-//! says so.
+//! A look-up is a read lock and a hash. The store is asked at start, when it tells of a change, at
+//! every poll, and after a change that this instance made itself. If it cannot be read, the last
+//! good state stays in use and readiness says so.
 //!
-//! A sealed store is the exception: then all keys are dropped at once, and requests fail until the store is unsealed.
-//! Requests that run hold what they use until they end, at their deadline at the latest.
+//! A sealed store is the exception: then all keys are dropped at once, and requests fail until the
+//! store is unsealed. Requests that run hold what they use until they end, at their deadline at the
+//! latest.
 //!
-//! An instance says at every poll, and whenever that moves, which generation it serves, and with generation 0 before it
-//! first loads, so that no name is used again that some instance may still serve as something else.
+//! An instance says at every poll, and whenever that moves, which generation it serves, and with
+//! generation 0 before it first loads, so that no name is used again that some instance may still
+//! serve as something else.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Deref;
@@ -259,7 +261,8 @@ impl Apps {
             generation: 0,
             age: Duration::ZERO,
         };
-        // Before it loads: from here on nothing that it may come to serve is replaced by something else.
+        // Before it loads: from here on nothing that it may come to serve is replaced by something
+        // else.
         control.beat(&instance).await?;
         let (id, store) = (instance.id.clone(), control.clone());
         let begun = Self::begin(control, instance, opened).await;
@@ -316,7 +319,8 @@ impl Apps {
         (table.generation, table.apps.get(name).cloned())
     }
 
-    /// Returns true if the store was found sealed. Then this engine holds no keys, but for those of requests that run.
+    /// Returns true if the store was found sealed. Then this engine holds no keys, but for those of
+    /// requests that run.
     pub fn is_sealed(&self) -> bool {
         self.is_sealed.load(Ordering::SeqCst)
     }
@@ -340,7 +344,8 @@ impl Apps {
         let _ = self.seal.subscribe().wait_for(|is_sealed| !is_sealed).await;
     }
 
-    /// Returns the result of [`Self::find`], and fails if the store is sealed: the app may exist all the same.
+    /// Returns the result of [`Self::find`], and fails if the store is sealed: the app may exist
+    /// all the same.
     ///
     /// # Errors
     ///
@@ -368,13 +373,14 @@ impl Apps {
         (table.generation, Arc::clone(&table.roles))
     }
 
-    /// Has `purge` called whenever another generation is served, before anybody is told of it, and after every change
-    /// that was made here. Once.
+    /// Has `purge` called whenever another generation is served, before anybody is told of it, and
+    /// after every change that was made here. Once.
     pub fn after_each_load(&self, purge: Purge) {
         let _ = self.purge.set(purge);
     }
 
-    /// Has `call` called before another generation is first loaded, but not before repeated tries. Once.
+    /// Has `call` called before another generation is first loaded, but not before repeated tries.
+    /// Once.
     pub fn before_first_try(&self, call: Box<dyn Fn() + Send + Sync>) {
         let _ = self.before_first_try.set(call);
     }
@@ -400,18 +406,21 @@ impl Apps {
         self.table().generation
     }
 
-    /// Returns the control operations. An instance calls [`Apps::changed_here`] after a change of its own.
+    /// Returns the control operations. An instance calls [`Apps::changed_here`] after a change of
+    /// its own.
     pub fn control(&self) -> &Control {
         &self.control
     }
 
-    /// Serves what the store has now, at once. A store that cannot be read is left to the watch, which says so.
+    /// Serves what the store has now, at once. A store that cannot be read is left to the watch,
+    /// which says so.
     pub async fn changed_here(&self) {
         if let Err(error) = self.refresh().await {
             tracing::warn!(%error, "a change is made and not served yet");
             self.behind.notify_one();
         }
-        // Also where the new state could not be read: what was taken from somebody must not serve any more.
+        // Also where the new state could not be read: what was taken from somebody must not serve
+        // any more.
         self.purge();
     }
 
@@ -478,13 +487,14 @@ impl Apps {
         Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Loads the apps again if the store's generation moved, or if the store was sealed. Gives whether another state is
-    /// served now.
+    /// Loads the apps again if the store's generation moved, or if the store was sealed. Gives
+    /// whether another state is served now.
     pub(crate) async fn refresh(&self) -> Result<bool, StoreError> {
         let _one_at_a_time = self.loading.lock().await;
         let before = self.table();
         let generation = self.control.generation().await?;
-        // A sealed store was not verified: anybody who writes to the store can remove the mark without a new generation.
+        // A sealed store was not verified: anybody who writes to the store can remove the mark
+        // without a new generation.
         if !before.is_sealed && generation == before.generation {
             return Ok(false);
         }
@@ -578,9 +588,9 @@ impl Apps {
         }
     }
 
-    /// Follows the store until dropped: at once, when it tells of a change, when somebody knows of one, and at every
-    /// poll. `stale`: time for which cached permissions are used while the store cannot be read; `None` if requests need
-    /// no permission.
+    /// Follows the store until dropped: at once, when it tells of a change, when somebody knows of
+    /// one, and at every poll. `stale`: time for which cached permissions are used while the store
+    /// cannot be read; `None` if requests need no permission.
     pub async fn watch(
         self: Arc<Self>,
         poll: Duration,
@@ -640,7 +650,8 @@ impl Apps {
         }
     }
 
-    /// Loads a new state. `verify`: also verifies the records of a generation that is served already.
+    /// Loads a new state. `verify`: also verifies the records of a generation that is served
+    /// already.
     async fn read_store(&self, verify: bool) -> Result<(), StoreError> {
         self.refresh().await?;
         if verify && !self.is_sealed() {
@@ -658,7 +669,8 @@ impl Apps {
         if self.table().removal_unix_s.is_some_and(|due| due <= now) {
             match self.control.maintain(now).await {
                 Ok(removed) => tracing::info!(removed, "what was deleted is removed"),
-                // Whoever writes the file removes it. An older state that was put back is not changed.
+                // Whoever writes the file removes it. An older state that was put back is not
+                // changed.
                 Err(StoreError::ReadOnly | StoreError::RolledBack { .. } | StoreError::Sealed) => {}
                 Err(error) => return Err(error),
             }
@@ -672,7 +684,8 @@ impl Apps {
     }
 }
 
-/// Returns a time between three quarters of `poll` and `poll`, so that instances do not poll at the same moment.
+/// Returns a time between three quarters of `poll` and `poll`, so that instances do not poll at the
+/// same moment.
 pub(crate) fn jittered(poll: Duration) -> Duration {
     poll - rand::random_range(Duration::ZERO..=poll / 4)
 }
@@ -687,8 +700,8 @@ impl AppTable {
         }
     }
 
-    /// Of what the store has. Keys that did not change are those from before, with what was made ahead for them; all
-    /// else is new.
+    /// Of what the store has. Keys that did not change are those from before, with what was made
+    /// ahead for them; all else is new.
     fn new(state: State, before: &Self) -> Self {
         let serve = |mut app: App| {
             let name: Box<str> = app.keys.app().as_str().into();
@@ -724,8 +737,8 @@ impl AppTable {
     }
 }
 
-/// Returns the grants of roles. A role that cannot be read grants nothing and does not block the rest of a change:
-/// that change may revoke a role.
+/// Returns the grants of roles. A role that cannot be read grants nothing and does not block the
+/// rest of a change: that change may revoke a role.
 pub(crate) fn readable_roles(records: &BTreeMap<String, Vec<u8>>) -> HashMap<Box<str>, Arc<Role>> {
     let read = |(key, record): (&String, &Vec<u8>)| match Role::from_record(key, record) {
         Ok(role) => Some(role),

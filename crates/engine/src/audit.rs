@@ -1,5 +1,5 @@
-//! The audit trail as calls and operators meet it: opened with the engine, waited for with a limit, and spoken of in
-//! log, metrics and readiness.
+//! The audit trail as calls and operators meet it: opened with the engine, waited for with a limit,
+//! and spoken of in log, metrics and readiness.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -27,13 +27,14 @@ const GATHER: Duration = Duration::from_millis(2);
 pub struct Audit {
     /// True if the configuration names a trail.
     is_on: bool,
-    /// Empty until the key of the trail is known, which is in the store. A running engine keeps it when the store is
-    /// sealed.
+    /// Empty until the key of the trail is known, which is in the store. A running engine keeps it
+    /// when the store is sealed.
     trail: Arc<OnceLock<Arc<Trail>>>,
 }
 
 impl Audit {
-    /// Prepares the trail that a configuration names, if it names one. Nothing is recorded until [`Self::open`].
+    /// Prepares the trail that a configuration names, if it names one. Nothing is recorded until
+    /// [`Self::open`].
     pub fn new(config: &sealwire_config::Audit) -> Self {
         Self {
             is_on: config.folder.is_some(),
@@ -100,7 +101,8 @@ impl Audit {
         self.is_on
     }
 
-    /// Returns true if records are written. False for an engine that started on a sealed store, until it is unsealed.
+    /// Returns true if records are written. False for an engine that started on a sealed store,
+    /// until it is unsealed.
     pub fn is_open(&self) -> bool {
         !self.is_on || self.trail.get().is_some()
     }
@@ -112,7 +114,8 @@ impl Audit {
         }
     }
 
-    /// Fails where a call that begins now could not be recorded, and calls are not to go on without.
+    /// Fails where a call that begins now could not be recorded, and calls are not to go on
+    /// without.
     ///
     /// # Errors
     ///
@@ -125,8 +128,9 @@ impl Audit {
         }
     }
 
-    /// Takes the record of a request. The result tells when the response can be sent. Data subjects beyond those that one
-    /// record holds are in further records of the request before it, without its counts.
+    /// Takes the record of a request. The result tells when the response can be sent. Data subjects
+    /// beyond those that one record holds are in further records of the request before it, without
+    /// its counts.
     pub fn record(&self, record: &Record<'_>) -> Recording {
         let Some(trail) = self.trail.get() else {
             return Recording::none();
@@ -149,7 +153,8 @@ impl Audit {
         })))
     }
 
-    /// Takes the record of a request that was refused before any work: of a flood, most are only counted.
+    /// Takes the record of a request that was refused before any work: of a flood, most are only
+    /// counted.
     pub fn refused(&self, record: &Record<'_>) -> Recording {
         Recording(self.trail.get().map(|trail| trail.refused(record)))
     }
@@ -226,15 +231,15 @@ impl Recording {
         }
     }
 
-    /// Returns true if nobody else writes the record soon. [`Self::kept`] must then follow at once, because records of
-    /// other requests wait for the same write.
+    /// Returns true if nobody else writes the record soon. [`Self::kept`] must then follow at once,
+    /// because records of other requests wait for the same write.
     pub fn is_writer(&self) -> bool {
         self.0.as_ref().is_some_and(WriteAck::is_writer)
     }
 
-    /// Waits until the call may be answered. If this task has to write and there are `others` under way, it first lets
-    /// these add their records. A task of its own does so, which no share of the network threads delays: the records of
-    /// all principals wait for it, and it writes for all.
+    /// Waits until the call may be answered. If this task has to write and there are `others` under
+    /// way, it first lets these add their records. A task of its own does so, which no share of the
+    /// network threads delays: the records of all principals wait for it, and it writes for all.
     ///
     /// # Errors
     ///
@@ -247,7 +252,8 @@ impl Recording {
         let Some(written) = self.0 else { return Ok(()) };
         let outcome = if others && written.is_writer() {
             let writes = tokio::spawn(async move {
-                // This task continues after every other that is ready, and after those that have got bytes meanwhile.
+                // This task continues after every other that is ready, and after those that have
+                // got bytes meanwhile.
                 tokio::task::yield_now().await;
                 written.await
             });

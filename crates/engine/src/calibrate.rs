@@ -73,7 +73,8 @@ fn measure() -> Result<Costs, CallFailure> {
             WorkKind::HashTokens => tokens[2],
             WorkKind::OpenRows => tokens[3],
             WorkKind::Mask => mask,
-            // A first guess: an object is sealed like a row. The scheduler learns what collections take.
+            // A first guess: an object is sealed like a row. The scheduler learns what collections
+            // take.
             WorkKind::SealObjects => tokens[0],
             WorkKind::OpenObjects => tokens[3],
             WorkKind::Seal => seal,
@@ -111,7 +112,8 @@ impl Prices {
             timed(document(FIELDS, SHORT))?,
             timed(document(FIELDS, LONG))?,
         );
-        // To open nothing takes a call's own time, to seal nothing also a key, to open one field also a key.
+        // To open nothing takes a call's own time, to seal nothing also a key, to open one field
+        // also a key.
         let call = empty.1;
         let line = |with_key: f64, short: f64, long: f64| {
             let byte = ((long - short) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
@@ -290,7 +292,8 @@ fn token_keys() -> Result<Arc<TokenKeys>, CallFailure> {
         .map_err(|_| CallFailure::Internal("cannot make a key"))
 }
 
-/// Measures masking by a function of medium cost. Other functions cost a tenth of it to ten times as much.
+/// Measures masking by a function of medium cost. Other functions cost a tenth of it to ten times
+/// as much.
 fn mask_price(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<Coefficients, CallFailure> {
     let task = || {
         let rule = MaskRule {
@@ -360,7 +363,8 @@ fn token_prices(
     }))
 }
 
-/// The CPU of each walk of a round trip. The store has a token for every field already, which costs the most.
+/// The CPU of each walk of a round trip. The store has a token for every field already, which costs
+/// the most.
 fn walks(
     collection: &Arc<Collection>,
     payload: &Bytes,

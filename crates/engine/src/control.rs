@@ -1,4 +1,5 @@
-//! Control operations: apps, keys, collections, roles and the principals that have them, changed in a store.
+//! Control operations: apps, keys, collections, roles and the principals that have them, changed in
+//! a store.
 //!
 //! The control listener runs them for an engine; the command line also runs them on a file.
 

@@ -20,7 +20,8 @@ impl FrameText {
 
     /// Returns the text.
     pub fn as_str(&self) -> &str {
-        // It was made of a `str`; the names that it holds are short, so checking them again costs nothing that counts.
+        // It was made of a `str`; the names that it holds are short, so checking them again costs
+        // nothing that counts.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }

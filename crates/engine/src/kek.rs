@@ -8,13 +8,13 @@ use zeroize::Zeroizing;
 #[error("kek: {0}")]
 pub struct KekError(pub(crate) String);
 
-/// Reads the key-encryption key that a configuration names. The text is wiped; errors never repeat it. Blocks on the file
-/// system, as all reads of a start do.
+/// Reads the key-encryption key that a configuration names. The text is wiped; errors never repeat
+/// it. Blocks on the file system, as all reads of a start do.
 ///
 /// # Errors
 ///
-/// The file or the variable cannot be read, or does not hold a key. The file is not regular, or longer than
-/// [`sealwire_kek::SECRET_FILE_BYTES_MAX`].
+/// The file or the variable cannot be read, or does not hold a key. The file is not regular, or
+/// longer than [`sealwire_kek::SECRET_FILE_BYTES_MAX`].
 pub fn read_kek(from: &sealwire_config::KekSource) -> Result<Kek, KekError> {
     let wrong = |error: &dyn std::fmt::Display| KekError(error.to_string());
     let (place, bytes) = match from {

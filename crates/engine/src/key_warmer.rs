@@ -1,8 +1,9 @@
 //! Makes precomputed tables and ready keys for the key versions that seal most, in idle time.
 //!
-//! Once per second it reads how many ephemeral keys each version took. The busiest versions get a table, made one at a
-//! time outside the crypto threads. Idle crypto threads make ready keys for those versions. Versions that are no longer
-//! busy lose both. No request waits for them: without a ready key, a request makes its own.
+//! Once per second it reads how many ephemeral keys each version took. The busiest versions get a
+//! table, made one at a time outside the crypto threads. Idle crypto threads make ready keys for
+//! those versions. Versions that are no longer busy lose both. No request waits for them: without a
+//! ready key, a request makes its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,8 +15,8 @@ use crate::apps::Apps;
 
 /// How often uses are counted.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Uses in one period that make a version hot. A table saves 30 us a use and costs 20 ms, so at this rate it pays
-/// within a quarter of a minute.
+/// Uses in one period that make a version hot. A table saves 30 us a use and costs 20 ms, so at
+/// this rate it pays within a quarter of a minute.
 const HOT_USES: u64 = 50;
 /// Periods without that many uses after which a version is no longer hot.
 const COLD_PERIODS: u32 = 60;
@@ -50,7 +51,8 @@ impl KeyWarmer {
         Arc::clone(&self.hot.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes one ready key where one is missing; for a crypto thread without work. `false`: none is missing.
+    /// Makes one ready key where one is missing; for a crypto thread without work. `false`: none is
+    /// missing.
     pub fn make_ready(&self) -> bool {
         if self.ready_max == 0 {
             return false;

@@ -1,7 +1,7 @@
 //! The engine: authorizes, plans, admits and runs requests. It has no sockets, TLS or command line.
 //!
-//! [`engine::Engine`] holds what all connections share. The server reads requests and writes replies; this crate
-//! decides and works on them.
+//! [`engine::Engine`] holds what all connections share. The server reads requests and writes
+//! replies; this crate decides and works on them.
 
 pub mod access;
 pub mod apps;

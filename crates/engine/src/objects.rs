@@ -48,13 +48,13 @@ impl LocatedObjects {
 }
 
 impl ObjectCollection {
-    /// Returns the properties that a request reads, each with the form of its values. `named`: the properties that the
-    /// request names. `masked`: values must pass through a mask.
+    /// Returns the properties that a request reads, each with the form of its values. `named`: the
+    /// properties that the request names. `masked`: values must pass through a mask.
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Denied`] for a named property that is not granted, [`CallFailure::Param`] for one that does not
-    /// exist, and [`CallFailure::RoleMask`].
+    /// [`CallFailure::Denied`] for a named property that is not granted, [`CallFailure::Param`] for
+    /// one that does not exist, and [`CallFailure::RoleMask`].
     pub(crate) fn disclosed(
         &self,
         named: Option<&[&str]>,
@@ -113,9 +113,10 @@ pub(crate) struct DisclosedProperty {
     pub(crate) disclosure: Disclosure,
 }
 
-/// Creates the id of an object that a request adds, a UUID of version 7 (RFC 9562, sections 5.7 and 6.2, method 1). The
-/// objects of a request are in its order, and those of later requests behind them. `ms`: time of the request, in
-/// milliseconds since 1970-01-01 UTC. `position`: index of the object in the request, below 4,096.
+/// Creates the id of an object that a request adds, a UUID of version 7 (RFC 9562, sections 5.7 and
+/// 6.2, method 1). The objects of a request are in its order, and those of later requests behind
+/// them. `ms`: time of the request, in milliseconds since 1970-01-01 UTC. `position`: index of the
+/// object in the request, below 4,096.
 pub(crate) fn new_id(ms: u64, position: usize) -> ObjectId {
     let mut id: [u8; 16] = rand::random();
     id[..6].copy_from_slice(&ms.to_be_bytes()[2..]);

@@ -29,7 +29,8 @@ use sealwire_jobs::objects::Objects;
 use sealwire_jobs::scheduler::AdmissionPermit;
 use sealwire_jobs::tokens::store_io::{FRAME_BYTES, Tokens};
 
-/// One data operation, decoded and not yet permitted. Its texts and payload are parts of the message.
+/// One data operation, decoded and not yet permitted. Its texts and payload are parts of the
+/// message.
 pub trait Operation: Send + Sync {
     /// Returns the kind of its work for the app of this name, for the prediction of its cost.
     fn kind(&self, apps: &Apps, app: &str) -> OperationKind;
@@ -53,7 +54,8 @@ pub trait Operation: Send + Sync {
     ///
     /// # Errors
     ///
-    /// No such app, key or collection, an invalid path or parameter, or an older generation than demanded.
+    /// No such app, key or collection, an invalid path or parameter, or an older generation than
+    /// demanded.
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure>;
 }
 
@@ -310,8 +312,8 @@ pub(crate) fn part(frame: &Bytes, bytes: &[u8]) -> Bytes {
     }
 }
 
-/// Returns an upper bound of a response with a document of at most so many bytes. `listed`: leaves of the message, if
-/// field errors can be listed.
+/// Returns an upper bound of a response with a document of at most so many bytes. `listed`: leaves
+/// of the message, if field errors can be listed.
 pub(crate) fn response_bytes(document: usize, listed: Option<u64>, limits: &Limits) -> usize {
     let errors = listed.map_or(0, |leaves| {
         FieldErrors::bytes(limits.errors_reported_max, leaves)

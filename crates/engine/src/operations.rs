@@ -1,6 +1,7 @@
 //! The data operations: one type per method, in one file each.
 //!
-//! [`decode`] decodes a message, once. To add an operation: write its file with an [`Operation`], and add it to [`decode`].
+//! [`decode`] decodes a message, once. To add an operation: write its file with an [`Operation`],
+//! and add it to [`decode`].
 
 mod decrypt;
 mod detokenize;
@@ -42,7 +43,8 @@ pub enum Decoded {
     Immediate(Immediate),
 }
 
-/// Decodes a message whose extent the scan has found. The only place where data requests are decoded.
+/// Decodes a message whose extent the scan has found. The only place where data requests are
+/// decoded.
 ///
 /// # Errors
 ///
@@ -113,7 +115,8 @@ pub fn decode(frame: &Bytes, boundary: &FrameLayout) -> Result<Decoded, CallErro
     Ok(Decoded::Data(options, operation))
 }
 
-/// Returns true if the method needs an in-flight permit and admission. Other methods cost no more than reading them.
+/// Returns true if the method needs an in-flight permit and admission. Other methods cost no more
+/// than reading them.
 pub fn needs_admission(method: Method) -> bool {
     let stored = Methods::TOKENS.contains(method) || Methods::OBJECTS.contains(method);
     method.takes_document() || stored || method == Method::AppsPublicKeys
@@ -182,7 +185,8 @@ impl Source<'_> {
 /// Suite of estimates where neither the request nor its app is known to name one: that of new apps.
 const USUAL_SUITE: Suite = Suite::P256Psk;
 
-/// Predicts the kind and work size of a request of which only the beginning has arrived. `bytes_min`: its least length.
+/// Predicts the kind and work size of a request of which only the beginning has arrived.
+/// `bytes_min`: its least length.
 pub fn preview(outlook: &Preview, bytes_min: u64) -> (OperationKind, WorkSize) {
     let (suite, scope) = (
         outlook.suite.unwrap_or(USUAL_SUITE),
@@ -196,7 +200,8 @@ pub fn preview(outlook: &Preview, bytes_min: u64) -> (OperationKind, WorkSize) {
     (kind, work_size)
 }
 
-/// Predicts the kind and work size of a long message that is no request on data: it costs as much as reading it.
+/// Predicts the kind and work size of a long message that is no request on data: it costs as much
+/// as reading it.
 pub fn preview_of_other(bytes: u64) -> (OperationKind, WorkSize) {
     let kind = OperationKind::of(Method::Inspect, Suite::P256, KeyScope::default());
     (kind, kind.done(true, 0, 0, bytes))

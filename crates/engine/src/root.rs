@@ -1,10 +1,12 @@
 //! Unseals a store: finds the key-encryption key (KEK) of its keys, by the root key or without one.
 //!
-//! The providers of the root record's slots are asked side by side, and the first right answer counts. Unwrapped root
-//! keys stay in memory, so that the outage of a provider never stops a running engine.
+//! The providers of the root record's slots are asked side by side, and the first right answer
+//! counts. Unwrapped root keys stay in memory, so that the outage of a provider never stops a
+//! running engine.
 //!
-//! The key of the audit log comes from the same record. The engine therefore keeps a copy of the record in the folder of
-//! the audit log, where `sealwire audit verify` finds it while the engine has the store.
+//! The key of the audit log comes from the same record. The engine therefore keeps a copy of the
+//! record in the folder of the audit log, where `sealwire audit verify` finds it while the engine
+//! has the store.
 
 mod admin;
 mod anchor;
@@ -52,7 +54,8 @@ pub const LOCAL_PROVIDER: &str = "local";
 pub const ROOT_COPY_FILE: &str = "root.json";
 /// Maximum bytes of the file of `kek.providers`.
 const PROVIDERS_BYTES_MAX: u64 = 1 << 20;
-/// Maximum bytes that are read of [`ROOT_COPY_FILE`]. A record with all slots of two root keys is below 200 KiB.
+/// Maximum bytes that are read of [`ROOT_COPY_FILE`]. A record with all slots of two root keys is
+/// below 200 KiB.
 const COPY_BYTES_MAX: u64 = 1 << 20;
 
 /// The configured providers, by name, and the observer of their uses.
@@ -83,7 +86,8 @@ impl Providers {
             return Ok(Self(all, Arc::default()));
         };
         let wrong = |what: &dyn fmt::Display| KekError(format!("{}: {what}", file.display()));
-        // Whoever changes the file decides which module is loaded and which server gets the root key.
+        // Whoever changes the file decides which module is loaded and which server gets the root
+        // key.
         let bytes = sealwire_file_trust::read(file, FileKind::Public, PROVIDERS_BYTES_MAX);
         let bytes = bytes.map_err(|error| wrong(&error.reason))?;
         let text = std::str::from_utf8(&bytes).map_err(|_| wrong(&"must be text"))?;
@@ -151,7 +155,8 @@ impl Providers {
         }
     }
 
-    /// Wraps a root key for a new slot, and unwraps the copy once, unless that needs the holders of shares.
+    /// Wraps a root key for a new slot, and unwraps the copy once, unless that needs the holders of
+    /// shares.
     ///
     /// # Errors
     /// [`StoreError::RootKey`], which names the provider.
@@ -215,7 +220,8 @@ impl Providers {
         })
     }
 
-    /// Returns true if the copy in a slot unwraps only with the holders of shares, so that [`Self::unwrap_slot`] fails.
+    /// Returns true if the copy in a slot unwraps only with the holders of shares, so that
+    /// [`Self::unwrap_slot`] fails.
     #[must_use]
     pub fn needs_holders(&self, slot: &RootSlot) -> bool {
         let configured = self.0.get(&slot.provider);
@@ -239,7 +245,8 @@ impl Providers {
         result.map_err(|error| error.reason)
     }
 
-    /// Unwraps the copy in one slot, as [`Self::unwrap_slot`], for a purpose that metrics and audit records name.
+    /// Unwraps the copy in one slot, as [`Self::unwrap_slot`], for a purpose that metrics and audit
+    /// records name.
     async fn unwrap_slot_as(
         &self,
         operation: ProviderOperation,
@@ -319,7 +326,8 @@ pub struct Unsealer {
     /// Unwrapped root keys, by id.
     unwrapped: Mutex<BTreeMap<[u8; 16], Arc<RootKey>>>,
     backoff: Backoff,
-    /// Number of times that the keys were wiped. A search that began before the last time keeps no key.
+    /// Number of times that the keys were wiped. A search that began before the last time keeps no
+    /// key.
     wipes: AtomicU64,
     copy: tokio::sync::Mutex<RecordCopy>,
     /// True if a state that was put back is served, without changes (`state.on_rollback`).
@@ -340,8 +348,8 @@ impl Unsealer {
     /// Reads the settings of all providers, and the KEK of the configuration.
     ///
     /// # Errors
-    /// Settings of a provider are invalid. The KEK cannot be read, and no other provider is configured, or other users can get at
-    /// its file. The anchor cannot be read.
+    /// Settings of a provider are invalid. The KEK cannot be read, and no other provider is
+    /// configured, or other users can get at its file. The anchor cannot be read.
     pub fn open(config: &Config) -> Result<Self, KekError> {
         let anchor = anchor_path(config)
             .map(|path| Anchor::open(path, config.state.anchor_file.is_none()))
@@ -352,8 +360,8 @@ impl Unsealer {
         })
     }
 
-    /// Opens an unsealer as [`Self::open`] does, which neither reads nor writes the anchor of the configuration: for another
-    /// store than the configured one.
+    /// Opens an unsealer as [`Self::open`] does, which neither reads nor writes the anchor of the
+    /// configuration: for another store than the configured one.
     ///
     /// # Errors
     /// As for [`Self::open`].
@@ -380,8 +388,8 @@ impl Unsealer {
         })
     }
 
-    /// Returns the anchor of the configuration, and accepts an older state that was put back from now on. Commits still
-    /// raise the anchor.
+    /// Returns the anchor of the configuration, and accepts an older state that was put back from
+    /// now on. Commits still raise the anchor.
     pub fn ignore_anchor(&mut self) -> Option<StateId> {
         self.anchor.as_mut().and_then(Anchor::ignore)
     }
@@ -407,8 +415,8 @@ impl Unsealer {
         &self.providers
     }
 
-    /// Keeps a copy of the root record in this folder from now on, or none while the store has no root key. A copy that
-    /// cannot be written is logged and tried again at the next load.
+    /// Keeps a copy of the root record in this folder from now on, or none while the store has no
+    /// root key. A copy that cannot be written is logged and tried again at the next load.
     pub async fn keep_copy(&self, folder: &Path) {
         let mut copy = self.copy.lock().await;
         copy.folder = Some(folder.to_owned());
@@ -420,10 +428,12 @@ impl Unsealer {
         self.backoff.end_pauses();
     }
 
-    /// Returns a root key of the record. After a failure the providers are not asked again for 1 to 60 seconds.
+    /// Returns a root key of the record. After a failure the providers are not asked again for 1 to
+    /// 60 seconds.
     ///
     /// # Errors
-    /// [`StoreError::RootKey`] with each slot, its provider and the reason, after at most [`USE_SECONDS_MAX`] seconds.
+    /// [`StoreError::RootKey`] with each slot, its provider and the reason, after at most
+    /// [`USE_SECONDS_MAX`] seconds.
     pub async fn unseal(
         &self,
         set: [u8; 16],
@@ -451,7 +461,8 @@ impl Unsealer {
         }
     }
 
-    /// Asks the providers of all slots side by side, and returns the first right answer, or the reasons of all slots.
+    /// Asks the providers of all slots side by side, and returns the first right answer, or the
+    /// reasons of all slots.
     async fn ask_all(&self, set: [u8; 16], root: &RootEntry) -> Result<RootKey, String> {
         let late = root
             .slots
@@ -557,8 +568,8 @@ impl Unsealer {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if a later record of the same set was found before. Operations load side by side, and one with an older
-    /// record must not drop the root keys of a newer one.
+    /// Returns true if a later record of the same set was found before. Operations load side by
+    /// side, and one with an older record must not drop the root keys of a newer one.
     async fn is_stale(&self, record: &RootRecord) -> bool {
         let copy = self.copy.lock().await;
         let latest = copy.latest.as_ref().and_then(Option::as_ref);
@@ -709,8 +720,8 @@ impl RecordCopy {
     }
 }
 
-/// Rejects a file of the KEK that other users can get at, also where another provider would start the engine. A missing file
-/// fails its slot only.
+/// Rejects a file of the KEK that other users can get at, also where another provider would start
+/// the engine. A missing file fails its slot only.
 fn check_kek_file(path: &Path) -> Result<(), KekError> {
     use sealwire_file_trust::{FileErrorReason, TrustedFile};
 
@@ -744,7 +755,8 @@ fn replace_file(path: &Path, content: Option<&[u8]>) -> io::Result<()> {
     replace_file_of(path, content, None)
 }
 
-/// Replaces a file as [`replace_file`] does. If root runs this process, the new file belongs to `owner`.
+/// Replaces a file as [`replace_file`] does. If root runs this process, the new file belongs to
+/// `owner`.
 fn replace_file_of(
     path: &Path,
     content: Option<&[u8]>,
@@ -815,8 +827,9 @@ pub fn copied_record(config: &Config) -> Result<Option<RootRecord>, KekError> {
     }
 }
 
-/// Returns the KEK whose audit secret made an audit log, without the store. The copy of the root record is looked for in
-/// `folder`, then in `audit.folder`. Without a copy, the result is the KEK of the configuration.
+/// Returns the KEK whose audit secret made an audit log, without the store. The copy of the root
+/// record is looked for in `folder`, then in `audit.folder`. Without a copy, the result is the KEK
+/// of the configuration.
 ///
 /// # Errors
 /// The copy cannot be read, or no provider unwraps it; the KEK cannot be read.

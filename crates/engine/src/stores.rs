@@ -1,4 +1,5 @@
-//! The stores of a configuration, opened: where control state rests, and where tokens do, if this engine keeps any.
+//! The stores of a configuration, opened: where control state rests, and where tokens do, if this
+//! engine keeps any.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -120,8 +121,9 @@ impl Stores {
         }
     }
 
-    /// Returns the stores as requests use them: lookups and writes go in batches, and writes as fast as the store keeps up.
-    /// Rows of tokens and objects share one throttle. No token value is longer than `value_bytes_max`.
+    /// Returns the stores as requests use them: lookups and writes go in batches, and writes as
+    /// fast as the store keeps up. Rows of tokens and objects share one throttle. No token value is
+    /// longer than `value_bytes_max`.
     pub fn batched(
         &self,
         value_bytes_max: usize,

@@ -1,7 +1,7 @@
 //! Data subjects of objects and tokens: their stored keys, and the removal of their objects.
 //!
-//! The row of a subject's key is read whenever objects or tokens of the subject are read, and never cached. So an erasure takes effect on
-//! every engine as soon as it is durable.
+//! The row of a subject's key is read whenever objects or tokens of the subject are read, and never
+//! cached. So an erasure takes effect on every engine as soon as it is durable.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -77,7 +77,8 @@ pub(crate) struct ReadableRow {
 }
 
 impl ReadableRow {
-    /// Joins a row with the key of its subject. Returns `None` if the subject was erased after the row was written.
+    /// Joins a row with the key of its subject. Returns `None` if the subject was erased after the
+    /// row was written.
     pub(crate) fn of(row: ObjectRow, keys: &StoredSubjects) -> Option<Self> {
         let Some(id) = row.subject else {
             return Some(Self { row, subject: None });
@@ -89,7 +90,8 @@ impl ReadableRow {
         })
     }
 
-    /// Returns the work of opening the row, and of the index terms that it would have if it is sealed again.
+    /// Returns the work of opening the row, and of the index terms that it would have if it is
+    /// sealed again.
     pub(crate) fn work(&self) -> ExtraWork {
         let terms = (self.row.terms.len() + self.row.unique.len()) as u64;
         ExtraWork {
@@ -181,8 +183,8 @@ pub(crate) fn subjects_of<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> 
     ids
 }
 
-/// Returns the claims that the keys of rows are current, sorted. Returns `None` if two rows of a subject are under different
-/// keys, because the subject was erased between the reads of the two.
+/// Returns the claims that the keys of rows are current, sorted. Returns `None` if two rows of a
+/// subject are under different keys, because the subject was erased between the reads of the two.
 pub(crate) fn claims_of<'r>(
     rows: impl IntoIterator<Item = &'r ObjectRow>,
 ) -> Option<Vec<SubjectClaim>> {
@@ -270,7 +272,8 @@ impl SubjectKeyLoad {
     }
 }
 
-/// Opens the key of a subject, or creates one. Returns the key, and what the store must check or write.
+/// Opens the key of a subject, or creates one. Returns the key, and what the store must check or
+/// write.
 ///
 /// # Errors
 /// [`CallFailure::NoKey`] if the app has no active token key, or the stored key does not open.
@@ -335,8 +338,8 @@ pub(crate) fn erased_row(found: &ObjectRow, now: u64) -> ObjectRow {
     }
 }
 
-/// Returns the row that marks an erasure as unfinished, to add or in place of `found`. Objects under keys of a lower version
-/// than `version` are to be removed.
+/// Returns the row that marks an erasure as unfinished, to add or in place of `found`. Objects
+/// under keys of a lower version than `version` are to be removed.
 pub(crate) fn unfinished(
     id: SubjectId,
     version: u64,
@@ -370,7 +373,8 @@ pub(crate) struct ErasureStep {
     pub(crate) next: Option<(MapId, ObjectId)>,
 }
 
-/// Reads a page of at most `limit` objects of a subject, and returns the removal of those under keys below `version`.
+/// Reads a page of at most `limit` objects of a subject, and returns the removal of those under
+/// keys below `version`.
 ///
 /// # Errors
 /// Any error of the store.

@@ -1,10 +1,11 @@
-//! The background sweep of token maps and objects. A sweep archives expired rows and prunes archived rows after their
-//! collection's retention time. It also erases the rows of deleted collections and apps, and the objects and tokens of data
-//! subjects whose erasure was interrupted.
+//! The background sweep of token maps and objects. A sweep archives expired rows and prunes
+//! archived rows after their collection's retention time. It also erases the rows of deleted
+//! collections and apps, and the objects and tokens of data subjects whose erasure was interrupted.
 //!
-//! Engines that share a database share a lease, so one of them sweeps at a time. All changes are safe to repeat, so an
-//! engine that loses its lease in the middle of a batch does no harm. A sweep uses at most a tenth of the store's time
-//! and looks at no more rows per second than the configuration allows.
+//! Engines that share a database share a lease, so one of them sweeps at a time. All changes are
+//! safe to repeat, so an engine that loses its lease in the middle of a batch does no harm. A sweep
+//! uses at most a tenth of the store's time and looks at no more rows per second than the
+//! configuration allows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -262,7 +263,8 @@ impl<L: Ledger> Sweeper<L> {
         Ok(())
     }
 
-    /// Removes the tokens and objects of an erased subject, and then the mark. Adds their number to `rows`.
+    /// Removes the tokens and objects of an erased subject, and then the mark. Adds their number to
+    /// `rows`.
     async fn finish_erasure(
         &mut self,
         (tokens, store): (&dyn TokenStore, &dyn ObjectStore),

@@ -1,7 +1,8 @@
-//! Reads the memory of this process before and after a seal: known secrets are there, and then they are not.
+//! Reads the memory of this process before and after a seal: known secrets are there, and then they
+//! are not.
 //!
-//! The store is made by another process, so that this one holds nothing but what an engine loads. The secrets come from
-//! there masked, and nothing here ever unmasks one.
+//! The store is made by another process, so that this one holds nothing but what an engine loads.
+//! The secrets come from there masked, and nothing here ever unmasks one.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::fs;
@@ -141,7 +142,8 @@ fn made_elsewhere(folder: &str) -> Vec<Needle> {
         .collect()
 }
 
-/// Counts where each needle is found in the memory of this process. `window` is filled with parts of it, and left out.
+/// Counts where each needle is found in the memory of this process. `window` is filled with parts
+/// of it, and left out.
 fn found(needles: &[Needle], window: &mut [u8]) -> Vec<Vec<String>> {
     let memory = fs::File::open("/proc/self/mem").unwrap();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();

@@ -1,16 +1,18 @@
-//! Opens files that hold secrets, and files that others must not replace. Rejects files that other users can
-//! read or replace.
+//! Opens files that hold secrets, and files that others must not replace. Rejects files that other
+//! users can read or replace.
 //!
 //! The rule covers the opened file, every folder above it and every symbolic link in its path:
 //!
 //! * File, folders and links belong to root or to the user of this process.
-//! * Nobody else can write the file. A folder that others can write has the sticky bit, as `/tmp` has.
-//! * A file with a secret ([`FileKind::Secret`]) is not accessible to others. Its group can read it if that is root's group or
-//!   a group of this process. A process of root accepts every group: it reads files for engines of other users.
+//! * Nobody else can write the file. A folder that others can write has the sticky bit, as `/tmp`
+//!   has.
+//! * A file with a secret ([`FileKind::Secret`]) is not accessible to others. Its group can read it
+//!   if that is root's group or a group of this process. A process of root accepts every group: it
+//!   reads files for engines of other users.
 //!
-//! Secrets that Kubernetes mounts with `defaultMode: 0440` and `fsGroup`, and credentials of systemd, meet the rule. It
-//! judges by user ids and mode bits of this machine, not by the rules of a file server, and not by access control
-//! lists beyond the mode.
+//! Secrets that Kubernetes mounts with `defaultMode: 0440` and `fsGroup`, and credentials of
+//! systemd, meet the rule. It judges by user ids and mode bits of this machine, not by the rules of
+//! a file server, and not by access control lists beyond the mode.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -37,7 +39,8 @@ const STICKY: u32 = 0o1000;
 pub enum FileKind {
     /// A key, a password or a token.
     Secret,
-    /// No secret, but whoever can replace it is trusted: a certificate of an authority, a public key.
+    /// No secret, but whoever can replace it is trusted: a certificate of an authority, a public
+    /// key.
     Public,
 }
 
@@ -69,7 +72,8 @@ pub enum FileErrorReason {
     Exposed(Exposure),
 }
 
-/// Describes who can get at a file, and the command that ends this. Never proposes to replace or remove the file.
+/// Describes who can get at a file, and the command that ends this. Never proposes to replace or
+/// remove the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exposure {
     /// The problem, with the owner and the mode that were found.
@@ -96,8 +100,8 @@ pub struct TrustedFile {
 }
 
 impl TrustedFile {
-    /// Opens a file and checks what was opened, so that no other file can take its place in between. A named pipe does not
-    /// block. Blocks on the file system.
+    /// Opens a file and checks what was opened, so that no other file can take its place in
+    /// between. A named pipe does not block. Blocks on the file system.
     ///
     /// # Errors
     /// [`FileError`].
@@ -110,7 +114,8 @@ impl TrustedFile {
         for _ in 0..TRIES_MAX {
             let (file, metadata) = open_regular(path).map_err(failed)?;
             let (end, found) = process.walk(path).map_err(failed)?;
-            // A file that was replaced in between, as Kubernetes does with a symbolic link, is opened again.
+            // A file that was replaced in between, as Kubernetes does with a symbolic link, is
+            // opened again.
             if (found.dev(), found.ino()) != (metadata.dev(), metadata.ino()) {
                 continue;
             }
@@ -129,7 +134,8 @@ impl TrustedFile {
         ))))
     }
 
-    /// Reads the file into one allocation: a growing buffer would leave copies of a secret behind, unwiped.
+    /// Reads the file into one allocation: a growing buffer would leave copies of a secret behind,
+    /// unwiped.
     ///
     /// # Errors
     /// [`FileErrorReason::TooLong`] for more than `bytes_max` bytes; [`FileErrorReason::Io`].
@@ -146,7 +152,8 @@ impl TrustedFile {
                 reason: FileErrorReason::TooLong(bytes_max),
             });
         }
-        // One byte more than there was, to notice a file that grew. Files that tell no length have it all beyond.
+        // One byte more than there was, to notice a file that grew. Files that tell no length have
+        // it all beyond.
         let room = if length == 0 { bytes_max } else { length };
         let mut bytes = Zeroizing::new(vec![0; room as usize + 1]);
         let mut filled = 0;
@@ -384,8 +391,8 @@ impl Process {
         })
     }
 
-    /// Follows a path from the root folder, and judges every folder and symbolic link on the way. Returns its end, by a path
-    /// without symbolic links, and the metadata.
+    /// Follows a path from the root folder, and judges every folder and symbolic link on the way.
+    /// Returns its end, by a path without symbolic links, and the metadata.
     fn walk(&self, path: &Path) -> Result<(PathBuf, Metadata), FileErrorReason> {
         let judged = |problem: Option<Exposure>| {
             problem.map_or(Ok(()), |problem| Err(FileErrorReason::Exposed(problem)))

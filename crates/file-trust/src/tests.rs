@@ -29,7 +29,8 @@ fn file_rule_by_owner_group_and_mode() {
         ((Secret, 7, 71, 0o440), true, false),
         ((Secret, 7, 99, 0o600), true, false),
         ((Secret, 7, 99, 0o640), false, false),
-        // Kubernetes with fsGroup; a package that installs for the engine's group; a credential of systemd.
+        // Kubernetes with fsGroup; a package that installs for the engine's group; a credential of
+        // systemd.
         ((Secret, 0, 70, 0o440), true, true),
         ((Secret, 0, 71, 0o640), true, true),
         ((Secret, 0, 0, 0o440), true, true),

@@ -1,8 +1,10 @@
-//! Multiplication of fixed points by secret scalars, where the safe bindings leave out the fast way.
+//! Multiplication of fixed points by secret scalars, where the safe bindings leave out the fast
+//! way.
 //!
-//! [`FixedBase`] is any public key of P-256 with a table made for it; [`secp256k1::multiply_generator`] is that curve's
-//! generator. The multiplications are OpenSSL's and libsecp256k1's own, in constant time: no curve arithmetic is
-//! written here. The one place in the workspace with `unsafe`; each block says why it is sound.
+//! [`FixedBase`] is any public key of P-256 with a table made for it;
+//! [`secp256k1::multiply_generator`] is that curve's generator. The multiplications are OpenSSL's
+//! and libsecp256k1's own, in constant time: no curve arithmetic is written here. The one place in
+//! the workspace with `unsafe`; each block says why it is sound.
 
 mod p256;
 pub mod secp256k1;

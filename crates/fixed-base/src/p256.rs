@@ -1,12 +1,12 @@
 //! P-256 against one fixed public key, about five times as fast as against any.
 //!
-//! OpenSSL multiplies its own generator with a table of 37 x 64 precomputed points. A group whose generator is the
-//! public key gets the same table for that key, and the same constant-time code (`ecp_nistz256.c`: every table row is
-//! read, a mask selects).
+//! OpenSSL multiplies its own generator with a table of 37 x 64 precomputed points. A group whose
+//! generator is the public key gets the same table for that key, and the same constant-time code
+//! (`ecp_nistz256.c`: every table row is read, a mask selects).
 //!
-//! `unsafe` here because the safe bindings can set a group's generator and multiply by it, but not ask for the table.
-//! Note that making a table takes about 20 ms, as long as 400 plain agreements. It pays for keys
-//! that are used often, and is done outside any request.
+//! `unsafe` here because the safe bindings can set a group's generator and multiply by it, but not
+//! ask for the table. Note that making a table takes about 20 ms, as long as 400 plain agreements.
+//! It pays for keys that are used often, and is done outside any request.
 
 use std::fmt;
 
@@ -25,7 +25,8 @@ impl From<ErrorStack> for Error {
     }
 }
 
-/// One fixed public key with its table. Holds nothing secret; may be used from many threads at once.
+/// One fixed public key with its table. Holds nothing secret; may be used from many threads at
+/// once.
 pub struct FixedBase {
     /// P-256 with the fixed point for its generator.
     group: EcGroup,
@@ -52,7 +53,8 @@ impl FixedBase {
         Ok(Self { group })
     }
 
-    /// Diffie-Hellman: the x coordinate of `scalar` times the fixed point. The scalar is 32 bytes big-endian.
+    /// Diffie-Hellman: the x coordinate of `scalar` times the fixed point. The scalar is 32 bytes
+    /// big-endian.
     ///
     /// # Errors
     ///
@@ -95,11 +97,12 @@ unsafe extern "C" {
     fn EC_POINT_clear_free(point: *mut openssl_sys::EC_POINT);
 }
 
-/// Makes the table of the group's generator, and checks that it is there: a library without it would silently be slow.
+/// Makes the table of the group's generator, and checks that it is there: a library without it
+/// would silently be slow.
 #[allow(unsafe_code)]
 fn precompute(group: &mut EcGroup, context: &mut BigNumContext) -> Result<(), Error> {
-    // SAFETY: both pointers are live for the call and not shared: `group` and `context` are borrowed mutably. The
-    // function keeps neither the context nor anything it points to.
+    // SAFETY: both pointers are live for the call and not shared: `group` and `context` are
+    // borrowed mutably. The function keeps neither the context nor anything it points to.
     let made = unsafe { EC_GROUP_precompute_mult(group.as_ptr(), context.as_ptr()) };
     // SAFETY: reads the live group.
     let there = unsafe { EC_GROUP_have_precompute_mult(group.as_ptr()) };

@@ -1,8 +1,8 @@
 //! secp256k1's generator.
 //!
-//! libsecp256k1 blinds this multiplication by a random value in its context, on top of being constant time. The safe
-//! bindings draw a new value after each call, which doubles its cost; here a thread draws one for every 64 calls.
-//! `unsafe` because they offer no call that takes a context.
+//! libsecp256k1 blinds this multiplication by a random value in its context, on top of being
+//! constant time. The safe bindings draw a new value after each call, which doubles its cost; here
+//! a thread draws one for every 64 calls. `unsafe` because they offer no call that takes a context.
 
 use std::cell::RefCell;
 
@@ -35,7 +35,8 @@ impl Blinded {
     }
 }
 
-/// The public key of a private one: `scalar` times the generator, SEC 1 uncompressed. The scalar is 32 bytes big-endian.
+/// The public key of a private one: `scalar` times the generator, SEC 1 uncompressed. The scalar is
+/// 32 bytes big-endian.
 ///
 /// # Errors
 ///
@@ -54,11 +55,12 @@ pub fn multiply_generator(scalar: &[u8; 32]) -> Result<[u8; 65], Error> {
 #[allow(unsafe_code)]
 fn point(context: &Secp256k1<SignOnly>, scalar: &[u8; 32]) -> Option<ffi::PublicKey> {
     let context = context.ctx();
-    // SAFETY: `new` is unsafe only because its zeros are no valid point; the call below makes one of them, or fails and
-    // they are dropped unread.
+    // SAFETY: `new` is unsafe only because its zeros are no valid point; the call below makes one
+    // of them, or fails and they are dropped unread.
     let mut point = unsafe { ffi::PublicKey::new() };
-    // SAFETY: the context is live, made for signing and borrowed for the call; the scalar is 32 readable bytes and the
-    // point one writable place, as `secp256k1.h` asks. Any scalar is allowed: the call returns 0 for an invalid one.
+    // SAFETY: the context is live, made for signing and borrowed for the call; the scalar is 32
+    // readable bytes and the point one writable place, as `secp256k1.h` asks. Any scalar is
+    // allowed: the call returns 0 for an invalid one.
     let made = unsafe {
         ffi::secp256k1_ec_pubkey_create(context.as_ptr(), &raw mut point, scalar.as_ptr())
     };

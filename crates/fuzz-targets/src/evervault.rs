@@ -1,4 +1,5 @@
-//! Evervault strings and files: a changed one opens to nothing, or to the same where the format binds no more.
+//! Evervault strings and files: a changed one opens to nothing, or to the same where the format
+//! binds no more.
 
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
@@ -79,7 +80,8 @@ fn bytes_of(vector: &serde_json::Value) -> Vec<u8> {
     }
 }
 
-/// Opens strings and files. Settings: honest one, bytes of a piece, whether the checksum is mended, changes.
+/// Opens strings and files. Settings: honest one, bytes of a piece, whether the checksum is mended,
+/// changes.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let (which, piece, mend) = (

@@ -60,8 +60,8 @@ impl Choice {
 pub(crate) static NOTHING: LazyLock<Arc<Rules>> =
     LazyLock::new(|| Arc::new(Rules::from_toml("unknown = \"keep\"\n").expect("rules")));
 
-/// Runs a job whole and in chunks, compares both, and returns the output. With `is_fixed`, the output of the same answers
-/// masks to itself.
+/// Runs a job whole and in chunks, compares both, and returns the output. With `is_fixed`, the
+/// output of the same answers masks to itself.
 pub(crate) fn check(
     text: &[u8],
     (chunk_bytes, answer, is_fixed): (u8, Answer, bool),

@@ -1,7 +1,7 @@
 //! Bodies of the fuzz targets. Each takes bytes and ends in assertions.
 //!
-//! `crates/fuzz` runs them under libFuzzer. The tests of this crate run every committed seed, so a target that no longer
-//! accepts its seeds fails in the gate.
+//! `crates/fuzz` runs them under libFuzzer. The tests of this crate run every committed seed, so a
+//! target that no longer accepts its seeds fails in the gate.
 
 #![expect(
     clippy::missing_panics_doc,

@@ -1,4 +1,5 @@
-//! Masks: a function prints as it reads, an error is inside its text, and each value is masked alike, to one value.
+//! Masks: a function prints as it reads, an error is inside its text, and each value is masked
+//! alike, to one value.
 
 use std::sync::{Arc, LazyLock};
 
@@ -35,7 +36,8 @@ static MASKS: LazyLock<Vec<Mask>> = LazyLock::new(|| {
     FUNCTIONS.iter().copied().map(mask).collect()
 });
 
-/// Masks values. Settings: integer, float, then function, rules and text, each up to a zero byte; then a document.
+/// Masks values. Settings: integer, float, then function, rules and text, each up to a zero byte;
+/// then a document.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let (integer, float) = (input.long() as i64, f64::from_bits(input.long()));

@@ -26,8 +26,8 @@ const BINDING: ObjectBinding = ObjectBinding {
     created: 17,
 };
 
-/// The app's keys, the key of a data subject, and honest records with a clear value, without a subject and with one: of the
-/// present format, and of the old one.
+/// The app's keys, the key of a data subject, and honest records with a clear value, without a
+/// subject and with one: of the present format, and of the old one.
 struct App {
     terms: ObjectKeys,
     keys: Arc<AppKeys>,
@@ -106,8 +106,8 @@ static APP: LazyLock<App> = LazyLock::new(|| {
     }
 });
 
-/// Checks a value, and opens an honest record with changes, and bytes from elsewhere. Settings: type, changes, and the
-/// length of the clear part.
+/// Checks a value, and opens an honest record with changes, and bytes from elsewhere. Settings:
+/// type, changes, and the length of the clear part.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let property_type = PropertyType::ALL[usize::from(input.byte()) % PropertyType::ALL.len()];

@@ -28,8 +28,9 @@ static RULES: LazyLock<Choice> = LazyLock::new(|| {
     ])
 });
 
-/// Masks a file. Settings: rules, answers, and two bytes for the length of what is before the footer. The footer's length in
-/// the file follows from the input, since few inputs would have a right one.
+/// Masks a file. Settings: rules, answers, and two bytes for the length of what is before the
+/// footer. The footer's length in the file follows from the input, since few inputs would have a
+/// right one.
 pub(crate) fn run(input: &[u8]) {
     ignore_panics_of_the_library();
     let mut input = Input(input);
@@ -64,7 +65,8 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// The job turns panics of the `parquet` crate into errors. libFuzzer's hook would end the process before.
+/// The job turns panics of the `parquet` crate into errors. libFuzzer's hook would end the process
+/// before.
 fn ignore_panics_of_the_library() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

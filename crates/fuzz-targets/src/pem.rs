@@ -99,7 +99,8 @@ fn revocations(authority: &Authority) -> String {
     list.signed_by(&issuer).expect("a list").pem().expect("PEM")
 }
 
-/// Loads TLS with one file changed. Settings: file, form, changes of its DER; then bytes in its place or behind it.
+/// Loads TLS with one file changed. Settings: file, form, changes of its DER; then bytes in its
+/// place or behind it.
 pub(crate) fn run(input: &[u8]) {
     let Authorities { tls, files } = &*WORLD;
     let mut input = Input(input);
@@ -180,7 +181,8 @@ pub(crate) fn words() -> Vec<Vec<u8>> {
         "RSA PRIVATE KEY-----\n",
         "\r\n",
     ]);
-    // Object identifiers: basic constraints, key usage, CRL number, reason code, ECDSA with SHA-256.
+    // Object identifiers: basic constraints, key usage, CRL number, reason code, ECDSA with
+    // SHA-256.
     words.extend(list([
         &[0x55u8, 0x1d, 0x13][..],
         &[0x55, 0x1d, 0x0f],

@@ -37,7 +37,8 @@ static HONEST: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     ]
 });
 
-/// Reads a certificate with bytes replaced, and bytes from elsewhere. Settings: certificate, replacements.
+/// Reads a certificate with bytes replaced, and bytes from elsewhere. Settings: certificate,
+/// replacements.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let mut der = HONEST[usize::from(input.byte()) % HONEST.len()].clone();
@@ -63,8 +64,8 @@ fn check(der: &[u8]) {
     }
 }
 
-/// Checks that no name of any kind in a certificate with a principal is invalid. By default, all kinds count. Reads the
-/// bytes of the names, not what the parser makes of them.
+/// Checks that no name of any kind in a certificate with a principal is invalid. By default, all
+/// kinds count. Reads the bytes of the names, not what the parser makes of them.
 fn check_counted_names(der: &[u8]) {
     let (rest, certificate) = x509_parser::parse_x509_certificate(der).expect("a certificate");
     assert!(rest.is_empty());

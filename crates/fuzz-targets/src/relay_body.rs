@@ -27,7 +27,8 @@ static RULES: LazyLock<[Arc<RuleSet>; 3]> = LazyLock::new(|| {
     })
 });
 
-/// Source and holes; `None` for a body that is rejected. With two faults in a body, the cut can decide which is named.
+/// Source and holes; `None` for a body that is rejected. With two faults in a body, the cut can
+/// decide which is named.
 type Found = Option<(Vec<u8>, Vec<(usize, Vec<u8>, Bytes)>)>;
 
 /// Scans parts.
@@ -59,7 +60,8 @@ fn scan<'a>(
     ))
 }
 
-/// Scans a body whole, cut at one place, and byte by byte. Settings: format, rules, place of the cut, limits.
+/// Scans a body whole, cut at one place, and byte by byte. Settings: format, rules, place of the
+/// cut, limits.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let format = match input.byte() % 5 {

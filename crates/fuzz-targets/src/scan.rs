@@ -1,4 +1,5 @@
-//! Messages on a connection: cut anywhere, the scanner finds the same ones, and the decoder stays inside each.
+//! Messages on a connection: cut anywhere, the scanner finds the same ones, and the decoder stays
+//! inside each.
 
 use sealwire_wire::{
     Call, Disposition, FrameLayout, Limits, Method, RpcError, Scan, ScanError, Scanner, Span,
@@ -147,8 +148,8 @@ fn same(message: &[u8], call: &Call<'_>) -> bool {
     Call::decode(message, &found).as_ref() == Ok(call)
 }
 
-/// Lists the messages without the rejections. A message can be rejected for its length while it arrives, before a defect
-/// that lies further on, so the error depends on the cut.
+/// Lists the messages without the rejections. A message can be rejected for its length while it
+/// arrives, before a defect that lies further on, so the error depends on the cut.
 fn messages(seen: &[Seen]) -> Vec<&Seen> {
     seen.iter()
         .filter(|seen| matches!(seen, Seen::Message { .. }))

@@ -11,7 +11,8 @@ pub struct Seed {
     pub name: String,
     /// The input.
     pub bytes: Vec<u8>,
-    /// The generator makes other bytes each time, so the committed file is only replaced when it is missing.
+    /// The generator makes other bytes each time, so the committed file is only replaced when it is
+    /// missing.
     pub is_random: bool,
 }
 

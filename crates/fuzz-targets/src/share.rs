@@ -11,8 +11,9 @@ use crate::Seed;
 use crate::input::text;
 use crate::seed::{numbered, words as list};
 
-/// Parses a text, and the bytes in the text with a right checksum. An accepted share is written as it was read,
-/// and joins only with shares of the same split. A public key is treated in the same way.
+/// Parses a text, and the bytes in the text with a right checksum. An accepted share is written as
+/// it was read, and joins only with shares of the same split. A public key is treated in the same
+/// way.
 pub(crate) fn run(input: &[u8]) {
     let text = text(input);
     if text.trim().starts_with("swr1:") {

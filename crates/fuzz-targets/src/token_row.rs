@@ -19,7 +19,8 @@ const TOKEN: &str = "tok_0123456789abcdefghijkl";
 const VALUE: &[u8] = b"4242424242424242";
 const VECTORS: &str = include_str!("../../../proto/vectors/token.jsonl");
 
-/// Keys of the vectors, and an honest row of each layout and kind. Those of the second half name a subject.
+/// Keys of the vectors, and an honest row of each layout and kind. Those of the second half name a
+/// subject.
 struct RowKeys {
     keys: TokenKeys,
     id: [u8; 16],

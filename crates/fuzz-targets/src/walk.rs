@@ -1,4 +1,5 @@
-//! Walks over documents: slices and one run give the same, and keeping every field keeps every byte.
+//! Walks over documents: slices and one run give the same, and keeping every field keeps every
+//! byte.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -86,7 +87,8 @@ fn walk<T: Transform>(
     }
 }
 
-/// Walks over a document. Settings: flags, depth, bytes of output, budgets, paths up to a zero byte.
+/// Walks over a document. Settings: flags, depth, bytes of output, budgets, paths up to a zero
+/// byte.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let flags = input.byte();

@@ -1,8 +1,9 @@
-//! Runs every committed seed through its target, and compares the seeds and dictionaries with their generator.
+//! Runs every committed seed through its target, and compares the seeds and dictionaries with their
+//! generator.
 //!
-//! `SEALWIRE_BLESS=1 cargo test -p sealwire-fuzz-targets -- --test-threads 1` writes them anew: two tests would write and read
-//! the same files at once. A seed that its generator makes at random, such as a certificate, is only written when it is
-//! missing.
+//! `SEALWIRE_BLESS=1 cargo test -p sealwire-fuzz-targets -- --test-threads 1` writes them anew: two
+//! tests would write and read the same files at once. A seed that its generator makes at random,
+//! such as a certificate, is only written when it is missing.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 

@@ -1,12 +1,13 @@
 //! AES-256-GCM (NIST SP 800-38D) over many short messages under one key.
 //!
-//! A library that seals one message at a time spends most of the time of a short message on set-up and on waiting for
-//! single blocks. Here the counter blocks of all messages of a batch go through the cipher together, so that wide vector
-//! units are full, and each tag takes one aggregated GHASH step. The result is that of any other implementation: nonces
-//! have 96 bits, tags 128, and the messages are independent.
+//! A library that seals one message at a time spends most of the time of a short message on set-up
+//! and on waiting for single blocks. Here the counter blocks of all messages of a batch go through
+//! the cipher together, so that wide vector units are full, and each tag takes one aggregated GHASH
+//! step. The result is that of any other implementation: nonces have 96 bits, tags 128, and the
+//! messages are independent.
 //!
-//! Only sealing is here. Opening must not release any plaintext before its tag was checked, which a library for single
-//! messages does well.
+//! Only sealing is here. Opening must not release any plaintext before its tag was checked, which a
+//! library for single messages does well.
 
 use aes::Aes256Enc;
 use aes::cipher::array::Array;
@@ -35,8 +36,8 @@ type Block = ghash::Block;
 /// An expanded key, wiped on drop. A copy of the hash key can stay on the stack; it opens nothing.
 pub struct BatchKey {
     cipher: Aes256Enc,
-    /// The hash before its first block. Does not wipe itself: it is copied per message, and wiping each copy would take
-    /// longer than the hash.
+    /// The hash before its first block. Does not wipe itself: it is copied per message, and wiping
+    /// each copy would take longer than the hash.
     hash: GHash,
 }
 
@@ -47,7 +48,8 @@ impl Drop for BatchKey {
     }
 }
 
-/// Key stream of some messages, wiped on drop. `Zeroizing` writes single bytes, which takes as long as the cipher.
+/// Key stream of some messages, wiped on drop. `Zeroizing` writes single bytes, which takes as long
+/// as the cipher.
 struct Keystream([[u8; BLOCK_BYTES]; KEYSTREAM_BLOCKS]);
 
 impl Drop for Keystream {
@@ -66,7 +68,8 @@ pub struct Message<'a> {
     pub aad: &'a Aad,
     /// Offset of the plaintext in the buffer.
     pub start: usize,
-    /// Length of the plaintext, at most [`MESSAGE_BYTES_MAX`]. The tag's [`TAG_BYTES`] bytes follow it.
+    /// Length of the plaintext, at most [`MESSAGE_BYTES_MAX`]. The tag's [`TAG_BYTES`] bytes follow
+    /// it.
     pub length: usize,
 }
 
@@ -98,8 +101,8 @@ impl Message<'_> {
     }
 }
 
-/// Returns true if the processor has instructions for AES and for carry-less multiplication. Without them the code
-/// below is correct and much slower than other libraries.
+/// Returns true if the processor has instructions for AES and for carry-less multiplication.
+/// Without them the code below is correct and much slower than other libraries.
 #[must_use]
 pub fn is_accelerated() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -127,11 +130,12 @@ impl BatchKey {
         }
     }
 
-    /// Seals messages in place: replaces each plaintext in `buffer` by its ciphertext, and the bytes behind it by its
-    /// tag.
+    /// Seals messages in place: replaces each plaintext in `buffer` by its ciphertext, and the
+    /// bytes behind it by its tag.
     ///
     /// # Panics
-    /// If a message is longer than [`MESSAGE_BYTES_MAX`], or it does not lie in the buffer with its tag.
+    /// If a message is longer than [`MESSAGE_BYTES_MAX`], or it does not lie in the buffer with its
+    /// tag.
     pub fn seal(&self, messages: &[Message<'_>], buffer: &mut [u8]) {
         let mut keystream = Keystream([[0; BLOCK_BYTES]; KEYSTREAM_BLOCKS]);
         let mut rest = messages;
@@ -167,7 +171,8 @@ impl BatchKey {
             .iter()
             .for_each(|block| hash.push(*block));
         for (at, key) in (0..).step_by(BLOCK_BYTES).zip(keystream) {
-            // A last block that is not whole reaches into the place of the tag, which is written later.
+            // A last block that is not whole reaches into the place of the tag, which is written
+            // later.
             let block: &mut [u8; BLOCK_BYTES] = (&mut data[at..at + BLOCK_BYTES])
                 .try_into()
                 .expect("16 bytes");
@@ -189,7 +194,8 @@ struct Hash {
 }
 
 impl Hash {
-    /// Begins a hash of so many blocks. Zero blocks in front do not change the hash, and fill up the first step.
+    /// Begins a hash of so many blocks. Zero blocks in front do not change the hash, and fill up
+    /// the first step.
     #[inline]
     fn new(key: &BatchKey, blocks: usize) -> Self {
         let count = blocks.next_multiple_of(HASH_STEP_BLOCKS) - blocks;
@@ -236,8 +242,8 @@ fn count_that_fits(messages: &[Message<'_>]) -> usize {
     count
 }
 
-/// Writes the counter blocks of messages to the front of `blocks` and returns them. Each message has block 1 for its
-/// tag, then those of its text (SP 800-38D, section 7.1).
+/// Writes the counter blocks of messages to the front of `blocks` and returns them. Each message
+/// has block 1 for its tag, then those of its text (SP 800-38D, section 7.1).
 #[inline]
 fn counter_blocks<'a>(
     messages: &[Message<'_>],

@@ -9,8 +9,8 @@ use sealwire_gcm_batch::{
 /// A message as (nonce, additional data, plaintext).
 type Parts = ([u8; NONCE_BYTES], Vec<u8>, Vec<u8>);
 
-/// Returns the sealed messages of one batch, each ciphertext with its tag. A byte before and after each message must
-/// stay as it was.
+/// Returns the sealed messages of one batch, each ciphertext with its tag. A byte before and after
+/// each message must stay as it was.
 fn seal(key: &[u8; 32], parts: &[Parts]) -> Vec<Vec<u8>> {
     const GAP: u8 = 0xa5;
     let mut buffer = Vec::new();
@@ -136,7 +136,8 @@ proptest! {
     }
 }
 
-/// `SEALWIRE_EQUAL_MESSAGES=100000000 cargo test --release -p sealwire-gcm-batch many` compares that many.
+/// `SEALWIRE_EQUAL_MESSAGES=100000000 cargo test --release -p sealwire-gcm-batch many` compares
+/// that many.
 #[test]
 fn many_messages_equal_another_library() {
     let wanted = std::env::var("SEALWIRE_EQUAL_MESSAGES").ok();

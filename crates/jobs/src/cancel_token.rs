@@ -1,7 +1,8 @@
 //! Stops requests: one atomic flag, which the job of a request checks before every field.
 //!
-//! The connection holds one [`CancelToken`] per request in flight, by msgid, and the job holds a clone. The response to
-//! a stopped request does not wait for the job, which ends at its next field.
+//! The connection holds one [`CancelToken`] per request in flight, by msgid, and the job holds a
+//! clone. The response to a stopped request does not wait for the job, which ends at its next
+//! field.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -28,8 +29,8 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// Returns the label under which stopped calls are counted. Drains and expired certificates are not counted, since
-    /// the operator caused them.
+    /// Returns the label under which stopped calls are counted. Drains and expired certificates are
+    /// not counted, since the operator caused them.
     pub fn counted(self) -> Option<CancelReason> {
         match self {
             Self::Cancel => Some(CancelReason::Cancel),

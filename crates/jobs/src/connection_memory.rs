@@ -1,4 +1,5 @@
-//! Bytes held for the requests of one connection. A connection over its bound is not read until it holds less.
+//! Bytes held for the requests of one connection. A connection over its bound is not read until it
+//! holds less.
 //!
 //! The scheduler bounds the memory of all connections and of each client.
 

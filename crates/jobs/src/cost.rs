@@ -1,6 +1,8 @@
-//! Predicted cost of requests on this machine: per kind of work, a linear function of keys, fields and bytes.
+//! Predicted cost of requests on this machine: per kind of work, a linear function of keys, fields
+//! and bytes.
 //!
-//! Calibrated at start by doing some of each kind, then corrected by what slices take. Units are nanoseconds of CPU.
+//! Calibrated at start by doing some of each kind, then corrected by what slices take. Units are
+//! nanoseconds of CPU.
 
 use std::time::Duration;
 
@@ -54,7 +56,8 @@ pub struct OperationKind {
     scope: KeyScope,
 }
 
-/// The work per field of one walk. Operations on tokens walk a second time after the store has responded.
+/// The work per field of one walk. Operations on tokens walk a second time after the store has
+/// responded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkKind {
     /// Seals fields.
@@ -121,8 +124,9 @@ impl OperationKind {
         }
     }
 
-    /// Returns the kind of work of a request. Methods that only read have no suite and no scope; their estimate assumes
-    /// one key per request, and the scheduler corrects it from measured slices.
+    /// Returns the kind of work of a request. Methods that only read have no suite and no scope;
+    /// their estimate assumes one key per request, and the scheduler corrects it from measured
+    /// slices.
     pub fn of(method: Method, suite: Suite, scope: KeyScope) -> Self {
         match method {
             Method::Encrypt => Self {
@@ -297,8 +301,8 @@ impl Costs {
         )
     }
 
-    /// Returns the part of a request that `budget` covers, if its fields take `field_bytes` each. `begun`: its first
-    /// slice is over, and with it the making of its key.
+    /// Returns the part of a request that `budget` covers, if its fields take `field_bytes` each.
+    /// `begun`: its first slice is over, and with it the making of its key.
     pub fn allowance(
         &self,
         kind: OperationKind,
@@ -321,7 +325,8 @@ impl Costs {
             })
             .as_nanos()
             .max(1);
-        // Twice what the fields take on average: they are not all alike, and a small token counts as 16.
+        // Twice what the fields take on average: they are not all alike, and a small token counts
+        // as 16.
         let bytes = fields
             .saturating_mul(field_bytes.max(32))
             .saturating_mul(2)

@@ -1,7 +1,7 @@
 //! Why a call fails, and what its caller may learn of that.
 //!
-//! Every way a call can end badly is one variant; [`CallFailure::answer`] is the only place where it becomes
-//! something a peer sees. Nothing here carries a value from a payload.
+//! Every way a call can end badly is one variant; [`CallFailure::answer`] is the only place where
+//! it becomes something a peer sees. Nothing here carries a value from a payload.
 
 use std::time::Duration;
 
@@ -14,13 +14,15 @@ use sealwire_wire::{CallError, Detail, ErrorCode, ItemError, OverloadReason, Rpc
 use crate::cancel_token::StopReason;
 use crate::field_errors;
 
-/// Time to stay away when a call that had begun finds no more memory: the core, which could tell better, was not asked.
+/// Time to stay away when a call that had begun finds no more memory: the core, which could tell
+/// better, was not asked.
 const MEMORY_RETRY: Duration = Duration::from_millis(100);
 /// Pause suggested while the token store does not answer: about what a restart of a database takes.
 const STORE_RETRY_MS: u32 = 1_000;
 /// Pause suggested while the audit trail cannot be written: as long as between two tries.
 const AUDIT_RETRY_MS: u32 = 1_000;
-/// Pause suggested to who waits for a generation: how often the engine looks at its store because callers ask for one.
+/// Pause suggested to who waits for a generation: how often the engine looks at its store because
+/// callers ask for one.
 const GENERATION_RETRY_MS: u32 = 1_000;
 
 /// Why a call failed.
@@ -44,7 +46,8 @@ pub enum CallFailure {
     /// Rules of a `mask` that are none. The peer's bug.
     #[error("rules: {0}")]
     Rules(String),
-    /// The mask of the caller's role is none here: of a later version, or put into the store by other means.
+    /// The mask of the caller's role is none here: of a later version, or put into the store by
+    /// other means.
     #[error("the mask of this principal's role is not one of this engine: {0}")]
     RoleMask(String),
     /// Params that are each fine and cannot stand together. The peer's bug.
@@ -70,8 +73,8 @@ pub enum CallFailure {
         /// The limit.
         reply_bytes_max: usize,
     },
-    /// The sealed document would be longer than `decrypt` takes. The text names the encoding that is shorter, if the
-    /// request did not ask for it.
+    /// The sealed document would be longer than `decrypt` takes. The text names the encoding that
+    /// is shorter, if the request did not ask for it.
     #[error(
         "the sealed document, with a request around it, would be longer than the {message_bytes_max} bytes that decrypt \
          takes: send it in parts{}",
@@ -153,13 +156,14 @@ pub enum CallFailure {
         /// The suite that the request or the app named.
         suite: &'static str,
     },
-    /// The app's operator has not allowed epoch scope. Another scope would be another promise, so there is no falling
-    /// back.
+    /// The app's operator has not allowed epoch scope. Another scope would be another promise, so
+    /// there is no falling back.
     #[error(
         "key_scope \"epoch\" is off for this app: the operator can allow it with `sealwire apps set APP --epoch-ms N`"
     )]
     NoEpoch,
-    /// A long message of a principal without a role. Nothing it could ask for would be permitted, so it is not read.
+    /// A long message of a principal without a role. Nothing it could ask for would be permitted,
+    /// so it is not read.
     #[error("a principal without a role cannot send a message of this length")]
     LongWithoutRole,
     /// One field was refused.

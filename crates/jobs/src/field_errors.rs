@@ -6,13 +6,15 @@ use sealwire_wire::{ErrorCode, FieldError, OnError};
 
 use crate::cancel_token::StopReason;
 
-/// Why one field was refused. `on_error` decides what becomes of its call. None carries anything of the field.
+/// Why one field was refused. `on_error` decides what becomes of its call. None carries anything of
+/// the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldProblem {
     /// It claims to be an envelope and does not open: one variant, so nobody can tell why.
     #[error("cannot open")]
     CannotOpen,
-    /// It carries a data role that the operator has not listed. Which one is for those who may open it.
+    /// It carries a data role that the operator has not listed. Which one is for those who may open
+    /// it.
     #[error("a data role of the value forbids it")]
     Role,
     /// A map, an array or an extension, for a format of strings, numbers, booleans and files.
@@ -33,7 +35,8 @@ pub enum FieldProblem {
     /// Longer than what a token may stand for here.
     #[error("longer than limits.token_value_bytes_max")]
     ValueTooLong,
-    /// A token that is not there, has expired, or was made under another context: nobody can tell which.
+    /// A token that is not there, has expired, or was made under another context: nobody can tell
+    /// which.
     #[error("no such token")]
     NoToken,
     /// No rule names it, or its rule's function has nothing for it.
@@ -98,7 +101,8 @@ pub struct FieldErrors {
 }
 
 impl FieldErrors {
-    /// Lists at most `listed_max`, and no more bytes than the reply has set aside for them: see [`FieldErrors::bytes`].
+    /// Lists at most `listed_max`, and no more bytes than the reply has set aside for them: see
+    /// [`FieldErrors::bytes`].
     pub fn new(on_error: OnError, listed_max: usize, fields: u64) -> Self {
         Self {
             on_error,
@@ -114,8 +118,8 @@ impl FieldErrors {
         self.on_error
     }
 
-    /// Bytes of a reply that errors may take. A path repeats the keys above its field: listing every long one could
-    /// make a reply a hundred times as large as its request.
+    /// Bytes of a reply that errors may take. A path repeats the keys above its field: listing
+    /// every long one could make a reply a hundred times as large as its request.
     pub fn bytes(listed_max: usize, fields: u64) -> usize {
         usize::try_from(fields)
             .unwrap_or(usize::MAX)
@@ -136,7 +140,8 @@ impl FieldErrors {
                 self.listed.push(FieldError { path, code });
                 return;
             }
-            // The first ones are listed, not the short ones; and no more paths are written to be thrown away.
+            // The first ones are listed, not the short ones; and no more paths are written to be
+            // thrown away.
             self.listed_max = self.listed.len();
         }
         self.omitted += 1;
@@ -166,7 +171,8 @@ const ERROR_BYTES: usize = 128;
 /// Of those, what is not the path.
 const ERROR_FRAME_BYTES: usize = 32;
 
-/// A path as text, cut where the wire cuts it, so that long keys over many bad fields stay small here too.
+/// A path as text, cut where the wire cuts it, so that long keys over many bad fields stay small
+/// here too.
 fn bounded(path: &Path<'_>) -> String {
     path.prefix(sealwire_wire::FIELD_PATH_BYTES_MAX)
 }

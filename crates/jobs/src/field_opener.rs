@@ -1,7 +1,8 @@
-//! Opens one field of any format, between the walk and the cryptography, which knows no MessagePack.
+//! Opens one field of any format, between the walk and the cryptography, which knows no
+//! MessagePack.
 //!
-//! A field that claims to be an envelope or an Evervault string or file opens or is rejected; it is never treated as
-//! data. An Evervault value is returned in the types of the native envelope.
+//! A field that claims to be an envelope or an Evervault string or file opens or is rejected; it is
+//! never treated as data. An Evervault value is returned in the types of the native envelope.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,8 +26,8 @@ use crate::field_errors::FieldProblem;
 pub struct OpenedField<'a> {
     /// Type of the plaintext.
     pub datatype: Datatype,
-    /// Who can have sealed it. An Evervault value opens under a key of the engine's alone, but does not tell who else had
-    /// its public key.
+    /// Who can have sealed it. An Evervault value opens under a key of the engine's alone, but does
+    /// not tell who else had its public key.
     pub origin: Origin,
     /// The plaintext; valid UTF-8 when the datatype is a string.
     pub plaintext: &'a [u8],
@@ -80,8 +81,9 @@ impl FieldOpener {
         self.evervault.cancel = cancel;
     }
 
-    /// Opens bare Evervault strings as text, whatever datatype they declare: for a value that is masked. Nothing
-    /// authenticates that datatype, and a client that changes it must not see how the mask changes.
+    /// Opens bare Evervault strings as text, whatever datatype they declare: for a value that is
+    /// masked. Nothing authenticates that datatype, and a client that changes it must not see how
+    /// the mask changes.
     pub fn ignore_unauthenticated_types(&mut self) {
         self.evervault.ignores_unauthenticated_types = true;
     }
@@ -96,8 +98,8 @@ impl FieldOpener {
         self.native.agreements_ahead()
     }
 
-    /// Returns the queue of key agreements that other threads can make, if the fields so far needed more than one: the next
-    /// ones then probably need more.
+    /// Returns the queue of key agreements that other threads can make, if the fields so far needed
+    /// more than one: the next ones then probably need more.
     pub fn share_agreements(&mut self) -> Option<Arc<AgreementQueue>> {
         (self.native.agreements() > 1).then(|| self.native.share_agreements())
     }
@@ -113,8 +115,8 @@ impl FieldOpener {
         self.agreements() >= self.pauses_at
     }
 
-    /// Returns true if opening the fields of a document takes no Diffie-Hellman, because earlier requests opened all its
-    /// envelopes. Takes their keys.
+    /// Returns true if opening the fields of a document takes no Diffie-Hellman, because earlier
+    /// requests opened all its envelopes. Takes their keys.
     pub fn has_keys_of(&mut self, document: &[u8]) -> bool {
         let mut tokens = TokenReader::new(document);
         while !tokens.is_at_end() {
@@ -157,7 +159,8 @@ impl FieldOpener {
             _ => return Ok(None),
         };
         let opened = opened?;
-        // Whoever has the public key can have sealed anything: it must be one sound value to go into a reply.
+        // Whoever has the public key can have sealed anything: it must be one sound value to go
+        // into a reply.
         if opened.datatype == Datatype::Value && !is_one_value(opened.plaintext, self.depth_max) {
             return Err(FieldProblem::CannotOpen);
         }

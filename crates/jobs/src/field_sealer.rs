@@ -1,6 +1,8 @@
-//! Seals one field in the format a call asks for: between the walk and the crypto, which knows no MessagePack.
+//! Seals one field in the format a call asks for: between the walk and the crypto, which knows no
+//! MessagePack.
 //!
-//! Takes a value in the words of the native envelope and appends one MessagePack value, or nothing when it refuses.
+//! Takes a value in the words of the native envelope and appends one MessagePack value, or nothing
+//! when it refuses.
 
 use sealwire_crypto::evervault::{self, FileError, Number, NumberText};
 use sealwire_crypto::{Datatype, Encoding, Error, Sealer};
@@ -19,8 +21,8 @@ pub enum FieldSealer {
 }
 
 impl FieldSealer {
-    /// Gives what is written next the data role of what was opened. A role that is open is given up where the format
-    /// has no place for any, and only there.
+    /// Gives what is written next the data role of what was opened. A role that is open is given up
+    /// where the format has no place for any, and only there.
     fn carry_role(&mut self, found: &OpenedField<'_>) -> Result<(), FieldProblem> {
         if let Self::Evervault(sealer) = self {
             // A file has no place for a role, and one left from the value before would refuse it.
@@ -36,13 +38,14 @@ impl FieldSealer {
         found.without_role()
     }
 
-    /// Appends what was opened, sealed again, as a MessagePack value, with its data role. Inside the Evervault format
-    /// datatype and text stay as they were: another way to say the value would have another length, and tell of it
-    /// although its role is shut.
+    /// Appends what was opened, sealed again, as a MessagePack value, with its data role. Inside
+    /// the Evervault format datatype and text stay as they were: another way to say the value would
+    /// have another length, and tell of it although its role is shut.
     ///
     /// # Errors
     ///
-    /// As [`FieldSealer::write`]; and [`FieldProblem::Role`] when the role cannot go along and may not be left behind.
+    /// As [`FieldSealer::write`]; and [`FieldProblem::Role`] when the role cannot go along and may
+    /// not be left behind.
     #[inline]
     pub fn rewrite(
         &mut self,
@@ -58,9 +61,9 @@ impl FieldSealer {
         }
     }
 
-    /// Appends a sealed field as a MessagePack value. `plaintext` is UTF-8 for a string and one MessagePack value for
-    /// [`Datatype::Value`]. Its ciphertext can be missing until [`FieldSealer::complete`]; until then the caller keeps all
-    /// bytes of `out` where they are.
+    /// Appends a sealed field as a MessagePack value. `plaintext` is UTF-8 for a string and one
+    /// MessagePack value for [`Datatype::Value`]. Its ciphertext can be missing until
+    /// [`FieldSealer::complete`]; until then the caller keeps all bytes of `out` where they are.
     ///
     /// # Errors
     ///

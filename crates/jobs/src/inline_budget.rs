@@ -1,8 +1,9 @@
 //! How much work on fields a network thread may do by itself, without a crypto thread.
 //!
-//! Each time a network thread wakes up it may do `schedule.inline_us` of predicted work, all requests together. A
-//! thread with so much to read that it never sleeps therefore does none: under load, all work goes to the crypto
-//! threads. A thread of a runtime that does not call [`renew`] does none either.
+//! Each time a network thread wakes up it may do `schedule.inline_us` of predicted work, all
+//! requests together. A thread with so much to read that it never sleeps therefore does none: under
+//! load, all work goes to the crypto threads. A thread of a runtime that does not call [`renew`]
+//! does none either.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -19,8 +20,8 @@ pub fn renew(budget: Cost) {
     LEFT.set(budget.as_nanos());
 }
 
-/// Takes `cost` from the calling thread's budget. Returns the whole budget that there was, which bounds the time of the
-/// work; `None`, and takes nothing, if less is left.
+/// Takes `cost` from the calling thread's budget. Returns the whole budget that there was, which
+/// bounds the time of the work; `None`, and takes nothing, if less is left.
 pub(crate) fn take(cost: Cost) -> Option<Cost> {
     let left = LEFT.get();
     LEFT.set(left.checked_sub(cost.as_nanos())?);

@@ -1,7 +1,9 @@
-//! One call on a document on the crypto threads: from the payload's bytes to the reply's bytes, in slices.
+//! One call on a document on the crypto threads: from the payload's bytes to the reply's bytes, in
+//! slices.
 //!
-//! A call on tokens pauses behind its walk, for the store to be asked, and walks again if the answer changes its reply.
-//! How long a slice is, is the scheduler's business: it names fields, bytes and agreements, and is told what was done.
+//! A call on tokens pauses behind its walk, for the store to be asked, and walks again if the
+//! answer changes its reply. How long a slice is, is the scheduler's business: it names fields,
+//! bytes and agreements, and is told what was done.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -39,8 +41,8 @@ const READ_AHEAD_FIELDS_MIN: u64 = 4;
 
 /// Makes the operation on the fields, in the first slice.
 pub trait StartFields: Send {
-    /// Takes the keys that the operation needs for `document`. Returns false if they are not all there, so that the work
-    /// takes a Diffie-Hellman, which a network thread never does.
+    /// Takes the keys that the operation needs for `document`. Returns false if they are not all
+    /// there, so that the work takes a Diffie-Hellman, which a network thread never does.
     fn take_ready_keys(&mut self, _document: &[u8]) -> bool {
         false
     }
@@ -94,7 +96,8 @@ pub struct WalkSlice {
 
 /// An operation on the fields of one document.
 pub trait FieldWork: Send {
-    /// Walks on within the budget. Returns true at the end of the document. [`walk_on`] does it for a [`Transform`].
+    /// Walks on within the budget. Returns true at the end of the document. [`walk_on`] does it for
+    /// a [`Transform`].
     ///
     /// # Errors
     ///
@@ -282,7 +285,8 @@ pub enum Outcome {
     Asks(Box<Suspended>),
 }
 
-/// A call on tokens between a walk and the store's answer, with a reply that may be the one to give.
+/// A call on tokens between a walk and the store's answer, with a reply that may be the one to
+/// give.
 pub struct Suspended {
     /// The operation.
     pub order: JobSpec,
@@ -427,7 +431,8 @@ impl JobStage {
 }
 
 impl Job {
-    /// Work that will send its end to the receiver. The receiver sees a closed channel if the work panics.
+    /// Work that will send its end to the receiver. The receiver sees a closed channel if the work
+    /// panics.
     pub fn new(
         start: Box<dyn StartFields>,
         order: JobSpec,
@@ -459,7 +464,8 @@ impl Job {
         (Box::new(work), finished)
     }
 
-    /// Returns the key agreements of opening so far: those made in slices, and those that helpers had made.
+    /// Returns the key agreements of opening so far: those made in slices, and those that helpers
+    /// had made.
     fn agreements(&mut self) -> [usize; 2] {
         let opener = self
             .stage
@@ -778,8 +784,8 @@ impl Drop for Job {
     }
 }
 
-/// Appends what stands behind the document, if the response stays within `reply_bytes_max`. Its memory is reserved up
-/// to there, and a vector that grows takes twice its memory.
+/// Appends what stands behind the document, if the response stays within `reply_bytes_max`. Its
+/// memory is reserved up to there, and a vector that grows takes twice its memory.
 fn finish_document(
     document: reply::Document,
     out: &mut Vec<u8>,

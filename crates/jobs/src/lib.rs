@@ -1,7 +1,8 @@
 //! Jobs: the work on the fields of a document, in slices on the crypto threads.
 //!
-//! [`scheduler::Scheduler`] admits requests and runs their [`job::Job`]s. A job walks its document once and seals, opens,
-//! masks or tokenizes each selected field. This crate does not read requests and decides no permissions.
+//! [`scheduler::Scheduler`] admits requests and runs their [`job::Job`]s. A job walks its document
+//! once and seals, opens, masks or tokenizes each selected field. This crate does not read requests
+//! and decides no permissions.
 
 pub mod cancel_token;
 pub mod connection_memory;

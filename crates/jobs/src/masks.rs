@@ -1,8 +1,8 @@
 //! Masks: of calls that ask for them, and of roles that may see values through one only.
 //!
-//! Mask keys are derived from the app's token secret, here only. The rules of a request are parsed and its keys derived
-//! on a crypto thread, in its first slice. A role's mask is parsed when the role is set, and built once per an app and
-//! generation.
+//! Mask keys are derived from the app's token secret, here only. The rules of a request are parsed
+//! and its keys derived on a crypto thread, in its first slice. A role's mask is parsed when the
+//! role is set, and built once per an app and generation.
 //!
 //! `disclosure` writes opened values: in the clear, or masked for the principal's role.
 
@@ -90,7 +90,8 @@ impl MaskSpec {
         preparation.finish()
     }
 
-    /// Returns an upper bound of the work on a document of so many fields and bytes that these do not tell.
+    /// Returns an upper bound of the work on a document of so many fields and bytes that these do
+    /// not tell.
     pub fn extra_work(&self, fields: u64, bytes: u64) -> ExtraWork {
         let kinds = Kind::ALL.into_iter().filter(|kind| {
             self.rules
@@ -213,13 +214,13 @@ const ENTRIES_PER_FIELD: u64 = 32;
 /// Least work per token of a search, in bytes.
 const TOKEN_BYTES_MIN: u64 = 16;
 
-/// Longest result of a mask whose text does not tell its length: a hash, an address, an entry of a built-in list,
-/// with its MessagePack header.
+/// Longest result of a mask whose text does not tell its length: a hash, an address, an entry of a
+/// built-in list, with its MessagePack header.
 const MASK_BYTES: usize = 128;
 
-/// The most by which functions of these texts, with list entries of so many bytes, make values longer. A replacement is
-/// not longer than the text that names it; only a sign of several bytes in place of each of one can make a long value
-/// longer.
+/// The most by which functions of these texts, with list entries of so many bytes, make values
+/// longer. A replacement is not longer than the text that names it; only a sign of several bytes in
+/// place of each of one can make a long value longer.
 fn growth<'a>(
     masks: impl Iterator<Item = &'a str>,
     entry: usize,
@@ -322,7 +323,8 @@ mod tests {
         {
             slices += 1;
         }
-        // One step for each list, for the end of the list of rules, and two for each rule; ten in a slice.
+        // One step for each list, for the end of the list of rules, and two for each rule; ten in a
+        // slice.
         assert_eq!(slices, (1 + 256 + 1 + 256_usize).div_ceil(10));
         assert_eq!(preparation.finish().unwrap().rules().iter().len(), 256);
         let invalid = RuleText {

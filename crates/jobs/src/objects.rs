@@ -1,6 +1,8 @@
-//! Requests to the object store: throttled and batched writes, reads, and walks through collections.
+//! Requests to the object store: throttled and batched writes, reads, and walks through
+//! collections.
 //!
-//! Runs on a connection's task and never on a crypto thread, as [`store_io`](crate::tokens::store_io) does for tokens.
+//! Runs on a connection's task and never on a crypto thread, as
+//! [`store_io`](crate::tokens::store_io) does for tokens.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -71,7 +73,8 @@ impl Objects {
         self.writer.close().await;
     }
 
-    /// Writes a group when the write throttle permits it. Cancel-safe: a group that was not sent is not written.
+    /// Writes a group when the write throttle permits it. Cancel-safe: a group that was not sent is
+    /// not written.
     ///
     /// # Errors
     ///
@@ -98,7 +101,8 @@ impl Objects {
             .await?)
     }
 
-    /// Reseals objects of a map, as [`ObjectStore::reseal_objects`] does, when the write throttle permits it.
+    /// Reseals objects of a map, as [`ObjectStore::reseal_objects`] does, when the write throttle
+    /// permits it.
     ///
     /// # Errors
     ///
@@ -169,8 +173,9 @@ impl Objects {
         .await
     }
 
-    /// Runs a store operation under a permit, which is released when the store is done and not when the wait for it
-    /// ends. Otherwise clients that send requests and disconnect could load the store with any number of operations.
+    /// Runs a store operation under a permit, which is released when the store is done and not when
+    /// the wait for it ends. Otherwise clients that send requests and disconnect could load the
+    /// store with any number of operations.
     async fn ask<T: Send + 'static>(
         &self,
         permits: &FairSemaphore,

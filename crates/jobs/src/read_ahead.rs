@@ -1,9 +1,11 @@
-//! Reads a document ahead of its job, so that idle crypto threads make the key agreements that the job will need.
+//! Reads a document ahead of its job, so that idle crypto threads make the key agreements that the
+//! job will need.
 //!
-//! A document of rows that other requests sealed takes one Diffie-Hellman per field, about 36 us, while its walk takes well
-//! under 1 us per field. A second walk over the same fields therefore finds the next envelopes long before the job does.
-//! Only threads that would sleep do this, in steps of about one agreement, so another request waits for one step at most. The
-//! request's tenant is charged for the agreements that it uses.
+//! A document of rows that other requests sealed takes one Diffie-Hellman per field, about 36 us,
+//! while its walk takes well under 1 us per field. A second walk over the same fields therefore
+//! finds the next envelopes long before the job does. Only threads that would sleep do this, in
+//! steps of about one agreement, so another request waits for one step at most. The request's
+//! tenant is charged for the agreements that it uses.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +18,8 @@ use sealwire_payload::{Budget, Field, Outcome, Path, Progress, Transform, Walk};
 
 use crate::scheduler::{HelpStep, RequestHelp};
 
-/// Bounds one step of the walk, to about the time of one agreement. A longer string is checked in one step, as in a slice.
+/// Bounds one step of the walk, to about the time of one agreement. A longer string is checked in
+/// one step, as in a slice.
 const STEP: Budget = Budget {
     fields_max: 32,
     bytes_max: 16 << 10,
@@ -30,8 +33,8 @@ pub struct ReadAhead {
     payload: Bytes,
     agreements: Arc<AgreementQueue>,
     scan: Mutex<Scan>,
-    /// True once the job has ended. Helpers hold references to this while they do a step, and several could keep each
-    /// other's alive.
+    /// True once the job has ended. Helpers hold references to this while they do a step, and
+    /// several could keep each other's alive.
     has_ended: AtomicBool,
 }
 
@@ -75,13 +78,14 @@ impl ReadAhead {
         !scan.is_over && self.agreements.has_room() || self.agreements.waiting() > 0
     }
 
-    /// Returns the number of key agreements that were begun here, also if their fields were never opened.
+    /// Returns the number of key agreements that were begun here, also if their fields were never
+    /// opened.
     pub fn agreements_begun(&self) -> u64 {
         self.agreements.begun()
     }
 
-    /// Adds envelopes to the queue, unless there are no more or no room. One thread at a time does this: others must not wait
-    /// for it, since slices may need them.
+    /// Adds envelopes to the queue, unless there are no more or no room. One thread at a time does
+    /// this: others must not wait for it, since slices may need them.
     fn read_on(&self) -> HelpStep {
         let mut scan = match self.scan.try_lock() {
             Ok(scan) => scan,
@@ -106,7 +110,8 @@ impl RequestHelp for ReadAhead {
         if self.has_ended.load(Ordering::Relaxed) {
             return HelpStep::Nothing;
         }
-        // Agreements just ahead of the job are of no use: the job comes to them while they are being made.
+        // Agreements just ahead of the job are of no use: the job comes to them while they are
+        // being made.
         let reads = self.agreements.waiting() < WAITING_MIN;
         let read = if reads {
             self.read_on()
@@ -242,7 +247,8 @@ mod tests {
 
     #[test]
     fn agreements_ahead_are_not_made_again() {
-        // Fields of the first slice, and agreements that are left to the job if it always waits for help.
+        // Fields of the first slice, and agreements that are left to the job if it always waits for
+        // help.
         for (first, paths, own) in [
             (2, &["$[*]"][..], 2),
             (150, &["$[*]"], 150),

@@ -1,14 +1,18 @@
-//! The crypto threads, and the scheduler of their work: [`sealwire_schedule`]'s core behind one mutex.
+//! The crypto threads, and the scheduler of their work: [`sealwire_schedule`]'s core behind one
+//! mutex.
 //!
-//! A fixed number of threads, started once on the runtime's blocking pool, take slices and run them. They never wait on
-//! I/O. A network thread runs a request itself if nothing is queued, and the request is small, needs no Diffie-Hellman
-//! and fits the thread's [budget](crate::inline_budget): waking a crypto thread would cost more. The lock is held for a few
-//! hundred nanoseconds at a time: nothing is run, dropped or woken under it.
+//! A fixed number of threads, started once on the runtime's blocking pool, take slices and run
+//! them. They never wait on I/O. A network thread runs a request itself if nothing is queued, and
+//! the request is small, needs no Diffie-Hellman and fits the thread's
+//! [budget](crate::inline_budget): waking a crypto thread would cost more. The lock is held for a
+//! few hundred nanoseconds at a time: nothing is run, dropped or woken under it.
 //!
-//! A crypto thread for which no slice is queued helps the requests that run ([`RequestHelp`]), then does the engine's
-//! [`IdleTask`], then sleeps. Helpers wake each other one by one, as long as there is something to do.
+//! A crypto thread for which no slice is queued helps the requests that run ([`RequestHelp`]), then
+//! does the engine's [`IdleTask`], then sleeps. Helpers wake each other one by one, as long as
+//! there is something to do.
 //!
-//! The scheduler accounts for a request from [`Scheduler::offer`] until its [`AdmissionPermit`] is dropped.
+//! The scheduler accounts for a request from [`Scheduler::offer`] until its [`AdmissionPermit`] is
+//! dropped.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -47,8 +51,8 @@ const HELP_STEPS: u32 = 4;
 
 /// Work that idle crypto threads do for a running request.
 pub trait RequestHelp: Send + Sync {
-    /// Does one step, which is no longer than a slice. Once the request has ended there must be nothing to do, even if this
-    /// is still referred to.
+    /// Does one step, which is no longer than a slice. Once the request has ended there must be
+    /// nothing to do, even if this is still referred to.
     fn step(&self) -> HelpStep;
 }
 
@@ -89,7 +93,8 @@ struct SchedulerState {
     costs: Costs,
     /// What principals sent that costs more than the model says.
     corrections: Corrections<Principal, { OperationKind::GROUPS }>,
-    /// Running requests that idle threads can help, in round-robin order. At most one per crypto thread.
+    /// Running requests that idle threads can help, in round-robin order. At most one per crypto
+    /// thread.
     help_offers: VecDeque<Weak<dyn RequestHelp>>,
     idle: usize,
     closed: bool,
@@ -116,8 +121,8 @@ pub struct AdmissionRequest<'a> {
     pub has_waited: bool,
 }
 
-/// A request that the scheduler accounts for. Dropping the permit ends the request in any state and releases what it
-/// holds: at once, or when the running slice is done.
+/// A request that the scheduler accounts for. Dropping the permit ends the request in any state and
+/// releases what it holds: at once, or when the running slice is done.
 pub struct AdmissionPermit {
     scheduler: Scheduler,
     id: Id,
@@ -174,8 +179,8 @@ struct SliceResult {
 }
 
 impl Scheduler {
-    /// Starts `threads` workers on the current runtime's blocking pool, which must have room for them.
-    /// Idle workers run `spare` until it finds nothing to do, then sleep.
+    /// Starts `threads` workers on the current runtime's blocking pool, which must have room for
+    /// them. Idle workers run `spare` until it finds nothing to do, then sleep.
     pub fn start(
         threads: NonZeroU32,
         config: &sealwire_config::Schedule,
@@ -328,7 +333,8 @@ impl AdmissionPermit {
         waits
     }
 
-    /// Restarts the wait of the request: until now it waited for something other than the crypto threads.
+    /// Restarts the wait of the request: until now it waited for something other than the crypto
+    /// threads.
     pub fn restart_wait(&mut self) {
         let shared = &self.scheduler.0.0;
         shared.lock().core.restart_wait(shared.now(), self.id);
@@ -377,8 +383,8 @@ impl AdmissionPermit {
         wake_all(woken);
     }
 
-    /// Changes the request's memory to `bytes`. Returns false, and changes nothing, if that exceeds the quota of its
-    /// principal.
+    /// Changes the request's memory to `bytes`. Returns false, and changes nothing, if that exceeds
+    /// the quota of its principal.
     pub fn resize(&mut self, bytes: usize) -> bool {
         let bytes = bytes.saturating_add(CALL_BYTES);
         let fits = bytes == self.held.bytes()
@@ -394,8 +400,9 @@ impl AdmissionPermit {
         self.held.bytes() - CALL_BYTES
     }
 
-    /// Runs the first work of an admitted request on the calling network thread, if it may: see the module. Gives the
-    /// work back if not. Work that is not done after one slice continues on a crypto thread.
+    /// Runs the first work of an admitted request on the calling network thread, if it may: see the
+    /// module. Gives the work back if not. Work that is not done after one slice continues on a
+    /// crypto thread.
     ///
     /// # Errors
     ///
@@ -430,7 +437,8 @@ impl AdmissionPermit {
         drop(state);
         drop(unwanted);
         if let Some(mut taken) = taken {
-            // Estimates can be wrong, so the slice ends with the budget. The rest continues on a crypto thread.
+            // Estimates can be wrong, so the slice ends with the budget. The rest continues on a
+            // crypto thread.
             taken.time = taken.time.min(Duration::from_nanos(budget.as_nanos()));
             let is_sample = shared
                 .inline_runs
@@ -467,7 +475,8 @@ impl AdmissionPermit {
     }
 }
 
-/// A timer for the bound on a request's wait. It needs no crypto thread, so it fires even if all of them are stuck.
+/// A timer for the bound on a request's wait. It needs no crypto thread, so it fires even if all of
+/// them are stuck.
 #[derive(Debug)]
 pub struct WaitBound {
     scheduler: Scheduler,
@@ -475,7 +484,8 @@ pub struct WaitBound {
 }
 
 impl WaitBound {
-    /// Resolves when the request has waited for twice its bound and is rejected; never if it begins. Cancel-safe.
+    /// Resolves when the request has waited for twice its bound and is rejected; never if it
+    /// begins. Cancel-safe.
     pub async fn ended(self) -> Rejection {
         let shared = &self.scheduler.0.0;
         let mut until = shared.lock().core.expires(self.id);
@@ -523,7 +533,8 @@ impl SchedulerState {
         }
     }
 
-    /// Returns the cost of a principal's work by the model and by what its last work of the kind took.
+    /// Returns the cost of a principal's work by the model and by what its last work of the kind
+    /// took.
     fn corrected(&self, principal: &Principal, kind: OperationKind, work_size: WorkSize) -> Cost {
         let cost = self.costs.estimate(kind, work_size);
         let factor = self.corrections.factor(principal, kind.group());
@@ -555,7 +566,8 @@ impl Drop for Handle {
 }
 
 impl TakenSlice {
-    /// Runs the slice until `clock` shows that its time is over. `is_sample`: reads the CPU clock before and after.
+    /// Runs the slice until `clock` shows that its time is over. `is_sample`: reads the CPU clock
+    /// before and after.
     fn run(self, is_sample: bool, clock: Clock) -> SliceResult {
         let Self {
             id,
@@ -579,7 +591,8 @@ impl TakenSlice {
             };
             (slice, work.take_agreements_ahead(), took, help)
         };
-        // A panic fails its own request: the result's channel is dropped with the work, and the thread continues.
+        // A panic fails its own request: the result's channel is dropped with the work, and the
+        // thread continues.
         let ran = catch_unwind(AssertUnwindSafe(run));
         let passed = clock().saturating_duration_since(start);
         match ran {
@@ -645,7 +658,8 @@ impl SchedulerState {
         })
     }
 
-    /// Accounts for a slice that is over. Returns its work if it ended, and if nobody wants it any more.
+    /// Accounts for a slice that is over. Returns its work if it ended, and if nobody wants it any
+    /// more.
     fn account(&mut self, now: Time, result: SliceResult) -> [Option<Box<dyn Slices>>; 2] {
         let excess = self.learn(now, &result);
         let SliceResult {
@@ -740,8 +754,8 @@ impl SharedScheduler {
         while let Some(taken) = self.next(ran.take()) {
             slices = slices.wrapping_add(1);
             let result = taken.run(slices.is_multiple_of(SLICES_PER_SAMPLE), self.clock);
-            // Only long work yields. Yielding after short requests would make network threads take requests one by one,
-            // which costs more than it saves.
+            // Only long work yields. Yielding after short requests would make network threads take
+            // requests one by one, which costs more than it saves.
             if result.unfinished.is_some() && gave_way.elapsed() >= GIVES_WAY_AFTER {
                 std::thread::yield_now();
                 gave_way = Instant::now();
@@ -766,8 +780,9 @@ impl SharedScheduler {
         drop(unwanted);
     }
 
-    /// Ends a slice and waits for the next; `None` when all handles are dropped and no work is left. Results are
-    /// delivered after the core has accounted for the slice: the receiver may submit more work at once.
+    /// Ends a slice and waits for the next; `None` when all handles are dropped and no work is
+    /// left. Results are delivered after the core has accounted for the slice: the receiver may
+    /// submit more work at once.
     fn next(&self, ran: Option<SliceResult>) -> Option<TakenSlice> {
         let mut state = self.lock();
         let [mut ended, mut unwanted] =
@@ -812,8 +827,8 @@ impl SharedScheduler {
         }
     }
 
-    /// Helps a request for some steps, and wakes another idle thread after the first that did something. Removes the offer
-    /// if there is nothing to do.
+    /// Helps a request for some steps, and wakes another idle thread after the first that did
+    /// something. Removes the offer if there is nothing to do.
     fn help(&self, help: &Weak<dyn RequestHelp>) -> HelpStep {
         let mut helped = HelpStep::Nothing;
         for step in 0..HELP_STEPS {
@@ -825,7 +840,8 @@ impl SharedScheduler {
                 break;
             }
             if step == 0 {
-                // This thread holds no lock, so the other may find that there is nothing to do. It then sleeps again.
+                // This thread holds no lock, so the other may find that there is nothing to do. It
+                // then sleeps again.
                 self.wake.notify_one();
             }
         }

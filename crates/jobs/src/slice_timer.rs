@@ -1,7 +1,8 @@
-//! Ends slices by time as well as by counted work: work that costs more than the model says must not keep its thread.
+//! Ends slices by time as well as by counted work: work that costs more than the model says must
+//! not keep its thread.
 //!
-//! A slice looks at the clock after each bounded piece of work, about as much as 16 short fields. So it exceeds its time
-//! by at most one such piece, or by one field that is larger.
+//! A slice looks at the clock after each bounded piece of work, about as much as 16 short fields.
+//! So it exceeds its time by at most one such piece, or by one field that is larger.
 
 use std::time::{Duration, Instant};
 

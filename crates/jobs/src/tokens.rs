@@ -1,8 +1,9 @@
 //! Calls on tokens: `tokenize`, `detokenize` and `tokens.*`.
 //!
-//! A request on a document walks it on the crypto threads, queries the store from its connection's task, and walks the
-//! document again if the store's result changes the response. Memory for the query is reserved before. No crypto thread
-//! waits for the store. The store sees only keyed hashes and sealed rows.
+//! A request on a document walks it on the crypto threads, queries the store from its connection's
+//! task, and walks the document again if the store's result changes the response. Memory for the
+//! query is reserved before. No crypto thread waits for the store. The store sees only keyed hashes
+//! and sealed rows.
 //!
 //! | file | its one concern |
 //! | --- | --- |
@@ -41,8 +42,8 @@ pub struct Collection {
     pub kind: CollectionKind,
     /// Format of its tokens.
     pub format: Format,
-    /// Equal values have equal tokens under one context only. Otherwise contexts are nothing to deterministic and
-    /// one-way tokens: all are under the empty one.
+    /// Equal values have equal tokens under one context only. Otherwise contexts are nothing to
+    /// deterministic and one-way tokens: all are under the empty one.
     pub per_context: bool,
     /// When new tokens expire that name no time, in seconds.
     pub expires_s: Option<u64>,
@@ -88,7 +89,8 @@ pub fn now() -> u64 {
         .as_secs()
 }
 
-/// A value as it is hashed and sealed: text and binary without their headers, all else as its MessagePack.
+/// A value as it is hashed and sealed: text and binary without their headers, all else as its
+/// MessagePack.
 pub fn value_of<'a>(token: Token<'a>, raw: &'a [u8]) -> (Datatype, &'a [u8]) {
     match token {
         Token::Str(text) => (Datatype::String, text),
@@ -97,7 +99,8 @@ pub fn value_of<'a>(token: Token<'a>, raw: &'a [u8]) -> (Datatype, &'a [u8]) {
     }
 }
 
-/// Appends a value in the encoding under which it is hashed and compared. Equal values have one encoding.
+/// Appends a value in the encoding under which it is hashed and compared. Equal values have one
+/// encoding.
 pub fn canonical(datatype: Datatype, value: &[u8], out: &mut Vec<u8>) {
     let before = out.len();
     if datatype != Datatype::Value || sealwire_msgpack::canonical(value, out).is_err() {

@@ -1,12 +1,14 @@
 //! AWS Key Management Service as a provider.
 //!
-//! The root key is encrypted under a symmetric KMS key, with the slot as encryption context: `sealwire-set` and
-//! `sealwire-root` in hexadecimal, `sealwire-slot` in decimal. KMS authenticates the context, and writes it to its audit
-//! log. A policy can require it by the condition `kms:EncryptionContext:sealwire-set`. Decryption names the key, so a copy
-//! of another key does not open. The identity needs `kms:Encrypt` and `kms:Decrypt` on the key.
+//! The root key is encrypted under a symmetric KMS key, with the slot as encryption context:
+//! `sealwire-set` and `sealwire-root` in hexadecimal, `sealwire-slot` in decimal. KMS authenticates
+//! the context, and writes it to its audit log. A policy can require it by the condition
+//! `kms:EncryptionContext:sealwire-set`. Decryption names the key, so a copy of another key does
+//! not open. The identity needs `kms:Encrypt` and `kms:Decrypt` on the key.
 //!
-//! The SDK signs requests and parses responses. Its requests go through the HTTPS client of this crate, which trusts the
-//! configured authority alone. The SDK keeps short-lived copies of the plaintext that are not wiped.
+//! The SDK signs requests and parses responses. Its requests go through the HTTPS client of this
+//! crate, which trusts the configured authority alone. The SDK keeps short-lived copies of the
+//! plaintext that are not wiped.
 
 mod credentials;
 #[cfg(test)]
@@ -165,7 +167,8 @@ impl Provider for AwsKms {
     }
 }
 
-/// Runs a future of the SDK without its log events: at level `trace` they hold requests, and so the root key.
+/// Runs a future of the SDK without its log events: at level `trace` they hold requests, and so the
+/// root key.
 fn silent<T: Future>(future: T) -> WithDispatch<T> {
     future.with_subscriber(Dispatch::none())
 }

@@ -1,4 +1,5 @@
-//! Options of AWS KMS. They are parsed and checked by every build; the provider needs the feature `awskms`.
+//! Options of AWS KMS. They are parsed and checked by every build; the provider needs the feature
+//! `awskms`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,26 +7,27 @@ use std::time::Duration;
 use crate::ProviderError;
 use crate::https::{ProviderOrigin, check_timeout};
 
-/// Which KMS key wraps, and how to reach it. Holds no secret: these are in files or in the environment.
+/// Which KMS key wraps, and how to reach it. Holds no secret: these are in files or in the
+/// environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AwsKmsOptions {
-    /// The key: its ARN, its id, or an alias (`alias/name` or the alias's ARN), at most 2048 bytes. Prefer the ARN: copies do
-    /// not open once an alias points to another key.
+    /// The key: its ARN, its id, or an alias (`alias/name` or the alias's ARN), at most 2048 bytes.
+    /// Prefer the ARN: copies do not open once an alias points to another key.
     pub key_id: String,
     /// The region, such as `eu-central-1`.
     pub region: String,
-    /// `https://host[:port]` of KMS, such as a VPC endpoint. Default: the region's public endpoint. `http://` only for
-    /// hosts on this machine.
+    /// `https://host[:port]` of KMS, such as a VPC endpoint. Default: the region's public endpoint.
+    /// `http://` only for hosts on this machine.
     pub endpoint_url: Option<String>,
-    /// PEM certificates of the authorities that issued the certificates of KMS and STS, at most 1 MiB. Required for
-    /// `https://`.
+    /// PEM certificates of the authorities that issued the certificates of KMS and STS, at most 1
+    /// MiB. Required for `https://`.
     pub ca: Option<PathBuf>,
     /// Where the credentials are.
     pub credentials: AwsCredentials,
     /// Longest time until a connection is established, with TLS: 100 ms to 60 s, default 2 s.
     pub connect_timeout: Duration,
-    /// Longest time of one request, with its connection: 100 ms to 60 s, default 5 s. A call makes up to three tries, and
-    /// ends after four times this at the latest.
+    /// Longest time of one request, with its connection: 100 ms to 60 s, default 5 s. A call makes
+    /// up to three tries, and ends after four times this at the latest.
     pub request_timeout: Duration,
 }
 
@@ -81,21 +83,24 @@ impl AwsKmsOptions {
 pub enum AwsCredentials {
     /// The variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and, if set, `AWS_SESSION_TOKEN`.
     Environment,
-    /// A file in the format of `~/.aws/credentials`, readable by its owner or group alone, at most 64 KiB.
+    /// A file in the format of `~/.aws/credentials`, readable by its owner or group alone, at most
+    /// 64 KiB.
     File {
         /// The file.
         path: PathBuf,
         /// The profile. Usually `default`.
         profile: String,
     },
-    /// A token of an identity provider, such as a Kubernetes service account, exchanged at STS for credentials.
+    /// A token of an identity provider, such as a Kubernetes service account, exchanged at STS for
+    /// credentials.
     WebIdentity {
         /// The ARN of the role, as in `AWS_ROLE_ARN`.
         role_arn: String,
-        /// The file with the token, as in `AWS_WEB_IDENTITY_TOKEN_FILE`. Others can read it: Kubernetes makes such files readable
-        /// by every user of the container.
+        /// The file with the token, as in `AWS_WEB_IDENTITY_TOKEN_FILE`. Others can read it:
+        /// Kubernetes makes such files readable by every user of the container.
         token_file: PathBuf,
-        /// `https://host[:port]` of STS. Default: the region's public endpoint. `http://` only for hosts on this machine.
+        /// `https://host[:port]` of STS. Default: the region's public endpoint. `http://` only for
+        /// hosts on this machine.
         sts_endpoint_url: Option<String>,
     },
 }

@@ -1,7 +1,8 @@
 //! An HTTPS client for providers: one connection per request, bounded in time and size.
 //!
-//! Calls to providers are rare, so a connection is not kept. Certificates are read again for each connection, so a
-//! replaced file takes effect with the next request. Only the configured authority is trusted, never the system's.
+//! Calls to providers are rare, so a connection is not kept. Certificates are read again for each
+//! connection, so a replaced file takes effect with the next request. Only the configured authority
+//! is trusted, never the system's.
 
 use std::error::Error as StdError;
 use std::io;
@@ -34,7 +35,8 @@ use crate::secret_file::{FileReader, read_public, read_secret_file};
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
 /// Number of tries of a request, if trying again can help.
 pub(crate) const TRIES_MAX: u32 = 3;
-/// Pause before the second try. The next pause is twice as long. Each is shortened by a random part, up to a half.
+/// Pause before the second try. The next pause is twice as long. Each is shortened by a random
+/// part, up to a half.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Limits of `connect_timeout` and `request_timeout`.
@@ -184,7 +186,8 @@ impl TlsFiles {
         let mut config = match &self.client {
             Some((certificate, key)) => {
                 let pem = read_secret_file(key)?;
-                // The parser's error can quote the text, which is the key, so only the file is named.
+                // The parser's error can quote the text, which is the key, so only the file is
+                // named.
                 let private = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| {
                     ProviderError::Settings(format!("{}: no private key in PEM", key.display()))
                 })?;
@@ -224,7 +227,8 @@ pub(crate) enum HttpError {
     Connect(io::Error),
     #[error("no connection within {} ms", .0.as_millis())]
     ConnectTimeout(Duration),
-    /// TLS failed: the server's certificate is not trusted, or the server does not accept the client's.
+    /// TLS failed: the server's certificate is not trusted, or the server does not accept the
+    /// client's.
     #[error("TLS: {0}")]
     Tls(rustls::Error),
     #[error("the connection broke")]
@@ -389,7 +393,8 @@ where
     }
 }
 
-/// Reads a body into one allocation of the full size: a growing buffer would leave copies behind, unwiped.
+/// Reads a body into one allocation of the full size: a growing buffer would leave copies behind,
+/// unwiped.
 async fn read_body(mut body: Incoming) -> Result<Zeroizing<Vec<u8>>, HttpError> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(BODY_BYTES_MAX));
     while let Some(frame) = body.frame().await {

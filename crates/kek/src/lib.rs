@@ -1,11 +1,12 @@
 //! Providers of key-encryption keys (KEK).
 //!
-//! The root key of a store is stored once per provider, wrapped under its KEK. A provider has a KEK of its own and wraps or
-//! unwraps the root key with it; the KEK never leaves the provider. Each wrapped copy is bound to its [`WrapSlot`], so that a copy cannot be
-//! moved to another store, root key or slot.
+//! The root key of a store is stored once per provider, wrapped under its KEK. A provider has a KEK
+//! of its own and wraps or unwraps the root key with it; the KEK never leaves the provider. Each
+//! wrapped copy is bound to its [`WrapSlot`], so that a copy cannot be moved to another store, root
+//! key or slot.
 //!
-//! This crate does the I/O with providers. It stores nothing and decides nothing: which copies exist, and which provider is
-//! asked first, is the caller's.
+//! This crate does the I/O with providers. It stores nothing and decides nothing: which copies
+//! exist, and which provider is asked first, is the caller's.
 
 #[cfg(feature = "awskms")]
 mod aws_kms;
@@ -39,7 +40,8 @@ pub use secret_file::{SECRET_FILE_BYTES_MAX, read_secret_file};
 pub use settings::{ProviderSettings, SettingsError};
 pub use shares::{JoinError, Share, ShareError, SplitError};
 
-/// The bytes of a root key, wiped on drop. They have their own allocation, so that moves leave no copies behind.
+/// The bytes of a root key, wiped on drop. They have their own allocation, so that moves leave no
+/// copies behind.
 pub type RootBytes = Box<Zeroizing<[u8; 32]>>;
 
 /// Rejects a wrapped copy that no provider made.
@@ -64,7 +66,8 @@ pub struct WrapSlot {
 }
 
 impl WrapSlot {
-    /// Returns the additional authenticated data: `sealwire/slot/1`, set, root, number (4 bytes, big endian).
+    /// Returns the additional authenticated data: `sealwire/slot/1`, set, root, number (4 bytes,
+    /// big endian).
     #[must_use]
     pub fn aad(&self) -> Vec<u8> {
         [
@@ -123,7 +126,8 @@ impl ProviderKind {
         .find(|kind| kind.name() == name)
     }
 
-    /// Returns true if the kind wraps by itself but unwraps only with people: the holders of shares.
+    /// Returns true if the kind wraps by itself but unwraps only with people: the holders of
+    /// shares.
     #[must_use]
     pub const fn needs_holders(self) -> bool {
         matches!(self, Self::Shares)
@@ -136,8 +140,9 @@ impl fmt::Display for ProviderKind {
     }
 }
 
-/// A provider did not do what was asked. Texts contain no bytes of a key, a credential or a wrapped copy. They name files,
-/// variables, tokens and keys as the settings do, so a secret that is set as such a name is shown.
+/// A provider did not do what was asked. Texts contain no bytes of a key, a credential or a wrapped
+/// copy. They name files, variables, tokens and keys as the settings do, so a secret that is set as
+/// such a name is shown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProviderError {
     /// No answer, or a temporary failure. Trying again can help.
@@ -149,7 +154,8 @@ pub enum ProviderError {
     /// The key, token, module or file that the settings name is not there.
     #[error("{0}")]
     NotFound(String),
-    /// The provider answered, but the copy does not unwrap: it was altered, is another slot's or another key's.
+    /// The provider answered, but the copy does not unwrap: it was altered, is another slot's or
+    /// another key's.
     #[error("{0}")]
     DoesNotUnwrap(String),
     /// The answer is not what the protocol says.
@@ -158,14 +164,16 @@ pub enum ProviderError {
     /// The settings cannot be used.
     #[error("{0}")]
     Settings(String),
-    /// The copy unwraps only with the shares of a recovery key, which no configuration has. Not a failure of the provider.
+    /// The copy unwraps only with the shares of a recovery key, which no configuration has. Not a
+    /// failure of the provider.
     #[error("{}", recovery::NEEDS_HOLDERS)]
     NeedsHolders,
 }
 
 /// Wraps and unwraps root keys.
 ///
-/// Each call ends within the time limits of its provider. A call that is dropped midway has no effect that matters.
+/// Each call ends within the time limits of its provider. A call that is dropped midway has no
+/// effect that matters.
 #[async_trait]
 pub trait Provider: Send + Sync + fmt::Debug {
     /// Returns its kind.

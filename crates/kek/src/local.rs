@@ -1,4 +1,5 @@
-//! Providers whose KEK lies on this machine: in a file or in an environment variable, as 64 hexadecimal digits.
+//! Providers whose KEK lies on this machine: in a file or in an environment variable, as 64
+//! hexadecimal digits.
 //!
 //! Each call reads the KEK anew, and the KEK is wiped when the call ends.
 
@@ -28,8 +29,8 @@ pub struct FileProvider {
 }
 
 impl FileProvider {
-    /// Creates a provider. The file is read by each call, one call at a time. A read that hangs makes other calls end as
-    /// [`ProviderError::Unavailable`] after 5 seconds.
+    /// Creates a provider. The file is read by each call, one call at a time. A read that hangs
+    /// makes other calls end as [`ProviderError::Unavailable`] after 5 seconds.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self {
@@ -70,8 +71,8 @@ impl Provider for FileProvider {
     }
 }
 
-/// A KEK in an environment variable with 64 hexadecimal digits and optional white space around them. The process's
-/// environment holds the KEK as long as the process runs.
+/// A KEK in an environment variable with 64 hexadecimal digits and optional white space around
+/// them. The process's environment holds the KEK as long as the process runs.
 #[derive(Clone, Debug)]
 pub struct EnvironmentProvider {
     variable: String,

@@ -1,14 +1,17 @@
 //! Provider with the KEK on a PKCS #11 token: a hardware security module or a smart card.
 //!
-//! The KEK is an AES-256 key that never leaves the token. It wraps with AES-GCM; the slot is the additional data. A copy
-//! has the nonce that the token used (12 bytes), the ciphertext (32) and the tag (16).
+//! The KEK is an AES-256 key that never leaves the token. It wraps with AES-GCM; the slot is the
+//! additional data. A copy has the nonce that the token used (12 bytes), the ciphertext (32) and
+//! the tag (16).
 //!
-//! Each module has one context and one thread per process, and each token one session with one login: a session must not
-//! be used by two threads, and two contexts of one module break each other. Links to one file are one module. Requests wait in a bounded queue. A lost
-//! session is opened again once per call.
+//! Each module has one context and one thread per process, and each token one session with one
+//! login: a session must not be used by two threads, and two contexts of one module break each
+//! other. Links to one file are one module. Requests wait in a bounded queue. A lost session is
+//! opened again once per call.
 //!
-//! A token locks itself after a few wrong PINs. So a PIN with which a login failed is not used again until the file
-//! has another, unless device, session or slot were lost, and no login is tried when the token says that one try is left. A token that says nothing about tries can still
+//! A token locks itself after a few wrong PINs. So a PIN with which a login failed is not used
+//! again until the file has another, unless device, session or slot were lost, and no login is
+//! tried when the token says that one try is left. A token that says nothing about tries can still
 //! be locked by a program that is restarted again and again.
 
 mod errors;
@@ -41,16 +44,18 @@ const QUEUE_MAX: usize = 16;
 pub struct Pkcs11Options {
     /// The module: a shared library that exports `C_GetFunctionList`.
     pub module: PathBuf,
-    /// The token's label, at most 32 bytes. Label or serial number must be given; if both are, both must match.
+    /// The token's label, at most 32 bytes. Label or serial number must be given; if both are, both
+    /// must match.
     pub token: Option<String>,
     /// The token's serial number, at most 16 bytes.
     pub serial: Option<String>,
     /// The key's label (`CKA_LABEL`).
     pub key: String,
-    /// The key's id (`CKA_ID`), if several keys have the label. [`Pkcs11Provider::generate_key`] gives it to the new key.
+    /// The key's id (`CKA_ID`), if several keys have the label. [`Pkcs11Provider::generate_key`]
+    /// gives it to the new key.
     pub key_id: Option<Vec<u8>>,
-    /// A file with the user's PIN, at most 255 bytes of UTF-8. Line ends after the PIN are ignored. Others must not be
-    /// able to read it, nor its group to change it.
+    /// A file with the user's PIN, at most 255 bytes of UTF-8. Line ends after the PIN are ignored.
+    /// Others must not be able to read it, nor its group to change it.
     pub pin_file: PathBuf,
 }
 
@@ -65,8 +70,8 @@ pub struct Pkcs11Provider {
 }
 
 impl Pkcs11Provider {
-    /// Creates a provider. The first call finds and loads the module, opens a session and logs in. Another file that takes
-    /// the module's place is not loaded before the program is restarted.
+    /// Creates a provider. The first call finds and loads the module, opens a session and logs in.
+    /// Another file that takes the module's place is not loaded before the program is restarted.
     #[must_use]
     pub fn new(options: Pkcs11Options) -> Self {
         Self {
@@ -83,18 +88,21 @@ impl Pkcs11Provider {
         &self.options
     }
 
-    /// Generates the key on the token: AES-256, sensitive, not extractable, for encryption and decryption. Ends as other
-    /// calls do, so a slow token can finish the key after [`ProviderError::Unavailable`] was returned.
+    /// Generates the key on the token: AES-256, sensitive, not extractable, for encryption and
+    /// decryption. Ends as other calls do, so a slow token can finish the key after
+    /// [`ProviderError::Unavailable`] was returned.
     ///
     /// # Errors
-    /// [`ProviderError::Settings`] if there is a key with this label and id; see [`ProviderError`] for others.
+    /// [`ProviderError::Settings`] if there is a key with this label and id; see [`ProviderError`]
+    /// for others.
     pub async fn generate_key(&self) -> Result<(), ProviderError> {
         let options = Arc::clone(&self.options);
         self.call(move |module| module.generate_key(&options)).await
     }
 
-    /// Checks that the token and the key can be used: wraps and unwraps a test value, which must not unwrap once it is
-    /// altered or has other additional data. Does not try the PIN while the token has a session that is logged in.
+    /// Checks that the token and the key can be used: wraps and unwraps a test value, which must
+    /// not unwrap once it is altered or has other additional data. Does not try the PIN while the
+    /// token has a session that is logged in.
     ///
     /// # Errors
     /// See [`ProviderError`].
@@ -207,7 +215,8 @@ impl ModuleThread {
             let Some(_call) = RunningCall::begin() else {
                 return;
             };
-            // The caller learns of a panic by its dropped reply. The sessions can be in the middle of an operation.
+            // The caller learns of a panic by its dropped reply. The sessions can be in the middle
+            // of an operation.
             if catch_unwind(AssertUnwindSafe(|| job(self))).is_err()
                 && let Some(module) = &mut self.module
             {
@@ -248,9 +257,9 @@ impl Drop for RunningCall {
     }
 }
 
-/// Waits until no module is called any more, at most [`CALL_SECONDS_MAX`], and lets no other call begin. For the end of the
-/// process: a module is unloaded then, and a call that goes on would crash. Calls go on when their caller is gone, for
-/// instance because another slot answered first.
+/// Waits until no module is called any more, at most [`CALL_SECONDS_MAX`], and lets no other call
+/// begin. For the end of the process: a module is unloaded then, and a call that goes on would
+/// crash. Calls go on when their caller is gone, for instance because another slot answered first.
 pub fn end_calls() {
     let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
     calls.is_ending = true;
@@ -258,8 +267,8 @@ pub fn end_calls() {
     drop(CALL_ENDED.wait_timeout_while(calls, limit, |calls| calls.running > 0));
 }
 
-/// Returns the queue of a module, and starts the module's thread if there is none. Threads end with the process. Blocks on
-/// the file system.
+/// Returns the queue of a module, and starts the module's thread if there is none. Threads end with
+/// the process. Blocks on the file system.
 fn queue_of(module: &Path) -> Result<ModuleQueue, ProviderError> {
     static QUEUES: LazyLock<Mutex<HashMap<(u64, u64), ModuleQueue>>> =
         LazyLock::new(Mutex::default);

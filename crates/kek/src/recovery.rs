@@ -1,14 +1,17 @@
-//! Split custody: a root key sealed to a recovery public key, whose private key exists only as shares.
+//! Split custody: a root key sealed to a recovery public key, whose private key exists only as
+//! shares.
 //!
-//! A provider of kind `shares` wraps with the public key alone, so that rotations need no holder. It never unwraps:
-//! holders of shares join them to the [`RecoveryKey`], which does. `sealwire recovery create` makes a key and its shares.
+//! A provider of kind `shares` wraps with the public key alone, so that rotations need no holder.
+//! It never unwraps: holders of shares join them to the [`RecoveryKey`], which does.
+//! `sealwire recovery create` makes a key and its shares.
 //!
-//! Text form of the public key: `swr1:` and, in base64url without padding, 1,275 bytes: version `01`, set (16), key id
-//! (5), public key of MLKEM768-P256 (1,249), and the first 4 bytes of the SHA-256 of all bytes before. The checksum finds
-//! damage. It does not protect against forgery: protect the file from writing as a key file is protected from reading.
+//! Text form of the public key: `swr1:` and, in base64url without padding, 1,275 bytes: version
+//! `01`, set (16), key id (5), public key of MLKEM768-P256 (1,249), and the first 4 bytes of the
+//! SHA-256 of all bytes before. The checksum finds damage. It does not protect against forgery:
+//! protect the file from writing as a key file is protected from reading.
 //!
-//! A wrapped copy is version `01`, key id (5), and the root key sealed by HPKE to the public key, bound to
-//! [`WrapSlot::aad`].
+//! A wrapped copy is version `01`, key id (5), and the root key sealed by HPKE to the public key,
+//! bound to [`WrapSlot::aad`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -240,7 +243,8 @@ impl RecoveryPublicKey {
     /// Wraps a root key for a slot.
     ///
     /// # Errors
-    /// [`ProviderError::Settings`] for a slot of another store; [`ProviderError::Unavailable`] if the library fails.
+    /// [`ProviderError::Settings`] for a slot of another store; [`ProviderError::Unavailable`] if
+    /// the library fails.
     pub fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
         if slot.set != self.set {
             let text = "the recovery public key was made for another store, or before a new `kek init`; \
@@ -259,7 +263,8 @@ impl fmt::Debug for RecoveryPublicKey {
     }
 }
 
-/// Returns the id of the recovery key to which a copy is sealed, or `None` if the bytes are not such a copy.
+/// Returns the id of the recovery key to which a copy is sealed, or `None` if the bytes are not
+/// such a copy.
 #[must_use]
 pub fn recovery_key_of(wrapped: &[u8]) -> Option<KeyId> {
     let id = wrapped
@@ -288,8 +293,9 @@ pub struct SharesProvider {
 }
 
 impl SharesProvider {
-    /// Creates a provider. The file is read by each call that wraps, as [`FileProvider`](crate::FileProvider) does. A file
-    /// that its group or other users can change is rejected.
+    /// Creates a provider. The file is read by each call that wraps, as
+    /// [`FileProvider`](crate::FileProvider) does. A file that its group or other users can change
+    /// is rejected.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self {
@@ -319,7 +325,8 @@ impl Provider for SharesProvider {
     /// Never unwraps.
     ///
     /// # Errors
-    /// [`ProviderError::NeedsHolders`]; [`ProviderError::DoesNotUnwrap`] for bytes that no provider of this kind made.
+    /// [`ProviderError::NeedsHolders`]; [`ProviderError::DoesNotUnwrap`] for bytes that no provider
+    /// of this kind made.
     async fn unwrap(&self, wrapped: &[u8], _: &WrapSlot) -> Result<RootBytes, ProviderError> {
         match recovery_key_of(wrapped) {
             Some(_) => Err(ProviderError::NeedsHolders),

@@ -13,13 +13,15 @@ use crate::ProviderError;
 
 /// Longest secret file that is read, in bytes.
 pub const SECRET_FILE_BYTES_MAX: u64 = 64 << 10;
-/// Longest file with certificates that is read, in bytes. A bundle of every public authority has 250 KB.
+/// Longest file with certificates that is read, in bytes. A bundle of every public authority has
+/// 250 KB.
 pub(crate) const PUBLIC_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Longest wait for files, in seconds. A network file system can hang.
 const READ_SECONDS_MAX: u64 = 5;
 
-/// Reads files on a blocking thread, one read at a time. A read that hangs blocks one thread per reader, not one per call.
+/// Reads files on a blocking thread, one read at a time. A read that hangs blocks one thread per
+/// reader, not one per call.
 #[derive(Clone, Debug)]
 pub(crate) struct FileReader {
     permit: Arc<Semaphore>,
@@ -37,7 +39,8 @@ impl FileReader {
     /// Runs `read`, which can block, after the reads before it. `place` names the files in errors.
     ///
     /// # Errors
-    /// [`ProviderError::Unavailable`] after 5 seconds, with the wait for other reads; those of `read`.
+    /// [`ProviderError::Unavailable`] after 5 seconds, with the wait for other reads; those of
+    /// `read`.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         place: &str,
@@ -80,13 +83,14 @@ impl FileReader {
 ///
 /// # Errors
 /// [`ProviderError::NotFound`], [`ProviderError::Denied`], [`ProviderError::Unavailable`], or
-/// [`ProviderError::Settings`] if it is not a regular file or a longer one, or if other users can get at it
-/// ([`sealwire_file_trust`]). Errors name the file and none of its bytes.
+/// [`ProviderError::Settings`] if it is not a regular file or a longer one, or if other users can
+/// get at it ([`sealwire_file_trust`]). Errors name the file and none of its bytes.
 pub fn read_secret_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, ProviderError> {
     read(path, FileKind::Secret, SECRET_FILE_BYTES_MAX)
 }
 
-/// Reads a secret of one line of printable ASCII, such as a token. White space around the line is dropped. Blocks.
+/// Reads a secret of one line of printable ASCII, such as a token. White space around the line is
+/// dropped. Blocks.
 pub(crate) fn read_secret_line(path: &Path) -> Result<Zeroizing<String>, ProviderError> {
     line_of(path, &read_secret_file(path)?)
 }
@@ -97,8 +101,8 @@ pub(crate) fn read_line(path: &Path) -> Result<Zeroizing<String>, ProviderError>
     line_of(path, &read(path, FileKind::Public, SECRET_FILE_BYTES_MAX)?)
 }
 
-/// Reads a file of at most [`PUBLIC_FILE_BYTES_MAX`] bytes that is no secret, such as a certificate. Rejects a file that
-/// other users can change. Blocks.
+/// Reads a file of at most [`PUBLIC_FILE_BYTES_MAX`] bytes that is no secret, such as a
+/// certificate. Rejects a file that other users can change. Blocks.
 pub(crate) fn read_public(path: &Path) -> Result<Vec<u8>, ProviderError> {
     Ok(std::mem::take(&mut *read(
         path,

@@ -1,9 +1,10 @@
 //! Settings of providers, read from a table of texts.
 //!
-//! A secret is never a setting: settings name files and environment variables that hold secrets. A setting that a kind
-//! does not know is an error, whose name is shown if it is 1 to 32 characters of a to z and `_`. No error of parsing repeats
-//! a value. A value of 64 hexadecimal digits is rejected as the name of a variable or as the last part of a path. Other
-//! secrets in the place of a name or path are not recognised: later errors and [`ProviderSettings::public_fields`] show
+//! A secret is never a setting: settings name files and environment variables that hold secrets. A
+//! setting that a kind does not know is an error, whose name is shown if it is 1 to 32 characters
+//! of a to z and `_`. No error of parsing repeats a value. A value of 64 hexadecimal digits is
+//! rejected as the name of a variable or as the last part of a path. Other secrets in the place of
+//! a name or path are not recognised: later errors and [`ProviderSettings::public_fields`] show
 //! them.
 //!
 //! | kind | settings |
@@ -15,9 +16,10 @@
 //! | `transit` | `address`, `ca`, `namespace` (optional), `mount` (`transit`), `key`, `client_certificate` and `client_key` (optional), `auth`, timeouts; for `auth` = `token`: `token_file`; `approle`: `approle_mount` (`approle`), `role_id`, and `secret_id_file` or `wrapped_secret_id_file` with `wrapped_creation_path`; `certificate`: `cert_mount` (`cert`), `cert_role` (optional) |
 //! | `shares` | `public_key` |
 //!
-//! Defaults are in parentheses. Timeouts are `connect_timeout_ms` (2000) and `request_timeout_ms` (5000), in milliseconds
-//! from 100 to 60000. `ca` is required unless every URL is `http://`, which is for hosts on this machine alone. See
-//! [`Pkcs11Options`], [`AwsKmsOptions`] and [`TransitOptions`] for the meaning of each.
+//! Defaults are in parentheses. Timeouts are `connect_timeout_ms` (2000) and `request_timeout_ms`
+//! (5000), in milliseconds from 100 to 60000. `ca` is required unless every URL is `http://`, which
+//! is for hosts on this machine alone. See [`Pkcs11Options`], [`AwsKmsOptions`] and
+//! [`TransitOptions`] for the meaning of each.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,7 +47,8 @@ const TOKEN_SERIAL_BYTES_MAX: usize = 16;
 /// Longest id of a PKCS #11 key, in bytes.
 const KEY_ID_BYTES_MAX: usize = 64;
 
-/// Settings of one provider. None of them is meant to be secret; see the module for what is checked.
+/// Settings of one provider. None of them is meant to be secret; see the module for what is
+/// checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProviderSettings {
     /// A KEK in a file.
@@ -155,8 +158,8 @@ impl ProviderSettings {
         }
     }
 
-    /// Returns the settings that say where the KEK is, for records and lists. Credentials, and the files that hold them,
-    /// are left out.
+    /// Returns the settings that say where the KEK is, for records and lists. Credentials, and the
+    /// files that hold them, are left out.
     #[must_use]
     pub fn public_fields(&self) -> BTreeMap<&'static str, String> {
         let path = |path: &Path| Some(path.display().to_string());
@@ -202,8 +205,9 @@ impl ProviderSettings {
             .collect()
     }
 
-    /// Returns the files that the provider reads, each with its setting's name and what it holds, to check who can get at them.
-    /// A web identity token counts as public: Kubernetes makes such files readable by every user of the container.
+    /// Returns the files that the provider reads, each with its setting's name and what it holds,
+    /// to check who can get at them. A web identity token counts as public: Kubernetes makes such
+    /// files readable by every user of the container.
     #[must_use]
     pub fn files(&self) -> Vec<(&'static str, &Path, FileKind)> {
         let secret = |name: &'static str, file| Some((name, file, FileKind::Secret));
@@ -252,7 +256,8 @@ impl ProviderSettings {
     /// Creates the provider. Nothing is opened or reached before its first call.
     ///
     /// # Errors
-    /// [`ProviderError::Settings`] for options out of their limits, or a kind that this program was built without.
+    /// [`ProviderError::Settings`] for options out of their limits, or a kind that this program was
+    /// built without.
     pub fn provider(&self) -> Result<Arc<dyn Provider>, ProviderError> {
         Ok(match self {
             Self::File { path } => Arc::new(FileProvider::new(path.clone())),

@@ -1,12 +1,13 @@
 //! Split custody: `t` of `n` shares of a 32-byte recovery secret (Shamir's scheme over GF(256)).
 //!
-//! Fewer than `t` shares reveal nothing about the secret. A share names the set of root keys, the recovery key and the
-//! split that it belongs to: shares of two splits of one key would join to a wrong secret. [`join`] does not know the
-//! secret, so its caller must check the secret against the recovery key.
+//! Fewer than `t` shares reveal nothing about the secret. A share names the set of root keys, the
+//! recovery key and the split that it belongs to: shares of two splits of one key would join to a
+//! wrong secret. [`join`] does not know the secret, so its caller must check the secret against the
+//! recovery key.
 //!
-//! Text form: `sws1:` and, in base64url without padding, 65 bytes: version `01`, set (16), key id (5), split id (4),
-//! threshold, total, index, value (32), and the first 4 bytes of the SHA-256 of all bytes before. The checksum finds typing errors. It does
-//! not protect against forgery.
+//! Text form: `sws1:` and, in base64url without padding, 65 bytes: version `01`, set (16), key id
+//! (5), split id (4), threshold, total, index, value (32), and the first 4 bytes of the SHA-256 of
+//! all bytes before. The checksum finds typing errors. It does not protect against forgery.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -270,8 +271,9 @@ fn array<const N: usize>(bytes: &[u8], from: usize) -> [u8; N] {
     array
 }
 
-/// Splits a secret into `total` shares, of which any `threshold` join to the secret. `set` and `key` say what the secret
-/// recovers. The library frees the polynomial's coefficients without wiping them, so the process should end soon.
+/// Splits a secret into `total` shares, of which any `threshold` join to the secret. `set` and
+/// `key` say what the secret recovers. The library frees the polynomial's coefficients without
+/// wiping them, so the process should end soon.
 ///
 /// # Errors
 /// See [`SplitError`].

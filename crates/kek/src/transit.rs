@@ -1,11 +1,13 @@
 //! The transit engine of HashiCorp Vault or OpenBao as a provider.
 //!
-//! The root key is encrypted under a named key of the transit engine, with [`WrapSlot::aad`] as associated data. The wrapped
-//! copy is the engine's text, `vault:v1:...`, so a rotated transit key still opens copies of its earlier versions.
+//! The root key is encrypted under a named key of the transit engine, with [`WrapSlot::aad`] as
+//! associated data. The wrapped copy is the engine's text, `vault:v1:...`, so a rotated transit key
+//! still opens copies of its earlier versions.
 //!
-//! The key must be of a type with associated data (`aes256-gcm96`, `chacha20-poly1305`) and not derived. The policy of
-//! the token needs `update` on `MOUNT/encrypt/KEY` and `MOUNT/decrypt/KEY`. It should not have `create`: with that
-//! capability the engine makes a new key if the configured name is wrong.
+//! The key must be of a type with associated data (`aes256-gcm96`, `chacha20-poly1305`) and not
+//! derived. The policy of the token needs `update` on `MOUNT/encrypt/KEY` and `MOUNT/decrypt/KEY`.
+//! It should not have `create`: with that capability the engine makes a new key if the configured
+//! name is wrong.
 //!
 //! Texts in error responses can repeat the input, so they select an error and are never quoted.
 
@@ -50,14 +52,16 @@ type ClientFiles = Option<(PathBuf, PathBuf)>;
 /// Where a transit engine is, and how to log in to it. Holds no secret: these are in files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransitOptions {
-    /// `https://host[:port]` of the server; the port is 443 unless it is named. `http://` only for hosts on this machine:
-    /// localhost, 127.0.0.0/8, `::1`.
+    /// `https://host[:port]` of the server; the port is 443 unless it is named. `http://` only for
+    /// hosts on this machine: localhost, 127.0.0.0/8, `::1`.
     pub address: String,
-    /// PEM certificates of the authority that issued the server's certificate, at most 1 MiB. Required for `https://`.
+    /// PEM certificates of the authority that issued the server's certificate, at most 1 MiB.
+    /// Required for `https://`.
     pub ca: Option<PathBuf>,
     /// PEM client certificate, at most 1 MiB. Required for [`TransitLogin::Certificate`].
     pub client_certificate: Option<PathBuf>,
-    /// PEM private key of the client certificate, readable by its owner or group alone, at most 64 KiB.
+    /// PEM private key of the client certificate, readable by its owner or group alone, at most 64
+    /// KiB.
     pub client_key: Option<PathBuf>,
     /// The namespace that holds the mounts, such as `team/payments`.
     pub namespace: Option<String>,
@@ -69,8 +73,8 @@ pub struct TransitOptions {
     pub login: TransitLogin,
     /// Longest time until a connection is established, with TLS: 100 ms to 60 s, default 2 s.
     pub connect_timeout: Duration,
-    /// Longest time of one request, with its connection: 100 ms to 60 s, default 5 s. A call makes up to three tries, and
-    /// ends after four times this at the latest.
+    /// Longest time of one request, with its connection: 100 ms to 60 s, default 5 s. A call makes
+    /// up to three tries, and ends after four times this at the latest.
     pub request_timeout: Duration,
 }
 
@@ -92,8 +96,8 @@ impl TransitOptions {
         }
     }
 
-    /// Checks the options. Returns the origin, and the client certificate with its key. The names of options in errors are
-    /// those of the settings.
+    /// Checks the options. Returns the origin, and the client certificate with its key. The names
+    /// of options in errors are those of the settings.
     pub(crate) fn check(&self) -> Result<(ProviderOrigin, ClientFiles), ProviderError> {
         let origin = ProviderOrigin::parse(&self.address, "transit.address")?;
         let bad = |text: &str| Err(ProviderError::Settings(text.into()));
@@ -146,11 +150,12 @@ impl TransitOptions {
     }
 }
 
-/// How to get a token. Files are read again for each login and must be readable by their owner or group alone.
+/// How to get a token. Files are read again for each login and must be readable by their owner or
+/// group alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransitLogin {
-    /// A file with a token, on one line. The token is renewed if it can be; a replaced file is read once the server no
-    /// longer accepts the token.
+    /// A file with a token, on one line. The token is renewed if it can be; a replaced file is read
+    /// once the server no longer accepts the token.
     TokenFile(PathBuf),
     /// The auth method AppRole.
     AppRole {
@@ -175,21 +180,23 @@ pub enum TransitLogin {
 pub enum SecretIdSource {
     /// A file with the secret id, on one line.
     File(PathBuf),
-    /// A file with a wrapping token that yields the secret id once. The secret id stays in memory, so each start needs a
-    /// new wrapping token. A spent token means that someone else may have the secret id.
+    /// A file with a wrapping token that yields the secret id once. The secret id stays in memory,
+    /// so each start needs a new wrapping token. A spent token means that someone else may have the
+    /// secret id.
     Wrapped {
         /// The file with the wrapping token, on one line.
         file: PathBuf,
-        /// The path that made the wrapping token, such as `auth/approle/role/sealwire/secret-id`. A token of another path
-        /// is not unwrapped.
+        /// The path that made the wrapping token, such as `auth/approle/role/sealwire/secret-id`. A
+        /// token of another path is not unwrapped.
         creation_path: String,
     },
 }
 
 /// Wraps root keys by a transit engine.
 ///
-/// The token stays in memory. A task renews it at two thirds of its lifetime and ends with this provider. If the token
-/// cannot be renewed further or is no longer accepted, the next call logs in anew, at most once.
+/// The token stays in memory. A task renews it at two thirds of its lifetime and ends with this
+/// provider. If the token cannot be renewed further or is no longer accepted, the next call logs in
+/// anew, at most once.
 pub struct Transit {
     inner: Arc<TransitClient>,
 }
@@ -362,7 +369,8 @@ impl FailedRequest {
         }
     }
 
-    /// Returns the failure that a status means, or `None` for success. Status 400 means what the request makes of it.
+    /// Returns the failure that a status means, or `None` for success. Status 400 means what the
+    /// request makes of it.
     fn of_status(what: &str, status: StatusCode) -> Option<Self> {
         let text = |phrase: &str| format!("transit {what}: status {}: {phrase}", status.as_u16());
         let unavailable = |phrase: &str| Self {
@@ -425,8 +433,8 @@ impl TransitClient {
         Ok(plaintext)
     }
 
-    /// Proves that the server checks associated data: another slot's must not open the copy. Servers older than this
-    /// field ignore it.
+    /// Proves that the server checks associated data: another slot's must not open the copy.
+    /// Servers older than this field ignore it.
     async fn check_associated_data(
         self: &Arc<Self>,
         ciphertext: &str,
@@ -480,7 +488,8 @@ impl TransitClient {
         }
     }
 
-    /// Sends the request once, and once more after a new login if the server does not accept the token.
+    /// Sends the request once, and once more after a new login if the server does not accept the
+    /// token.
     async fn attempt(
         self: &Arc<Self>,
         action: TransitAction,
@@ -622,8 +631,9 @@ fn wrong_answer(what: &str) -> ProviderError {
     ))
 }
 
-/// Returns true if a text is `vault:v`, a version, a colon and base64, each in its only form. Servers read more: `v0`,
-/// `v01`, line breaks and unused bits of base64. An altered copy must not open, so these forms are not sent.
+/// Returns true if a text is `vault:v`, a version, a colon and base64, each in its only form.
+/// Servers read more: `v0`, `v01`, line breaks and unused bits of base64. An altered copy must not
+/// open, so these forms are not sent.
 fn is_ciphertext(text: &str) -> bool {
     let parts = text
         .strip_prefix("vault:v")

@@ -49,8 +49,8 @@ pub fn ask(stream: &mut Stream, scratch: &mut [u8]) -> Result<Vec<u8>, Fault> {
     Ok(answer.unwrap_or_default())
 }
 
-/// Ends a stream with the reason in `message`. A message that is not a response states why the engine closes the
-/// connection.
+/// Ends a stream with the reason in `message`. A message that is not a response states why the
+/// engine closes the connection.
 pub fn end_by_notice(stream: &mut Stream, message: &[u8]) {
     let why = sealwire_wire::decode_protocol_error(message);
     stream.end(why.map_or_else(|error| error.to_string(), |error| error.to_string()));

@@ -1,6 +1,8 @@
-//! A temporary certificate authority, with one server certificate for this machine and one client certificate.
+//! A temporary certificate authority, with one server certificate for this machine and one client
+//! certificate.
 //!
-//! The files have the same names as those of `sealwire dev`. For lasting certificates use `sealwire certs`.
+//! The files have the same names as those of `sealwire dev`. For lasting certificates use
+//! `sealwire certs`.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};

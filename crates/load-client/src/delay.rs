@@ -1,8 +1,9 @@
 //! A TCP relay in this process that delays bytes, as a network between clients and engine does.
 //!
-//! Each direction has half of the delay. Order is kept, and bandwidth is not limited. Threads with precise timers do the
-//! work, because the timers of an async runtime have a resolution of a millisecond. A connection's first bytes wait for
-//! one more round trip, which is that of TCP's own handshake.
+//! Each direction has half of the delay. Order is kept, and bandwidth is not limited. Threads with
+//! precise timers do the work, because the timers of an async runtime have a resolution of a
+//! millisecond. A connection's first bytes wait for one more round trip, which is that of TCP's own
+//! handshake.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
@@ -20,7 +21,8 @@ use sealwire_load_report::results::Delay;
 
 /// Size of one piece in bytes.
 const PIECE_BYTES: usize = 64 << 10;
-/// Maximum number of pieces under way in one direction of a connection: 16 MiB. Above it, reading pauses.
+/// Maximum number of pieces under way in one direction of a connection: 16 MiB. Above it, reading
+/// pauses.
 const PIECES_MAX: usize = 256;
 /// Stack of a relaying thread.
 const STACK_BYTES: usize = 256 << 10;
@@ -33,8 +35,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[command(next_help_heading = "Network")]
 pub struct DelayArgs {
-    /// Delay each round trip between this program and the engine by this time, half of it in each direction, as a
-    /// network does. It is part of every latency and never subtracted; the figures state it
+    /// Delay each round trip between this program and the engine by this time, half of it in each
+    /// direction, as a network does. It is part of every latency and never subtracted; the figures
+    /// state it
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     delay: Option<f64>,
     /// Delay each round trip by a further random time from 0 to this
@@ -56,8 +59,8 @@ pub fn milliseconds(text: &str) -> Result<f64, String> {
 }
 
 impl DelayArgs {
-    /// Starts a relay in front of the target if a delay was asked for, and makes the target's clients use it. The relay
-    /// works until it is dropped.
+    /// Starts a relay in front of the target if a delay was asked for, and makes the target's
+    /// clients use it. The relay works until it is dropped.
     pub fn relay(&self, target: &mut Target) -> Result<Option<Relay>, Fault> {
         let Some(ms) = self.delay else {
             return Ok(None);
@@ -72,7 +75,8 @@ impl DelayArgs {
     }
 }
 
-/// A running relay. Dropping it ends the accepting of connections; those that exist end with their clients.
+/// A running relay. Dropping it ends the accepting of connections; those that exist end with their
+/// clients.
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,

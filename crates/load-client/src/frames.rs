@@ -1,4 +1,5 @@
-//! Documents and the requests made from them. A request is encoded once; only its msgid is rewritten for each send.
+//! Documents and the requests made from them. A request is encoded once; only its msgid is
+//! rewritten for each send.
 
 use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 use sealwire_wire as wire;
@@ -9,11 +10,12 @@ use sealwire_wire::{
 use crate::load::{Call, Method, Scope, Suite};
 use crate::random::Random;
 
-/// A msgid of five bytes, so that any other 32-bit msgid fits in its place, behind the array header, the type and the
-/// marker.
+/// A msgid of five bytes, so that any other 32-bit msgid fits in its place, behind the array
+/// header, the type and the marker.
 pub const MSGID: u32 = 0x8000_0000;
 const MSGID_AT: std::ops::Range<usize> = 3..7;
-/// Values in a response besides its payload: the array, type, msgid and nil, the map, its two keys and the generation.
+/// Values in a response besides its payload: the array, type, msgid and nil, the map, its two keys
+/// and the generation.
 const AROUND_PAYLOAD: u64 = 8;
 /// The keys of a row, in order.
 const COLUMNS: [&str; 10] = [
@@ -22,7 +24,8 @@ const COLUMNS: [&str; 10] = [
 /// Characters of the random fields.
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 .";
 
-/// Builds `{"rows": [{"id": .., "number": .., ..}, ..]}` with `fields` strings of `field_bytes` random characters each.
+/// Builds `{"rows": [{"id": .., "number": .., ..}, ..]}` with `fields` strings of `field_bytes`
+/// random characters each.
 pub fn document(fields: u32, field_bytes: u32, random: &mut Random) -> Vec<u8> {
     let mut out = Vec::with_capacity(32 + fields as usize * (field_bytes as usize + 12));
     write::map_len(&mut out, 1);
@@ -40,7 +43,8 @@ pub fn document(fields: u32, field_bytes: u32, random: &mut Random) -> Vec<u8> {
     out
 }
 
-/// Returns the number of values in a document, including the document itself; 0 if the document is malformed.
+/// Returns the number of values in a document, including the document itself; 0 if the document is
+/// malformed.
 fn values(document: &[u8]) -> u64 {
     let mut reader = TokenReader::new(document);
     let mut count = 0;
@@ -165,8 +169,8 @@ pub fn encode(
     }
 }
 
-/// Returns true if `other` has the shape of `plain` from [`document`], with every field changed and every key
-/// kept.
+/// Returns true if `other` has the shape of `plain` from [`document`], with every field changed and
+/// every key kept.
 ///
 /// # Errors
 /// Fails if one of them is no MessagePack.

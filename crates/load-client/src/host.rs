@@ -1,4 +1,5 @@
-//! Information about the machine and its processes from the Linux kernel. Unavailable values are `None`.
+//! Information about the machine and its processes from the Linux kernel. Unavailable values are
+//! `None`.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
@@ -65,8 +66,8 @@ pub fn process_cpu(pid: u32) -> Option<Duration> {
     Some(ticks(stat(pid, [11, 12])?.iter().sum()))
 }
 
-/// Returns the CPU time used by a process and its children, including those that have ended and were waited for.
-/// Children of children are not included while they run.
+/// Returns the CPU time used by a process and its children, including those that have ended and
+/// were waited for. Children of children are not included while they run.
 pub fn family_cpu(parent: u32) -> Option<Duration> {
     // A child that ends between the two readings of its parent is in neither sum or in both.
     (0..FAMILY_TRIES_MAX).find_map(|_| {
@@ -103,8 +104,8 @@ fn stat<const N: usize>(pid: u32, at: [usize; N]) -> Option<[u64; N]> {
     Some(numbers)
 }
 
-/// Returns the engine process on this machine that listens on `address`, if it can be inspected. Ignores proxies, since
-/// their CPU time is not the engine's.
+/// Returns the engine process on this machine that listens on `address`, if it can be inspected.
+/// Ignores proxies, since their CPU time is not the engine's.
 pub fn engine(address: &str) -> Option<u32> {
     let is_engine = |pid: &u32| {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == ENGINE)
@@ -185,7 +186,8 @@ pub fn is_here(address: &str) -> bool {
     found.is_some_and(|address| address.ip().is_loopback() || is_ours(address.ip()))
 }
 
-/// Sets the timer slack of the calling thread to 1 us. By default the kernel merges wake-ups within 50 us.
+/// Sets the timer slack of the calling thread to 1 us. By default the kernel merges wake-ups within
+/// 50 us.
 pub fn wake_on_time() {
     let link = fs::read_link("/proc/thread-self").unwrap_or_default();
     if let Some(thread) = link.file_name() {
@@ -196,8 +198,9 @@ pub fn wake_on_time() {
     }
 }
 
-/// Raises the priority of the calling thread, so that an engine on the same machine does not delay sends. Needs a
-/// privilege; without it more sends are late and the figures report so. Returns the resulting nice value.
+/// Raises the priority of the calling thread, so that an engine on the same machine does not delay
+/// sends. Needs a privilege; without it more sends are late and the figures report so. Returns the
+/// resulting nice value.
 pub fn take_precedence() -> Option<i32> {
     let _ = setpriority_process(None, -10);
     getpriority_process(None).ok()

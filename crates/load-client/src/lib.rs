@@ -1,7 +1,9 @@
-//! Parts that load tests need to reach an engine: the description of a load and its requests, targets with certificates,
-//! connections for many small messages, a delaying relay, and a responder that does no work.
+//! Parts that load tests need to reach an engine: the description of a load and its requests,
+//! targets with certificates, connections for many small messages, a delaying relay, and a
+//! responder that does no work.
 //!
-//! The crate uses only the client protocol. It decides neither when a request is sent nor what a response is worth.
+//! The crate uses only the client protocol. It decides neither when a request is sent nor what a
+//! response is worth.
 
 pub mod ask;
 pub mod calls;

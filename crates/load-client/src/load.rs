@@ -180,7 +180,8 @@ impl Call {
         [(30, 0.8), (150, 0.18), (2_000, 0.02)].map(of).into()
     }
 
-    /// Reads a mix from a JSON file: an array of kinds, each with a `weight` and the values that differ from `base`.
+    /// Reads a mix from a JSON file: an array of kinds, each with a `weight` and the values that
+    /// differ from `base`.
     ///
     /// # Errors
     /// [`Fault::Failed`] if the file cannot be read or has invalid values.

@@ -1,8 +1,10 @@
-//! A responder that does no work. The rate that a generator reaches against the responder is the generator's own limit.
+//! A responder that does no work. The rate that a generator reaches against the responder is the
+//! generator's own limit.
 //!
-//! The responder uses real mutual TLS and real messages in one thread. It makes one response per document, of the same
-//! size as the engine's, and reuses the response. `decrypt` of such a response gives the document, so a client's checks
-//! succeed. The responder can send wrong responses on request, to test that a client detects them.
+//! The responder uses real mutual TLS and real messages in one thread. It makes one response per
+//! document, of the same size as the engine's, and reuses the response. `decrypt` of such a
+//! response gives the document, so a client's checks succeed. The responder can send wrong
+//! responses on request, to test that a client detects them.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,8 +27,8 @@ use crate::fault::Fault;
 use crate::pem;
 use crate::stream::{READ_BYTES, Stream};
 
-/// Memory limit for documents and their responses. Beyond the limit new documents are rejected. A forgotten document
-/// could not be opened again, and the client would report a wrong response.
+/// Memory limit for documents and their responses. Beyond the limit new documents are rejected. A
+/// forgotten document could not be opened again, and the client would report a wrong response.
 const REMEMBERED_BYTES_MAX: usize = 1 << 30;
 /// Reading from a connection stops while this many bytes wait to be sent on it.
 const BACKLOG_BYTES_MAX: usize = 4 << 20;
@@ -47,8 +49,8 @@ pub struct NullServer {
 }
 
 impl NullServer {
-    /// Uses the certificates of a `sealwire dev` folder. One of every `wrong_every` document responses is wrong; 0:
-    /// none.
+    /// Uses the certificates of a `sealwire dev` folder. One of every `wrong_every` document
+    /// responses is wrong; 0: none.
     ///
     /// # Errors
     /// [`Fault::Failed`] with the file that is not usable.
@@ -190,7 +192,8 @@ impl NullServer {
         }
     }
 
-    /// Creates the responses for a new document and for its sealed form. Does nothing if the memory limit is reached.
+    /// Creates the responses for a new document and for its sealed form. Does nothing if the memory
+    /// limit is reached.
     fn make(&mut self, plain: &[u8]) {
         let mut sealed = Vec::new();
         let (mut reader, mut field) = (TokenReader::new(plain), 0);
@@ -228,7 +231,8 @@ fn result(payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Copies a value, with each leaf replaced by a unique text as long as its envelope. The scanner has limited the depth.
+/// Copies a value, with each leaf replaced by a unique text as long as its envelope. The scanner
+/// has limited the depth.
 fn seal(
     reader: &mut TokenReader<'_>,
     out: &mut Vec<u8>,

@@ -1,4 +1,5 @@
-//! Random numbers for arrivals and mixes: fast and seeded, so that a load can be repeated. Not for secrets.
+//! Random numbers for arrivals and mixes: fast and seeded, so that a load can be repeated. Not for
+//! secrets.
 
 /// A generator of random numbers (splitmix64).
 #[derive(Clone, Debug)]
@@ -29,7 +30,8 @@ impl Random {
         ((self.unit() * end as f64) as usize).min(end - 1)
     }
 
-    /// Returns the time to the next arrival of a Poisson process, where `mean` is the mean time between arrivals.
+    /// Returns the time to the next arrival of a Poisson process, where `mean` is the mean time
+    /// between arrivals.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }

@@ -1,8 +1,9 @@
-//! One end of a TLS connection on a nonblocking socket: sends messages, and receives complete messages.
+//! One end of a TLS connection on a nonblocking socket: sends messages, and receives complete
+//! messages.
 //!
-//! Optimised for many small messages. Messages appended between two flushes share TLS records and system calls, and one
-//! read takes all available data. Nothing is allocated per message. The generator and the null responder both use this
-//! type.
+//! Optimised for many small messages. Messages appended between two flushes share TLS records and
+//! system calls, and one read takes all available data. Nothing is allocated per message. The
+//! generator and the null responder both use this type.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -14,7 +15,8 @@ use sealwire_wire::{FrameLayout, Limits, Scan, ScanError, Scanner};
 
 /// Size of one socket read in bytes, and of the scratch buffer of [`Stream::receive`].
 pub const READ_BYTES: usize = 256 << 10;
-/// Bytes encrypted at a time: a few records, so that little waits in TLS, where it cannot be counted.
+/// Bytes encrypted at a time: a few records, so that little waits in TLS, where it cannot be
+/// counted.
 const SEAL_BYTES: usize = 64 << 10;
 
 /// A connection after its handshake.
@@ -58,7 +60,8 @@ impl Stream {
             }
         }
         socket.set_nonblocking(true)?;
-        // The last read of the handshake can contain messages, which polling the socket does not report.
+        // The last read of the handshake can contain messages, which polling the socket does not
+        // report.
         let early = tls
             .process_new_packets()
             .map_err(io::Error::other)?
@@ -138,8 +141,9 @@ impl Stream {
         }
     }
 
-    /// Reads available bytes and passes each complete message to `each`. `scratch` has [`READ_BYTES`]. Does nothing if
-    /// no bytes are available. Call this once after accepting a connection, before waiting for the socket.
+    /// Reads available bytes and passes each complete message to `each`. `scratch` has
+    /// [`READ_BYTES`]. Does nothing if no bytes are available. Call this once after accepting a
+    /// connection, before waiting for the socket.
     pub fn receive(
         &mut self,
         scratch: &mut [u8],

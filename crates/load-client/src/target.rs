@@ -1,7 +1,7 @@
 //! The engine under load, and the client certificate.
 //!
-//! The defaults are the files that `sealwire dev` creates in its folder, so that loading a local engine needs no
-//! arguments.
+//! The defaults are the files that `sealwire dev` creates in its folder, so that loading a local
+//! engine needs no arguments.
 
 use std::fs;
 use std::io;
@@ -96,7 +96,8 @@ impl Connect {
     }
 }
 
-/// Returns the listen address and the state store of the engine, from the configuration in the folder.
+/// Returns the listen address and the state store of the engine, from the configuration in the
+/// folder.
 fn configured(folder: &Path) -> Result<(Option<String>, Option<String>), Fault> {
     let file = folder.join(CONFIG);
     let text = match fs::read_to_string(&file) {
@@ -138,8 +139,8 @@ impl Target {
             .map_or(&self.address, |(address, _)| address)
     }
 
-    /// Reads certificates and key. The configuration allows only TLS 1.3, verifies the engine's certificate and sends
-    /// the client certificate.
+    /// Reads certificates and key. The configuration allows only TLS 1.3, verifies the engine's
+    /// certificate and sends the client certificate.
     ///
     /// # Errors
     ///
@@ -167,7 +168,8 @@ impl Target {
         .map_err(unusable)?;
         Ok((Arc::new(config), name))
     }
-    /// Returns the configuration of a client that reads the certificate files again when they change.
+    /// Returns the configuration of a client that reads the certificate files again when they
+    /// change.
     pub fn client(&self) -> EngineClientConfig {
         let [ca, cert, key] = [&self.ca, &self.cert, &self.key].map(|file| Pem::File(file.clone()));
         EngineClientConfig::new(self.dial(), &self.server_name, ca, cert, key)

@@ -1,6 +1,8 @@
-//! Counts of responses: histograms, codes, and their course over time. Parts of several processes add up.
+//! Counts of responses: histograms, codes, and their course over time. Parts of several processes
+//! add up.
 //!
-//! Times are in nanoseconds. A histogram is exact to 1 in 1,000; the histogram of an interval is exact to 1 in 100.
+//! Times are in nanoseconds. A histogram is exact to 1 in 1,000; the histogram of an interval is
+//! exact to 1 in 100.
 
 use std::collections::BTreeMap;
 
@@ -56,8 +58,8 @@ impl Spread {
         self.0.add(&other.0).expect("all have the same bounds");
     }
 
-    /// Returns the smallest time that at least a share `q` of the times does not exceed, in microseconds. Returns 0 for
-    /// an empty histogram.
+    /// Returns the smallest time that at least a share `q` of the times does not exceed, in
+    /// microseconds. Returns 0 for an empty histogram.
     pub fn quantile_us(&self, q: f64) -> f64 {
         if self.0.is_empty() {
             0.0
@@ -87,7 +89,8 @@ impl Spread {
         }
     }
 
-    /// Returns the buckets for a plot. Their width grows with the value, so that a plot can hold all of them.
+    /// Returns the buckets for a plot. Their width grows with the value, so that a plot can hold
+    /// all of them.
     pub fn buckets_us(&self) -> Vec<(f64, u64)> {
         let mut buckets: Vec<(f64, u64)> = Vec::new();
         if self.0.is_empty() {
@@ -222,7 +225,8 @@ impl RequestCounts {
         }
     }
 
-    /// Returns the progress over time, for intervals of `interval_s` seconds and requests with `fields` fields.
+    /// Returns the progress over time, for intervals of `interval_s` seconds and requests with
+    /// `fields` fields.
     pub fn moments(&self, interval_s: f64, fields: u32) -> Vec<IntervalFigures> {
         let moment = |(at, interval): (usize, &Interval)| IntervalFigures {
             t_s: (at + 1) as f64 * interval_s,

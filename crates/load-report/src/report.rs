@@ -1,7 +1,8 @@
-//! `report`: files of figures become one page that a person looks at, and that needs nothing else: no network, no
-//! script, no font.
+//! `report`: files of figures become one page that a person looks at, and that needs nothing else:
+//! no network, no script, no font.
 //!
-//! Every string of a file is escaped, and the page's content policy forbids scripts and requests (`html`, `page`).
+//! Every string of a file is escaped, and the page's content policy forbids scripts and requests
+//! (`html`, `page`).
 
 mod chart;
 mod compare;
@@ -23,8 +24,8 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::results::{Backends, Figures};
 
-/// Maximum size of a file in bytes. The longest file that the generator writes (an hour in ten classes) has about 10
-/// MB.
+/// Maximum size of a file in bytes. The longest file that the generator writes (an hour in ten
+/// classes) has about 10 MB.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Arguments of `report`.
@@ -55,8 +56,8 @@ struct ReportPage {
 ///
 /// # Errors
 ///
-/// Fails if a file cannot be read or holds no results; the error names the file. Also fails if the page is one of the
-/// input files or cannot be written.
+/// Fails if a file cannot be read or holds no results; the error names the file. Also fails if the
+/// page is one of the input files or cannot be written.
 pub fn run(args: &Args) -> io::Result<&Path> {
     let folder = folder(&args.output)?;
     let documents = args
@@ -82,7 +83,8 @@ pub fn run(args: &Args) -> io::Result<&Path> {
         .map_err(|error| named(&args.output, error))
 }
 
-/// Draws the plots of stores as a separate SVG image, which follows the light or dark setting of its reader.
+/// Draws the plots of stores as a separate SVG image, which follows the light or dark setting of
+/// its reader.
 #[must_use]
 pub fn stores_svg(backends: &Backends) -> String {
     page::stores_svg(backends)

@@ -1,7 +1,7 @@
 //! Measurement results as JSON: the format shared by the generator, the scenarios and the report.
 //!
-//! Request times are in microseconds, rates are per second. An unknown number is `null`, never 0. Readers ignore
-//! unknown keys, so that writers can add keys.
+//! Request times are in microseconds, rates are per second. An unknown number is `null`, never 0.
+//! Readers ignore unknown keys, so that writers can add keys.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -48,7 +48,8 @@ impl Figures {
     /// Reads a file.
     ///
     /// # Errors
-    /// Fails if the file cannot be read or its schema is unknown to this build. The error names the file.
+    /// Fails if the file cannot be read or its schema is unknown to this build. The error names the
+    /// file.
     pub fn read(file: &Path) -> io::Result<Self> {
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
@@ -157,7 +158,8 @@ pub struct EngineUsage {
     pub cores: Option<u32>,
     /// Kind of state store: `embedded`, `stateless` or `postgres`.
     pub state: Option<String>,
-    /// The cipher suites of the requests: `p256`, `secp256k1`, `xaes`, or several with a plus between.
+    /// The cipher suites of the requests: `p256`, `secp256k1`, `xaes`, or several with a plus
+    /// between.
     pub suites: Option<String>,
     /// The ephemeral key scope of the requests.
     pub scope: Option<String>,
@@ -180,7 +182,8 @@ pub struct Machine {
 pub enum Mode {
     /// By a clock, regardless of responses.
     Open,
-    /// By responses: a client sends a request when the response to its previous request has arrived.
+    /// By responses: a client sends a request when the response to its previous request has
+    /// arrived.
     Closed,
 }
 
@@ -201,18 +204,20 @@ pub struct Class {
     pub sent: u64,
     /// Requests that got a result.
     pub ok: u64,
-    /// Requests without a result, per error code of the protocol or of the generator (`unanswered`, `paused`,
-    /// `unsent`).
+    /// Requests without a result, per error code of the protocol or of the generator (`unanswered`,
+    /// `paused`, `unsent`).
     pub errors: BTreeMap<String, u64>,
     /// Requests that were sent more than 1 ms after their due time.
     pub late: u64,
-    /// Results that were compared with the document sent; sealed results were opened again for this.
+    /// Results that were compared with the document sent; sealed results were opened again for
+    /// this.
     pub checked: u64,
     /// Latency of results, from the time when the request was due to the last byte.
     pub latency_us: Times,
     /// Service time of results, from the time when the request was sent.
     pub service_us: Times,
-    /// Histogram of `latency_us`: upper bound and count per range, ascending, at most 200 ranges, none empty.
+    /// Histogram of `latency_us`: upper bound and count per range, ascending, at most 200 ranges,
+    /// none empty.
     pub histogram_us: Vec<(f64, u64)>,
     /// Progress over time.
     pub over_time: Vec<IntervalFigures>,
@@ -253,7 +258,8 @@ pub struct IntervalFigures {
     /// Mean latency of the interval's results. `None` if the writer does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_us: Option<f64>,
-    /// 95th percentile of the latency of the interval's results. `None` if the writer does not report it.
+    /// 95th percentile of the latency of the interval's results. `None` if the writer does not
+    /// report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p95_us: Option<f64>,
     /// Fields in the interval's results, per second.
@@ -282,7 +288,8 @@ pub struct Totals {
 /// CPU use of the engine in the measurement window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerCpu {
-    /// CPU time per field of a result. The fields include those that were opened again for comparison.
+    /// CPU time per field of a result. The fields include those that were opened again for
+    /// comparison.
     pub us_per_field: f64,
     /// Average number of cores in use.
     pub cores: f64,
@@ -299,8 +306,8 @@ pub struct Generator {
     pub lag_p99_us: f64,
     /// Maximum of that delay.
     pub lag_max_us: f64,
-    /// Nice value of the sending thread. Below 0 the thread has precedence over an engine on the same core. `None` if
-    /// the writer does not report it.
+    /// Nice value of the sending thread. Below 0 the thread has precedence over an engine on the
+    /// same core. `None` if the writer does not report it.
     #[serde(default)]
     pub nice: Option<i32>,
     /// True if the generator was the bottleneck, so that the figures do not describe the engine.
@@ -356,7 +363,8 @@ pub struct Backends {
 pub struct Backend {
     /// `memory`, `embedded` or `postgres`.
     pub store: String,
-    /// `sync`: on disk before the acknowledgement; `async`: on disk soon after; `none`: never on disk.
+    /// `sync`: on disk before the acknowledgement; `async`: on disk soon after; `none`: never on
+    /// disk.
     pub durability: String,
     /// Results of writing secrets.
     pub write: Operations,

@@ -1,14 +1,16 @@
-//! Calculates from a measurement of a few engines what many engines with many tokens can serve, and what is at its limit
-//! first.
+//! Calculates from a measurement of a few engines what many engines with many tokens can serve, and
+//! what is at its limit first.
 //!
 //! The model has measured costs and few assumptions:
-//! * A request costs engines and database a part per request and a part per batch of the token store. Both parts are
-//!   fitted to measurements with different sizes of batches.
-//! * A batch has as many items as arrive at one engine while the batch before it is written. So its size is proportional to
-//!   the rate per engine, at least 1 and at most what engines permit. The factor is measured.
-//! * Keys of tokens are random. After a checkpoint each first change of an index page logs the page as a whole, and the page
-//!   is written to its file until the next one. An index larger than memory costs reads, and further writes. Numbers of
-//!   pages follow from the measured bytes per token.
+//! * A request costs engines and database a part per request and a part per batch of the token
+//!   store. Both parts are fitted to measurements with different sizes of batches.
+//! * A batch has as many items as arrive at one engine while the batch before it is written. So its
+//!   size is proportional to the rate per engine, at least 1 and at most what engines permit. The
+//!   factor is measured.
+//! * Keys of tokens are random. After a checkpoint each first change of an index page logs the page
+//!   as a whole, and the page is written to its file until the next one. An index larger than
+//!   memory costs reads, and further writes. Numbers of pages follow from the measured bytes per
+//!   token.
 //! * A checkpoint begins after a time, or when the log has grown to about half of `max_wal_size`.
 
 mod costs;
@@ -24,7 +26,8 @@ pub(crate) use text::text;
 
 /// Bytes of a page of PostgreSQL.
 const PAGE_BYTES: f64 = 8_192.0;
-/// Part of `max_wal_size` after which a checkpoint begins, with `checkpoint_completion_target` = 0.9: 1 / (1 + 0.9).
+/// Part of `max_wal_size` after which a checkpoint begins, with `checkpoint_completion_target` =
+/// 0.9: 1 / (1 + 0.9).
 const CHECKPOINT_PART: f64 = 1.0 / 1.9;
 /// Connections that PostgreSQL keeps for superusers (`superuser_reserved_connections`).
 const RESERVED_CONNECTIONS: f64 = 3.0;
@@ -148,7 +151,8 @@ pub(crate) enum ConnectionBound {
     DatabaseConnections,
     /// Connections of all clients to one engine, over its `limits.connections_max`.
     EngineConnections,
-    /// Connections of all clients with one name to one engine, over its `limits.connections_per_principal_max`.
+    /// Connections of all clients with one name to one engine, over its
+    /// `limits.connections_per_principal_max`.
     PrincipalConnections,
 }
 
@@ -366,7 +370,8 @@ impl Model<'_> {
         }
     }
 
-    /// Returns the pages of indexes that change between two checkpoints, at so many new tokens per second.
+    /// Returns the pages of indexes that change between two checkpoints, at so many new tokens per
+    /// second.
     fn touched_pages(&self, made_per_s: f64, checkpoint_s: f64) -> f64 {
         let of_index =
             |bytes: &f64| touched(self.deployment.tokens * bytes, made_per_s * checkpoint_s);
@@ -379,7 +384,8 @@ impl Model<'_> {
             + self.touched_pages(made_per_s, checkpoint_s) * self.costs.page_image_bytes
     }
 
-    /// Returns the time between two checkpoints: the configured one, or less if the log grows too large before.
+    /// Returns the time between two checkpoints: the configured one, or less if the log grows too
+    /// large before.
     fn checkpoint_s(&self, made_per_s: f64) -> f64 {
         let bytes_max = self.deployment.wal_bytes_max * CHECKPOINT_PART;
         let (mut short, mut long) = (0.0, self.deployment.checkpoint_s);
@@ -419,8 +425,8 @@ impl Model<'_> {
         if self.mix.database_share() == 0.0 {
             return 0.0;
         }
-        // A look-up reads a page of the index of tokens and one of the table. A new token changes a page of each index;
-        // its row goes to the end of the table.
+        // A look-up reads a page of the index of tokens and one of the table. A new token changes a
+        // page of each index; its row goes to the end of the table.
         let looked_up = 2.0 * self.rate_of(ScaleLoad::Detokenize, rate);
         let changed = self.costs.index_bytes.len() as f64 * self.rate_of(ScaleLoad::Tokenize, rate);
         self.missing() * (looked_up + changed)
@@ -433,7 +439,8 @@ impl Model<'_> {
             return 0.0;
         }
         let checkpoint_s = self.checkpoint_s(made_per_s);
-        // A page in memory is written once per checkpoint. A page that was read for its change is evicted soon.
+        // A page in memory is written once per checkpoint. A page that was read for its change is
+        // evicted soon.
         let of_checkpoints = self.touched_pages(made_per_s, checkpoint_s) / checkpoint_s;
         let evicted = self.missing() * self.costs.index_bytes.len() as f64 * made_per_s;
         of_checkpoints.max(evicted) + made_per_s * self.costs.heap_bytes / PAGE_BYTES

@@ -1,8 +1,9 @@
-//! The churn load: clients that open a connection for every few requests, by a clock, beside a steady client on a kept
-//! connection.
+//! The churn load: clients that open a connection for every few requests, by a clock, beside a
+//! steady client on a kept connection.
 //!
-//! The load has two parts. In the first, only the steady client sends. In the second, new connections are opened beside
-//! it. The difference of the steady client's latency between the parts is what it feels of the handshakes.
+//! The load has two parts. In the first, only the steady client sends. In the second, new
+//! connections are opened beside it. The difference of the steady client's latency between the
+//! parts is what it feels of the handshakes.
 
 mod clients;
 mod connection;
@@ -175,7 +176,8 @@ impl ChurnSettings {
 /// Runs the load. With `live`, prints a line per second to standard error.
 ///
 /// # Errors
-/// Fails if the first connection is not served, if no connection was served, or if a response is wrong.
+/// Fails if the first connection is not served, if no connection was served, or if a response is
+/// wrong.
 pub(crate) fn run(settings: &ChurnSettings, name: &str, live: bool) -> Result<Run, Fault> {
     settings.check()?;
     let (endpoint, request) = (settings.endpoint()?, Arc::new(settings.request()));
@@ -254,8 +256,8 @@ fn version(connection: &mut connection::Connection) -> Result<String, Fault> {
         .version)
 }
 
-/// Counts results until all clients have ended. Reads CPU times at the start of the window, at the start of the churn,
-/// at its end, and each second.
+/// Counts results until all clients have ended. Reads CPU times at the start of the window, at the
+/// start of the churn, at its end, and each second.
 fn collect(
     results: &Receiver<ClientResult>,
     clock: LoadClock,

@@ -1,8 +1,9 @@
 //! The command line of `sealwire-load`.
 //!
-//! Figures go to standard output, everything else to standard error. Exit status: 0 success, 1 failure, 2 invalid
-//! arguments (from the argument parser), 3 wrong response, 4 connection to the engine lost, 5 generator was the
-//! bottleneck, 6 acknowledged rows lost, 141 if nobody reads standard output.
+//! Figures go to standard output, everything else to standard error. Exit status: 0 success, 1
+//! failure, 2 invalid arguments (from the argument parser), 3 wrong response, 4 connection to the
+//! engine lost, 5 generator was the bottleneck, 6 acknowledged rows lost, 141 if nobody reads
+//! standard output.
 
 mod capacity;
 mod churn;
@@ -29,15 +30,15 @@ use crate::{processes, report, table};
 
 /// Runs load tests against a Sealwire engine and reports the results.
 ///
-/// Try it: `sealwire dev` in one shell, `sealwire-load run --rate 500 --mix founding` in another. An open loop sends on
-/// schedule, regardless of responses, and measures latency from the time when a request was due. Responses are compared
-/// with the documents sent. The generator measures its own resource use, and reports no figures if it was the
-/// bottleneck.
+/// Try it: `sealwire dev` in one shell, `sealwire-load run --rate 500 --mix founding` in another.
+/// An open loop sends on schedule, regardless of responses, and measures latency from the time when
+/// a request was due. Responses are compared with the documents sent. The generator measures its
+/// own resource use, and reports no figures if it was the bottleneck.
 ///
 /// To watch an engine in production, use `sealwire-load probe`.
 ///
-/// Exit status: 0 success, 1 failure, 3 wrong response, 4 connection to the engine lost, 5 generator was the
-/// bottleneck, 6 acknowledged rows lost.
+/// Exit status: 0 success, 1 failure, 3 wrong response, 4 connection to the engine lost, 5
+/// generator was the bottleneck, 6 acknowledged rows lost.
 #[derive(Debug, Parser)]
 #[command(name = "sealwire-load", version, max_term_width = 100)]
 struct Args {
@@ -51,13 +52,17 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// Run loads of rising rates until more load gives no more results, or late results
     Sweep(Box<sweep::SweepArgs>),
-    /// Load several engines with one table of tokens: look-ups, known values and new values, 45 : 5 : 5
+    /// Load several engines with one table of tokens: look-ups, known values and new values, 45 : 5
+    /// : 5
     Vault(Box<vault::VaultArgs>),
-    /// Load 1, 2 and more engines with one state, through an endpoint list and through a TCP balancer
+    /// Load 1, 2 and more engines with one state, through an endpoint list and through a TCP
+    /// balancer
     Scale(Box<scale::ScaleArgs>),
-    /// Calculate from results of `scale` what many engines with many tokens can serve, and what is at its limit first
+    /// Calculate from results of `scale` what many engines with many tokens can serve, and what is
+    /// at its limit first
     Capacity(Box<capacity::CapacityArgs>),
-    /// Open new connections by a clock beside a steady client, and measure handshakes and both latencies
+    /// Open new connections by a clock beside a steady client, and measure handshakes and both
+    /// latencies
     Churn(Box<churn::ChurnArgs>),
     /// Probe a running engine at a fixed rate, all day: encrypt, decrypt, compare
     Probe(probe::ProbeArgs),
@@ -69,8 +74,8 @@ enum Command {
     Sink(sink::SinkArgs),
     /// Print results files as tables
     Show(ShowArgs),
-    /// Create a self-contained HTML page from results files: plots, tables and conditions, without network access or
-    /// scripts
+    /// Create a self-contained HTML page from results files: plots, tables and conditions, without
+    /// network access or scripts
     Report(report::Args),
     /// Run as one process of a load, which is read from standard input
     #[command(hide = true)]

@@ -1,11 +1,11 @@
-//! Sends requests when they are due and measures their latency: one thread, nonblocking connections, no task per
-//! request.
+//! Sends requests when they are due and measures their latency: one thread, nonblocking
+//! connections, no task per request.
 //!
-//! An open loop sends by a plan that does not depend on responses. Latency counts from the planned time, so delays
-//! inside the generator make a figure worse, never better. These delays are also reported separately. Requests that are
-//! due together share a connection, up to one TLS record, to save system calls. At high rates the generator polls its
-//! connections at a fixed interval (the tick) instead of after each byte. A latency can then be too long by up to one
-//! tick.
+//! An open loop sends by a plan that does not depend on responses. Latency counts from the planned
+//! time, so delays inside the generator make a figure worse, never better. These delays are also
+//! reported separately. Requests that are due together share a connection, up to one TLS record, to
+//! save system calls. At high rates the generator polls its connections at a fixed interval (the
+//! tick) instead of after each byte. A latency can then be too long by up to one tick.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -54,7 +54,8 @@ struct Generator<'a> {
     odds: Vec<f64>,
     /// Due time of the next request of an open loop.
     due: f64,
-    /// The connection for the next requests; `together` counts the bytes given to it in this iteration.
+    /// The connection for the next requests; `together` counts the bytes given to it in this
+    /// iteration.
     next_link: usize,
     together: usize,
     /// Requests to cancel, per kind: time, connection and msgid.
@@ -81,7 +82,8 @@ pub(crate) fn run(load: &Load, session: Session, live: Option<Live>) -> Result<P
 
 /// Returns the length of an interval of the measurement window, in seconds.
 pub(crate) fn interval_s(load: &Load) -> f64 {
-    // A whole number of intervals, at most 100, each of at least 0.25 s if the window is long enough.
+    // A whole number of intervals, at most 100, each of at least 0.25 s if the window is long
+    // enough.
     let parts = (load.duration_s / 0.25).floor().clamp(1.0, 100.0);
     load.duration_s / parts
 }
@@ -134,8 +136,8 @@ impl<'a> Generator<'a> {
                     );
                 }
             } else if marks.last.is_none() && now >= end {
-                // Never in the iteration of the first reading, even if the machine slept past both times: rates need
-                // the time between.
+                // Never in the iteration of the first reading, even if the machine slept past both
+                // times: rates need the time between.
                 marks.last = Some(UsageReading::read(&self.links, now, engine));
             }
             let mut next = if now < begin { begin } else { end };
@@ -255,7 +257,8 @@ impl<'a> Generator<'a> {
             .min(self.odds.len() - 1)
     }
 
-    /// Chooses the connection for a request; `None` if the engine has asked to pause such requests on all connections.
+    /// Chooses the connection for a request; `None` if the engine has asked to pause such requests
+    /// on all connections.
     fn pick(&mut self, kind: usize) -> Option<usize> {
         let fields = self.load.calls[kind].fields;
         let now = self.book.now();
@@ -356,7 +359,8 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Waits until a connection is readable or the time is reached. Returns the readable connections.
+    /// Waits until a connection is readable or the time is reached. Returns the readable
+    /// connections.
     fn ready(&self, next: u64) -> io::Result<Vec<usize>> {
         let flags = |link: &Link| {
             let mut flags = PollFlags::IN;
@@ -465,8 +469,9 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Runs a load against a responder that withholds responses for the first second of an injected clock, then sends
-    /// them all at once. Returns the number of requests with a latency above 0.2 s.
+    /// Runs a load against a responder that withholds responses for the first second of an injected
+    /// clock, then sends them all at once. Returns the number of requests with a latency above 0.2
+    /// s.
     fn long_after_a_stall(drive: serde_json::Value) -> u64 {
         let folder = tempfile::tempdir().unwrap();
         certs::fill(folder.path()).unwrap();

@@ -1,8 +1,9 @@
 //! A prober: encrypts and decrypts a small document at a fixed rate, for as long as it runs.
 //!
-//! The rate is an open loop. One thread starts each probe at its due time, regardless of earlier probes. A task per probe
-//! sends the requests with `sealwire-client`, which reconnects and reads renewed certificates. Another thread collects
-//! the outcomes and prints reports, so that a slow terminal delays no probe.
+//! The rate is an open loop. One thread starts each probe at its due time, regardless of earlier
+//! probes. A task per probe sends the requests with `sealwire-client`, which reconnects and reads
+//! renewed certificates. Another thread collects the outcomes and prints reports, so that a slow
+//! terminal delays no probe.
 
 mod metrics;
 mod outcome;
@@ -66,8 +67,8 @@ pub(crate) struct Prober {
 }
 
 impl Prober {
-    /// Reads the certificates and binds the metrics listener. From then on, SIGINT and SIGTERM no longer end the
-    /// process. Does not connect to the engine.
+    /// Reads the certificates and binds the metrics listener. From then on, SIGINT and SIGTERM no
+    /// longer end the process. Does not connect to the engine.
     pub(crate) fn new(settings: ProbeSettings) -> Result<Self, Fault> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -105,12 +106,14 @@ impl Prober {
         self.metrics_address
     }
 
-    /// Probes until the count is reached, SIGINT or SIGTERM arrives, or `emit` fails. Passes each report to `emit`.
+    /// Probes until the count is reached, SIGINT or SIGTERM arrives, or `emit` fails. Passes each
+    /// report to `emit`.
     pub(crate) fn run(
         &self,
         emit: impl FnMut(&ProbeReport) -> io::Result<()> + Send,
     ) -> io::Result<Totals> {
-        // The first probe must not pay for the first connection. If the engine is unreachable, the probes report it.
+        // The first probe must not pay for the first connection. If the engine is unreachable, the
+        // probes report it.
         let _ = self.runtime.block_on(self.client.health());
         let (ended, results) = channel();
         let report_every = self.settings.report_every;
@@ -177,8 +180,8 @@ fn due_after(number: u64, per_s: f64) -> Duration {
     Duration::from_secs_f64(number as f64 / per_s)
 }
 
-/// Returns the longest pause between two connection attempts: a quarter of the time limit, so that each probe during an
-/// outage sees an attempt fail.
+/// Returns the longest pause between two connection attempts: a quarter of the time limit, so that
+/// each probe during an outage sees an attempt fail.
 fn backoff_max(timeout: Duration) -> Duration {
     (timeout / 4).clamp(BACKOFF_MIN, Duration::from_secs(2))
 }
@@ -231,7 +234,8 @@ impl TimeLimit {
     }
 }
 
-/// Encrypts a document, decrypts the result and compares. Returns the outcome, and the reason for a failure.
+/// Encrypts a document, decrypts the result and compares. Returns the outcome, and the reason for a
+/// failure.
 async fn probe(
     client: &Client,
     app: &str,
@@ -279,7 +283,8 @@ async fn probe(
     }
 }
 
-/// Returns the outcome of a failed request. `is_unplaced` tells that no connection took a request since it began.
+/// Returns the outcome of a failed request. `is_unplaced` tells that no connection took a request
+/// since it began.
 fn failed(method: &str, error: &Error, is_unplaced: bool) -> (Outcome, Option<String>) {
     let outcome = Outcome::of_error(error, is_unplaced);
     (

@@ -1,8 +1,9 @@
-//! Runs a load in one or several processes. Each process has its own connections and its share of the requests. Their
-//! counts are added.
+//! Runs a load in one or several processes. Each process has its own connections and its share of
+//! the requests. Their counts are added.
 //!
-//! A child reads its load from standard input, reports when it is ready, and begins on command, so that all children
-//! measure the same window. It exits when its standard input closes, since no parent is left to read its results.
+//! A child reads its load from standard input, reports when it is ready, and begins on command, so
+//! that all children measure the same window. It exits when its standard input closes, since no
+//! parent is left to read its results.
 
 use std::io::{self, BufRead as _, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -33,7 +34,8 @@ pub(crate) fn run(load: &Load, processes: u32, live: bool) -> Result<Part, Fault
     if processes <= 1 {
         return alone(load, Session::open(load)?, live);
     }
-    // Lines of all children arrive on one channel in order of time: the failure of one child ends the whole load.
+    // Lines of all children arrive on one channel in order of time: the failure of one child ends
+    // the whole load.
     let (say, said) = channel();
     let mut children = (0..processes)
         .map(|number| {

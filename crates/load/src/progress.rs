@@ -1,4 +1,5 @@
-//! Progress output while a load runs: one line per second on standard error, printed by a separate thread.
+//! Progress output while a load runs: one line per second on standard error, printed by a separate
+//! thread.
 
 use std::io::Write as _;
 use std::sync::mpsc::{Sender, channel};

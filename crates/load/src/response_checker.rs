@@ -20,7 +20,8 @@ use crate::stream::Stream;
 /// A request that is sent later than this after its due time counts as late.
 const LATE_NS: u64 = 1_000_000;
 
-/// The measurement window, in nanoseconds of the generator's clock, and the length of its intervals.
+/// The measurement window, in nanoseconds of the generator's clock, and the length of its
+/// intervals.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) begin: u64,
@@ -215,7 +216,8 @@ impl Book {
         }
     }
 
-    /// Checks that a message is a result with the expected number of values, or returns the error that it carries.
+    /// Checks that a message is a result with the expected number of values, or returns the error
+    /// that it carries.
     fn judge(&mut self, call: &Pending, values: u64, message: &[u8]) -> Result<(), RpcError> {
         // The scanner has walked the whole message already, so a good result is not walked again.
         let mut head = TokenReader::new(message);
@@ -256,8 +258,8 @@ impl Book {
             && (tally.ok == 1 || self.check == 1 || self.random.below(self.check as usize) == 0)
     }
 
-    /// Compares a result with the document that was sent, or sends a request that opens the result for a later
-    /// comparison.
+    /// Compares a result with the document that was sent, or sends a request that opens the result
+    /// for a later comparison.
     fn compare(
         &mut self,
         call: &Pending,

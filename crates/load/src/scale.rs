@@ -1,8 +1,10 @@
-//! Loads of 1, 2 and more engines with one state, through the endpoint list of clients and through a TCP balancer.
+//! Loads of 1, 2 and more engines with one state, through the endpoint list of clients and through
+//! a TCP balancer.
 //!
-//! Clients are those of `sealwire-client`, so that their choice of endpoints is measured, too. They send in a closed loop
-//! with the same number of requests under way for any number of engines. Engines report their own CPU time, so figures
-//! per core-second hold also if all processes share few cores. Throughput then says little: it ends where the machine ends.
+//! Clients are those of `sealwire-client`, so that their choice of endpoints is measured, too. They
+//! send in a closed loop with the same number of requests under way for any number of engines.
+//! Engines report their own CPU time, so figures per core-second hold also if all processes share
+//! few cores. Throughput then says little: it ends where the machine ends.
 
 mod clients;
 mod readings;

@@ -1,4 +1,5 @@
-//! Measures the generator's own limit against the responder that does no work, which runs in a separate process.
+//! Measures the generator's own limit against the responder that does no work, which runs in a
+//! separate process.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;

@@ -74,8 +74,8 @@ impl Session {
         let mut scratch = vec![0; READ_BYTES];
         let mut version = String::new();
         for stream in &mut streams {
-            // In TLS 1.3, the client handshake completes before the engine checks the certificate, so the first
-            // response reports errors.
+            // In TLS 1.3, the client handshake completes before the engine checks the certificate,
+            // so the first response reports errors.
             request::info(stream.out(), frames::MSGID);
             let answer = ask(stream, &mut scratch).map_err(|fault| at(load, &fault))?;
             let result = result(&answer).map_err(|fault| at(load, &fault))?;

@@ -1,9 +1,10 @@
 //! Runs loads of rising rates until more load gives no more results, or late results: the knee.
 //!
-//! A rate is served well if 95 % of what was offered is answered in time, 99 of 100 calls of each kind take at most ten
-//! times as long as under the lightest load, and the generator could do its part. A rate that was not is tried once
-//! more. Between the last rate that was and the first that was not the knee is sought by halves. Where the generator
-//! was what failed, what is found is no knee of the engine, and none is given.
+//! A rate is served well if 95 % of what was offered is answered in time, 99 of 100 calls of each
+//! kind take at most ten times as long as under the lightest load, and the generator could do its
+//! part. A rate that was not is tried once more. Between the last rate that was and the first that
+//! was not the knee is sought by halves. Where the generator was what failed, what is found is no
+//! knee of the engine, and none is given.
 
 use crate::fault::Fault;
 use crate::load::{ArrivalRule, Load};
@@ -14,9 +15,11 @@ use crate::table::{number, time};
 const OK_SHARE_MIN: f64 = 0.95;
 /// Maximum ratio of the p99 latency to that of the lightest load.
 const P99_TIMES_MAX: f64 = 10.0;
-/// A load lighter than the first is tried only if at least this many of its requests are due in the measurement window.
+/// A load lighter than the first is tried only if at least this many of its requests are due in the
+/// measurement window.
 const LIGHTER_CALLS_MIN: f64 = 20.0;
-/// A p99 latency below this value is never considered bad, because system timers are equally coarse.
+/// A p99 latency below this value is never considered bad, because system timers are equally
+/// coarse.
 const P99_FLOOR_US: f64 = 2_000.0;
 
 /// Parameters of a sweep.
@@ -45,8 +48,9 @@ pub(crate) struct Swept {
 /// Performs a sweep. `measure` runs a load; `told` receives each run that is kept.
 ///
 /// # Errors
-/// The fault of `measure` before any rate was served well, or a wrong response at any time. Later faults end the sweep
-/// and are reported with its result. [`Fault::Failed`] if the load is no open loop.
+/// The fault of `measure` before any rate was served well, or a wrong response at any time. Later
+/// faults end the sweep and are reported with its result. [`Fault::Failed`] if the load is no open
+/// loop.
 pub(crate) fn sweep(
     load: &Load,
     steps: Steps,
@@ -131,7 +135,8 @@ impl Search {
         }
     }
 
-    /// Judges a load. A load without figures says something about its rate only if lighter loads had figures.
+    /// Judges a load. A load without figures says something about its rate only if lighter loads
+    /// had figures.
     fn judge(&self, outcome: Result<Run, Fault>) -> Result<Tried, Fault> {
         match outcome {
             Ok(run) => Ok(Tried {
@@ -269,8 +274,9 @@ impl Search {
     }
 }
 
-/// The share of calls that were answered, and as fast as they came: the lesser of the answers to the calls of the time
-/// that counts and the answers that came in it. At random more or fewer come than were planned.
+/// The share of calls that were answered, and as fast as they came: the lesser of the answers to
+/// the calls of the time that counts and the answers that came in it. At random more or fewer come
+/// than were planned.
 pub(crate) fn answered(run: &Run) -> f64 {
     let sum = |of: fn(&Class) -> u64| run.classes.iter().map(of).sum::<u64>() as f64;
     let due = sum(|class| class.sent).max(1.0);
@@ -291,7 +297,8 @@ mod tests {
         serde_json::from_value(text).unwrap()
     }
 
-    /// Simulates a run against an engine that serves up to 1,000 requests per second and queues beyond 700.
+    /// Simulates a run against an engine that serves up to 1,000 requests per second and queues
+    /// beyond 700.
     fn served(load: &Load, bottleneck_from: f64) -> Run {
         let per_s = rate(load);
         let Ok(Figures::Run(mut run)) =

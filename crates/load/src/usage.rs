@@ -42,8 +42,8 @@ pub(crate) struct Used {
 }
 
 impl UsageReading {
-    /// Takes a reading at `now`, in nanoseconds of the generator's clock. `engine` is the engine's process on this
-    /// machine.
+    /// Takes a reading at `now`, in nanoseconds of the generator's clock. `engine` is the engine's
+    /// process on this machine.
     pub(crate) fn read(links: &[Link], now: u64, engine: Option<u32>) -> Self {
         let sum = |of: fn(&Link) -> u64| links.iter().map(of).sum();
         Self {

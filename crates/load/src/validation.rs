@@ -10,21 +10,24 @@ use crate::results::{
 };
 use crate::worker_result::Part;
 
-/// Maximum CPU use of a sending thread, as a share of one core. A busier thread cannot send on time.
+/// Maximum CPU use of a sending thread, as a share of one core. A busier thread cannot send on
+/// time.
 const BUSY_MAX: f64 = 0.95;
 /// A p99 send delay up to this value is always accepted.
 const LAG_P99_MAX_US: f64 = 1_000.0;
-/// Above that value, the p99 send delay can be up to this share of the p99 latency of the fastest class.
+/// Above that value, the p99 send delay can be up to this share of the p99 latency of the fastest
+/// class.
 const LAG_SHARE_MAX: f64 = 0.1;
-/// A closed loop has no schedule to fall behind. Its thread can wait for a core for at most this share of the window.
+/// A closed loop has no schedule to fall behind. Its thread can wait for a core for at most this
+/// share of the window.
 const QUEUED_MAX: f64 = 0.1;
 
 /// Computes the results of a load.
 ///
 /// # Errors
 ///
-/// Fails if no request got a result. [`Fault::Bottleneck`] if the generator was the cause, [`Fault::Failed`] if no
-/// request was due, otherwise [`Fault::Unanswered`].
+/// Fails if no request got a result. [`Fault::Bottleneck`] if the generator was the cause,
+/// [`Fault::Failed`] if no request was due, otherwise [`Fault::Unanswered`].
 pub(crate) fn figures(load: &Load, name: &str, processes: u32, part: &Part) -> Result<Run, Fault> {
     let ok: u64 = part.tallies.iter().map(|tally| tally.ok).sum();
     let why = bottleneck(load, part);
@@ -100,7 +103,8 @@ fn totals(load: &Load, part: &Part) -> Totals {
     }
 }
 
-/// Returns the number of fields that were opened again for comparison, because the engine did that work too.
+/// Returns the number of fields that were opened again for comparison, because the engine did that
+/// work too.
 fn reopened(load: &Load, part: &Part) -> f64 {
     let calls = load.calls.iter().zip(&part.tallies);
     let seals = calls.filter(|(call, _)| matches!(call.method, Method::Encrypt | Method::Tokenize));
@@ -215,7 +219,8 @@ fn bottleneck(load: &Load, part: &Part) -> Option<String> {
     late(&part.lag, p99, name)
 }
 
-/// Returns the evidence that requests were sent too late, if they were. `p99` is that of the fastest class, `name`.
+/// Returns the evidence that requests were sent too late, if they were. `p99` is that of the
+/// fastest class, `name`.
 pub(crate) fn late(lag: &Spread, p99: f64, name: &str) -> Option<String> {
     let lag = lag.quantile_us(0.99);
     (lag > LAG_P99_MAX_US && lag > p99 * LAG_SHARE_MAX).then(|| {

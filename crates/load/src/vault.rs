@@ -1,9 +1,10 @@
-//! The vault load: look-ups of tokens, tokenizations of known values and of new values, in the shares 45 : 5 : 5, by a
-//! clock, against several engines with one table of tokens.
+//! The vault load: look-ups of tokens, tokenizations of known values and of new values, in the
+//! shares 45 : 5 : 5, by a clock, against several engines with one table of tokens.
 //!
-//! The load has three parts. First the table is filled through the engines. Then operations are sent when they are due,
-//! and look-ups choose among all acknowledged rows; one engine can be killed meanwhile. At the end every acknowledged
-//! row is looked up, through another engine than that which acknowledged it.
+//! The load has three parts. First the table is filled through the engines. Then operations are
+//! sent when they are due, and look-ups choose among all acknowledged rows; one engine can be
+//! killed meanwhile. At the end every acknowledged row is looked up, through another engine than
+//! that which acknowledged it.
 
 mod bulk;
 mod driver;
@@ -114,17 +115,19 @@ impl VaultSettings {
         }
     }
 
-    /// Returns the number of intervals of the measurement window, each of at least a second if the window is long
-    /// enough.
+    /// Returns the number of intervals of the measurement window, each of at least a second if the
+    /// window is long enough.
     fn intervals(&self) -> f64 {
         self.duration_s.floor().clamp(1.0, INTERVALS_MAX)
     }
 }
 
-/// Fills the table, runs the load, and looks up all acknowledged rows. Shows progress on standard error.
+/// Fills the table, runs the load, and looks up all acknowledged rows. Shows progress on standard
+/// error.
 ///
 /// # Errors
-/// Fails if the load could not run. A lost row is no error of this function: [`gate`] finds it in the figures.
+/// Fails if the load could not run. A lost row is no error of this function: [`gate`] finds it in
+/// the figures.
 pub(crate) fn run(settings: &VaultSettings, name: &str, live: Option<&Live>) -> Result<Run, Fault> {
     settings.check()?;
     let load = settings.load();
@@ -199,7 +202,8 @@ pub(crate) fn run(settings: &VaultSettings, name: &str, live: Option<&Live>) -> 
     Ok(run)
 }
 
-/// Returns the fault of a load that lost a row, got a wrong response, or had errors outside the kill window.
+/// Returns the fault of a load that lost a row, got a wrong response, or had errors outside the
+/// kill window.
 ///
 /// # Errors
 /// The most severe of them.

@@ -19,7 +19,8 @@ pub(crate) struct Part {
     pub(crate) cpu_s: f64,
     /// CPU use of the busiest sending thread, as a share of one core.
     pub(crate) busiest: f64,
-    /// Share of the window in which a ready sending thread waited for a core, if readable; the maximum of all threads.
+    /// Share of the window in which a ready sending thread waited for a core, if readable; the
+    /// maximum of all threads.
     pub(crate) queued: Option<f64>,
     /// Nice value of the sending thread; the maximum of several threads.
     pub(crate) nice: Option<i32>,

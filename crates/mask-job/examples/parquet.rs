@@ -1,5 +1,5 @@
-//! Measures a Parquet job with the masking functions in this process beside a plain re-encoding of the same file with the
-//! same crate:
+//! Measures a Parquet job with the masking functions in this process beside a plain re-encoding of
+//! the same file with the same crate:
 //!
 //! ```text
 //! cargo run --release -p sealwire-mask-job --example parquet -- 2000000 /tmp/measure   # rows, folder
@@ -174,7 +174,8 @@ fn generate(path: &Path, rows: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns rows of an order table: eight columns that any rules keep, and four to five that they mask.
+/// Returns rows of an order table: eight columns that any rules keep, and four to five that they
+/// mask.
 fn orders(rows: std::ops::Range<usize>) -> Result<RecordBatch, Box<dyn Error>> {
     let mixed = |row: usize| (row as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let texts = |text: &dyn Fn(usize) -> String| -> ArrayRef {

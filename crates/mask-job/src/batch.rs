@@ -64,7 +64,8 @@ impl Batch {
         }
     }
 
-    /// Adds a value. `value` appends the value as one MessagePack scalar; `subject` is a MessagePack scalar too.
+    /// Adds a value. `value` appends the value as one MessagePack scalar; `subject` is a
+    /// MessagePack scalar too.
     pub(crate) fn push<E>(
         &mut self,
         found: FoundValue,
@@ -141,7 +142,8 @@ impl Answers {
     }
 }
 
-/// Checks that an engine returned as many scalars for each column as were sent. `asked` are rules and counts.
+/// Checks that an engine returned as many scalars for each column as were sent. `asked` are rules
+/// and counts.
 pub(crate) fn check_answers(
     asked: &[(usize, usize)],
     answers: &[Vec<u8>],
@@ -169,8 +171,8 @@ pub(crate) fn check_answers(
     Ok(())
 }
 
-/// Replaces the found values in `text` by the masked values; the rest is copied. `encode` appends one masked value as
-/// text, or returns an error message.
+/// Replaces the found values in `text` by the masked values; the rest is copied. `encode` appends
+/// one masked value as text, or returns an error message.
 pub(crate) fn splice(
     text: &[u8],
     found: &[FoundValue],

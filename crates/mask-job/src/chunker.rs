@@ -1,7 +1,7 @@
 //! Splits input into chunks between records, without parsing it.
 //!
-//! In valid text, chunks end only at record boundaries of the format's scanner. In invalid text a chunk can end
-//! anywhere; the scanner then reports the error.
+//! In valid text, chunks end only at record boundaries of the format's scanner. In invalid text a
+//! chunk can end anywhere; the scanner then reports the error.
 
 use std::io::Read;
 
@@ -21,7 +21,8 @@ pub(crate) struct Chunk {
     pub(crate) is_first: bool,
     /// True if the chunk is the last of the input.
     pub(crate) is_last: bool,
-    /// Number of leading bytes that are not part of a record: a byte-order mark, an array's bracket, or a header.
+    /// Number of leading bytes that are not part of a record: a byte-order mark, an array's
+    /// bracket, or a header.
     pub(crate) skipped: usize,
     /// True if the document is an array and the records are its elements.
     pub(crate) is_array: bool,
@@ -209,8 +210,8 @@ impl<R: Read> Cutter<R> {
 }
 
 impl ChunkState {
-    /// Scans `new`, which begins at offset `base`. Returns the offset after the last boundary, and the number of
-    /// elements up to it.
+    /// Scans `new`, which begins at offset `base`. Returns the offset after the last boundary, and
+    /// the number of elements up to it.
     fn scan(&mut self, new: &[u8], base: usize) -> (Option<usize>, u64) {
         match self {
             Self::Lines => (memchr::memrchr(b'\n', new).map(|at| base + at + 1), 0),

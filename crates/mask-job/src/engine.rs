@@ -1,6 +1,7 @@
 //! The interface to the engine, which masks values. A job finds the values and holds no key.
 //!
-//! [`sealwire_mask_rules::payload`] encodes a batch of columns as the document of a `mask` RPC. [`answers`] decodes the response.
+//! [`sealwire_mask_rules::payload`] encodes a batch of columns as the document of a `mask` RPC.
+//! [`answers`] decodes the response.
 
 use std::future::Future;
 
@@ -27,8 +28,9 @@ pub enum EngineError {
 
 /// Masks batches of values with an app's secret.
 pub trait Engine: Send + Sync + 'static {
-    /// Returns the masked values: per column a sequence of MessagePack scalars, one per value, in the same order. Jobs
-    /// call this concurrently for several batches. The future can be dropped; its results are then discarded.
+    /// Returns the masked values: per column a sequence of MessagePack scalars, one per value, in
+    /// the same order. Jobs call this concurrently for several batches. The future can be dropped;
+    /// its results are then discarded.
     fn mask(
         &self,
         columns: Vec<Column>,

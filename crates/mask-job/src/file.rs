@@ -1,8 +1,8 @@
 //! The job for one file. Text formats (NDJSON, JSON, CSV) are here, and Parquet has its own module.
 //!
-//! All bytes outside of masked values stay unchanged: white space, the spelling of numbers and strings, key order, line
-//! ends, quotes. A masked JSON string uses as few escapes as possible. A masked CSV field is quoted if the original
-//! field was, or if the new content requires quotes.
+//! All bytes outside of masked values stay unchanged: white space, the spelling of numbers and
+//! strings, key order, line ends, quotes. A masked JSON string uses as few escapes as possible. A
+//! masked CSV field is quoted if the original field was, or if the new content requires quotes.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -43,13 +43,14 @@ pub struct FileJob {
     pub format: FileFormat,
     /// Limits of the job.
     pub limits: Limits,
-    /// True if rules by path or key of JSON may match nothing. Otherwise that is an error, unless the file has no records. Rules
-    /// must always name existing columns of CSV and Parquet.
+    /// True if rules by path or key of JSON may match nothing. Otherwise that is an error, unless
+    /// the file has no records. Rules must always name existing columns of CSV and Parquet.
     pub allow_unmatched: bool,
 }
 
-/// Masks one file. The output appears only on success; after an error it is unchanged. [`Progress::stop`] stops the job.
-/// Dropping the future also leaves no output, unless the output is just being completed.
+/// Masks one file. The output appears only on success; after an error it is unchanged.
+/// [`Progress::stop`] stops the job. Dropping the future also leaves no output, unless the output
+/// is just being completed.
 ///
 /// # Errors
 /// [`JobError`].
@@ -108,8 +109,8 @@ pub async fn mask_file<E: Engine>(
     };
     let bytes_out = writer.bytes;
     drop(writer);
-    // The output stays invisible until the whole pipeline has succeeded. The writer's error comes first, since it is
-    // the cause of the pipeline's error.
+    // The output stays invisible until the whole pipeline has succeeded. The writer's error comes
+    // first, since it is the cause of the pipeline's error.
     let draft = writing.await??;
     outcome?;
     reading.await?;

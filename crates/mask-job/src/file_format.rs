@@ -19,8 +19,9 @@ pub enum FileFormat {
 }
 
 impl FileFormat {
-    /// Selects the format by the file extension: `ndjson`, `jsonl`, `json`, `csv`, `tsv`, `parquet`. The extension of compressed
-    /// files, `gz`, is passed over: their content tells that they must be decompressed first.
+    /// Selects the format by the file extension: `ndjson`, `jsonl`, `json`, `csv`, `tsv`,
+    /// `parquet`. The extension of compressed files, `gz`, is passed over: their content tells that
+    /// they must be decompressed first.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         let (_, ending) = name.strip_suffix(".gz").unwrap_or(name).rsplit_once('.')?;

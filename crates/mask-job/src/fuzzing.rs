@@ -1,4 +1,5 @@
-//! Entry points for fuzz targets: a job for text in memory, on the calling thread. Not part of the public API.
+//! Entry points for fuzz targets: a job for text in memory, on the calling thread. Not part of the
+//! public API.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -27,7 +28,8 @@ pub struct Masked {
     pub text: Vec<u8>,
     /// Number of records or rows.
     pub records: u64,
-    /// Counts by path or column, sorted by name and rule. Counts of kept values and nulls of JSON are missing.
+    /// Counts by path or column, sorted by name and rule. Counts of kept values and nulls of JSON
+    /// are missing.
     pub fields: Vec<FieldReport>,
 }
 
@@ -62,8 +64,9 @@ pub fn file(
     )
 }
 
-/// Masks rows of a table `shop.people` in COPY's text format. The columns are `id`, `name`, `paid`, `active`, `notes`
-/// and `born`, one of each class. `mask` returns one scalar per value of a column.
+/// Masks rows of a table `shop.people` in COPY's text format. The columns are `id`, `name`, `paid`,
+/// `active`, `notes` and `born`, one of each class. `mask` returns one scalar per value of a
+/// column.
 ///
 /// # Errors
 /// [`JobError`], as for a database job.
@@ -118,7 +121,8 @@ pub fn rows(
     )
 }
 
-/// Masks a Parquet file, and drops the output. `mask` returns one scalar per value of a column. Returns the number of rows.
+/// Masks a Parquet file, and drops the output. `mask` returns one scalar per value of a column.
+/// Returns the number of rows.
 ///
 /// # Errors
 /// [`JobError`], as for a file job.

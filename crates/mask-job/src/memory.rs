@@ -5,8 +5,9 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// A semaphore over bytes. Each reader takes the permits of its records in the order in which they are written, and holds
-/// none for itself, so the oldest record of each reader always has its permit.
+/// A semaphore over bytes. Each reader takes the permits of its records in the order in which they
+/// are written, and holds none for itself, so the oldest record of each reader always has its
+/// permit.
 #[derive(Clone, Debug)]
 pub(crate) struct ByteBudget {
     permits: Arc<Semaphore>,
@@ -28,7 +29,8 @@ impl ByteBudget {
         }
     }
 
-    /// Waits until so many bytes fit. More bytes than all of the budget wait until nothing else is in flight.
+    /// Waits until so many bytes fit. More bytes than all of the budget wait until nothing else is
+    /// in flight.
     pub(crate) async fn reserve(&self, bytes: usize) -> BytePermit {
         let count = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.bytes_max);
         // The semaphore is never closed.
@@ -40,9 +42,10 @@ impl ByteBudget {
         }
     }
 
-    /// Waits as [`Self::reserve`] does, or until `records`, the queue for them, is closed; then it returns `None`. A record
-    /// that was sent while the queue was closed can keep its permit as long as the queue has a sender. Blocks the thread,
-    /// which must be one for blocking work of a runtime.
+    /// Waits as [`Self::reserve`] does, or until `records`, the queue for them, is closed; then it
+    /// returns `None`. A record that was sent while the queue was closed can keep its permit as
+    /// long as the queue has a sender. Blocks the thread, which must be one for blocking work of a
+    /// runtime.
     pub(crate) fn reserve_blocking<T>(
         &self,
         bytes: usize,

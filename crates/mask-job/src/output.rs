@@ -1,7 +1,8 @@
 //! Atomic output: the output appears only when it is complete.
 //!
-//! On Linux the unfinished output is a file without a name, so even a killed job leaves nothing behind. If the file
-//! system does not support that, a temporary file in the output's directory is used. It is removed if the job fails.
+//! On Linux the unfinished output is a file without a name, so even a killed job leaves nothing
+//! behind. If the file system does not support that, a temporary file in the output's directory is
+//! used. It is removed if the job fails.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufWriter, Write};
@@ -97,7 +98,8 @@ pub(crate) enum UnfinishedOutput {
 }
 
 impl UnfinishedOutput {
-    /// Creates the output of a job. `input` is the input file, if any; the output must be a different file.
+    /// Creates the output of a job. `input` is the input file, if any; the output must be a
+    /// different file.
     pub(crate) fn begin(
         output: &Output,
         input: Option<Metadata>,
@@ -256,8 +258,9 @@ fn link(file: &File, path: &Path, replace: bool) -> io::Result<()> {
     beside.persist(path).map_err(|refused| refused.error)
 }
 
-/// Checks that a command can write the output `path`: it is none of the files that the command reads, by any name, and it
-/// replaces a regular file only, on request. Commands check their outputs before they begin their work.
+/// Checks that a command can write the output `path`: it is none of the files that the command
+/// reads, by any name, and it replaces a regular file only, on request. Commands check their
+/// outputs before they begin their work.
 ///
 /// # Errors
 /// [`JobError`] if the output cannot be written.

@@ -1,7 +1,8 @@
-//! The chunk pipeline: scans, masks and splices several chunks concurrently and returns them in order.
+//! The chunk pipeline: scans, masks and splices several chunks concurrently and returns them in
+//! order.
 //!
-//! Scanning and splicing are CPU work and run on blocking threads, at most one per worker. Dropping the future cancels
-//! chunks that wait for the engine. A running thread finishes its current chunk.
+//! Scanning and splicing are CPU work and run on blocking threads, at most one per worker. Dropping
+//! the future cancels chunks that wait for the engine. A running thread finishes its current chunk.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -105,7 +106,8 @@ impl<S: Sink> Sink for Counted<'_, S> {
     }
 }
 
-/// Starts a task for each input until `source` ends, at most `in_flight` at once, and sends the results to `sink` in order.
+/// Starts a task for each input until `source` ends, at most `in_flight` at once, and sends the
+/// results to `sink` in order.
 pub(crate) async fn in_order<I: Send, O: Send>(
     in_flight: usize,
     mut source: mpsc::Receiver<Result<I, JobError>>,
@@ -127,9 +129,9 @@ pub(crate) async fn in_order<I: Send, O: Send>(
     }
 }
 
-/// Waits for the first task in flight and takes its output, or for the first error of any task: the output of a job that
-/// fails is of no use, so it does not wait for slow tasks that began earlier. Returns `None` if there are no tasks. Safe to
-/// cancel.
+/// Waits for the first task in flight and takes its output, or for the first error of any task: the
+/// output of a job that fails is of no use, so it does not wait for slow tasks that began earlier.
+/// Returns `None` if there are no tasks. Safe to cancel.
 async fn first_or_error<O>(under_way: &mut VecDeque<Task<O>>) -> Option<Result<O, JobError>> {
     if under_way.is_empty() {
         return None;
@@ -326,7 +328,8 @@ mod tests {
         }
     }
 
-    /// Runs a task for each number of seconds, the last of which can fail. Returns the outputs, the error and the seconds.
+    /// Runs a task for each number of seconds, the last of which can fail. Returns the outputs, the
+    /// error and the seconds.
     async fn run_tasks(seconds: &[u64], is_last_bad: bool) -> (Vec<u64>, Option<String>, u64) {
         let (sender, source) = mpsc::channel(seconds.len());
         for (index, seconds_each) in seconds.iter().enumerate() {

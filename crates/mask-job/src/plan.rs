@@ -159,8 +159,8 @@ impl Plan {
         }
     }
 
-    /// Returns an error if a rule by path or key has no row in the report of a file. A misspelt rule would leave its field in the
-    /// clear.
+    /// Returns an error if a rule by path or key has no row in the report of a file. A misspelt
+    /// rule would leave its field in the clear.
     pub(crate) fn all_rules_met(&self, fields: &[FieldReport]) -> Result<(), JobError> {
         let is_met = |rule: usize| fields.iter().any(|field| field.rule == Some(rule));
         let unmet = self
@@ -182,7 +182,8 @@ impl Plan {
         }
     }
 
-    /// Returns true if the rule's function also accepts decimal numbers as text and keeps their number of decimals.
+    /// Returns true if the rule's function also accepts decimal numbers as text and keeps their
+    /// number of decimals.
     pub(crate) fn keeps_decimals(&self, rule: usize) -> bool {
         matches!(self.name(rule), "noise" | "generalize")
     }

@@ -33,9 +33,11 @@ pub struct Report {
     pub peak_memory_bytes: Option<u64>,
     /// Counts by path or column, in the order of first occurrence.
     pub fields: Vec<FieldReport>,
-    /// Columns of a database that no rule names and that rules by kind do not look at, with their types.
+    /// Columns of a database that no rule names and that rules by kind do not look at, with their
+    /// types.
     pub not_judged: Vec<String>,
-    /// Objects of a database that the target does not get, since only a superuser could create them there.
+    /// Objects of a database that the target does not get, since only a superuser could create them
+    /// there.
     pub not_copied: Vec<String>,
 }
 
@@ -63,8 +65,8 @@ pub struct FieldReport {
     pub kind: Option<String>,
     /// Number of masked values.
     pub masked: u64,
-    /// Number of masked values that are equal to the original. A function that selects from a small set can return the
-    /// original by chance.
+    /// Number of masked values that are equal to the original. A function that selects from a small
+    /// set can return the original by chance.
     pub unchanged: u64,
     /// Number of values kept, because no rule names them or the rule keeps them.
     pub kept: u64,
@@ -126,7 +128,8 @@ struct Fields {
 }
 
 impl RunningReport {
-    /// Returns the label of a field and adds the field if it is new. All counts of `field` must be zero.
+    /// Returns the label of a field and adds the field if it is new. All counts of `field` must be
+    /// zero.
     pub(crate) fn label(&self, field: FieldReport) -> Label {
         let mut fields = self.fields.lock().unwrap_or_else(PoisonError::into_inner);
         let mut key = (field.field.clone(), field.rule);
@@ -175,7 +178,8 @@ impl RunningReport {
             .clone()
     }
 
-    /// Returns the rows for a report: fields of maps are counted together, since keys of maps are data.
+    /// Returns the rows for a report: fields of maps are counted together, since keys of maps are
+    /// data.
     pub(crate) fn rows_without_map_keys(&self) -> Vec<FieldReport> {
         let rows = self.rows();
         let paths: Vec<String> = rows.iter().map(|row| row.field.clone()).collect();
@@ -199,7 +203,8 @@ impl RunningReport {
     }
 }
 
-/// Progress counters of a job, and its stop. The job writes the counters; any thread can read them and stop the job.
+/// Progress counters of a job, and its stop. The job writes the counters; any thread can read them
+/// and stop the job.
 #[derive(Debug, Default)]
 pub struct Progress {
     bytes: AtomicU64,
@@ -233,8 +238,9 @@ impl Progress {
         }
     }
 
-    /// Stops the job, if it is one for a file. It fails with [`JobError::Stopped`](crate::JobError::Stopped) and leaves no
-    /// output, unless the output is just being completed: then the job goes on to its end. In both cases it waits for an object
+    /// Stops the job, if it is one for a file. It fails with
+    /// [`JobError::Stopped`](crate::JobError::Stopped) and leaves no output, unless the output is
+    /// just being completed: then the job goes on to its end. In both cases it waits for an object
     /// store for at most 25 s.
     pub fn stop(&self) {
         self.stop.ask();

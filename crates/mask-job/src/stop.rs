@@ -1,7 +1,7 @@
 //! Stops a job from outside.
 //!
-//! A job looks for the stop right before its output appears. From then on the job goes on to its end, since only its result
-//! tells whether the output is there.
+//! A job looks for the stop right before its output appears. From then on the job goes on to its
+//! end, since only its result tells whether the output is there.
 
 use std::time::Duration;
 
@@ -10,10 +10,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::error::JobError;
 
-/// Longest time for which a stopped job waits for an object store to complete or to discard the output. Together with
-/// [`DISCARD_TIME_MIN`] less than the 30 s after which Kubernetes kills a process.
+/// Longest time for which a stopped job waits for an object store to complete or to discard the
+/// output. Together with [`DISCARD_TIME_MIN`] less than the 30 s after which Kubernetes kills a
+/// process.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time that the request to discard the output has in any case, also after a completion that took all of the time.
+/// Time that the request to discard the output has in any case, also after a completion that took
+/// all of the time.
 const DISCARD_TIME_MIN: Duration = Duration::from_secs(5);
 
 /// Tells a job to stop. Clones belong to the same job.

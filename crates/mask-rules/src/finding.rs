@@ -19,8 +19,8 @@ pub struct Found<'a> {
     pub subject: Option<Value<'a>>,
 }
 
-/// Reports the ruling for every leaf of a document except nil, in a walk under [`Rules::selection`]. Masks nothing and
-/// needs no key.
+/// Reports the ruling for every leaf of a document except nil, in a walk under
+/// [`Rules::selection`]. Masks nothing and needs no key.
 #[derive(Debug)]
 pub struct Finding<'r, F> {
     rules: &'r Rules,

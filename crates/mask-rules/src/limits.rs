@@ -3,7 +3,8 @@
 /// Maximum length of a function's text.
 pub const FUNCTION_BYTES_MAX: usize = 1_024;
 
-/// Maximum length of a text within a function: a replacement, a domain, a subject, or a list's name.
+/// Maximum length of a text within a function: a replacement, a domain, a subject, or a list's
+/// name.
 pub const TEXT_BYTES_MAX: usize = 256;
 
 /// Maximum size of a rules file.
@@ -22,10 +23,12 @@ pub const LIST_ENTRIES_MAX: usize = 10_000;
 /// Maximum length of a list entry.
 pub const LIST_ENTRY_BYTES_MAX: usize = 256;
 
-/// Maximum length of a string or binary value for a keyed function. Hashing that many bytes takes about a millisecond.
+/// Maximum length of a string or binary value for a keyed function. Hashing that many bytes takes
+/// about a millisecond.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
-/// Maximum length of a string for `email`. RFC 5321 allows 64 bytes before the `@` and 255 after it.
+/// Maximum length of a string for `email`. RFC 5321 allows 64 bytes before the `@` and 255 after
+/// it.
 pub const EMAIL_BYTES_MAX: usize = 320;
 
 /// Maximum length of a string for `card`, `phone`, dates and numbers, including separators.
@@ -37,7 +40,8 @@ pub const FPE_BYTES_MAX: usize = 128;
 /// Maximum length of a string that is checked for kinds.
 pub const KIND_BYTES_MAX: usize = 320;
 
-/// Maximum length of a string that is checked for kind `secret`. PEM text of a 16,384-bit RSA key has about 13,000 bytes.
+/// Maximum length of a string that is checked for kind `secret`. PEM text of a 16,384-bit RSA key
+/// has about 13,000 bytes.
 pub const SECRET_BYTES_MAX: usize = 16 << 10;
 
 /// Maximum distance from the first byte of a map within which a subject is searched for.

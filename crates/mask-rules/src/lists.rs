@@ -1,4 +1,5 @@
-//! The built-in lists in `lists/`: common words, compiled for this crate. `full_names` combines two lists.
+//! The built-in lists in `lists/`: common words, compiled for this crate. `full_names` combines two
+//! lists.
 
 use std::sync::LazyLock;
 
@@ -69,7 +70,8 @@ impl std::fmt::Debug for Bundled {
     }
 }
 
-/// Returns the entries of a built-in list, for detectors. `full_names` and unknown names give no entries.
+/// Returns the entries of a built-in list, for detectors. `full_names` and unknown names give no
+/// entries.
 pub fn builtin_entries(name: &str) -> impl Iterator<Item = &'static str> {
     let words = match find(name) {
         Some(Bundled::Words(words)) => words.as_slice(),

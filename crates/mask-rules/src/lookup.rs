@@ -1,5 +1,5 @@
-//! Looks up the rule of a path. A walk over a document with a single leaf at that path gives the rule, so the grammar of
-//! select paths has one implementation.
+//! Looks up the rule of a path. A walk over a document with a single leaf at that path gives the
+//! rule, so the grammar of select paths has one implementation.
 
 use std::sync::Arc;
 
@@ -86,8 +86,8 @@ impl Transform for Judge {
     }
 }
 
-/// Builds a document with a single leaf at `path`. Array elements before an index are nil, which a walk skips. The leaf
-/// is a boolean, so no kind matches it.
+/// Builds a document with a single leaf at `path`. Array elements before an index are nil, which a
+/// walk skips. The leaf is a boolean, so no kind matches it.
 fn probe(path: &[PathStep]) -> Vec<u8> {
     let mut out = Vec::new();
     for step in path {

@@ -1,4 +1,5 @@
-//! The form of a `mask` request for columns of values: the document `[[v, v, ...], [v, ...]]`, with one path per column.
+//! The form of a `mask` request for columns of values: the document `[[v, v, ...], [v, ...]]`, with
+//! one path per column.
 //!
 //! [`payload`] encodes a batch of columns, and [`answers`] decodes the response.
 
@@ -16,12 +17,14 @@ pub struct Column {
     pub count: usize,
     /// The values as consecutive MessagePack scalars without nil.
     pub values: Vec<u8>,
-    /// The subjects of the values, one per value, nil if missing. `None` if the rule's function has no subject.
+    /// The subjects of the values, one per value, nil if missing. `None` if the rule's function has
+    /// no subject.
     pub subjects: Option<Vec<u8>>,
 }
 
-/// Encodes the document of a request with these columns, and the path of each column's values. A value with a subject
-/// becomes a map: `{SUBJECT: s, "value": v}`. `subject_key` returns the subject's key for a rule.
+/// Encodes the document of a request with these columns, and the path of each column's values. A
+/// value with a subject becomes a map: `{SUBJECT: s, "value": v}`. `subject_key` returns the
+/// subject's key for a rule.
 pub fn payload<'r>(
     columns: &[Column],
     subject_key: impl Fn(usize) -> Option<&'r str>,
@@ -33,7 +36,8 @@ pub fn payload<'r>(
         write::array_len(&mut out, column.count as u32);
         match (&column.subjects, subject_key(column.rule)) {
             (Some(subjects), Some(key)) => {
-                // The value's key must differ from the subject's key, or the map would be ambiguous.
+                // The value's key must differ from the subject's key, or the map would be
+                // ambiguous.
                 let own_key = value_key(key);
                 let (mut values, mut subjects) =
                     (TokenReader::new(&column.values), TokenReader::new(subjects));
@@ -93,7 +97,8 @@ pub fn answers(document: &[u8], columns: &[Column]) -> Result<Vec<Vec<u8>>, Malf
     Ok(all)
 }
 
-/// Parses a path in an engine's error, such as `$[2][17]` or `$[2][17].value`. Returns the indexes of column and value.
+/// Parses a path in an engine's error, such as `$[2][17]` or `$[2][17].value`. Returns the indexes
+/// of column and value.
 #[must_use]
 pub fn place(path: &str) -> Option<(usize, usize)> {
     let (column, rest) = path.strip_prefix("$[")?.split_once("][")?;

@@ -1,10 +1,11 @@
-//! Looks up subjects. The subject of a field is another value in the same map on which the mask of the field depends,
-//! such as the value of `customer_id` for the field `born`.
+//! Looks up subjects. The subject of a field is another value in the same map on which the mask of
+//! the field depends, such as the value of `customer_id` for the field `born`.
 //!
-//! A walk visits one field of a document at a time. One scan of the document, ahead of the walk, finds the subjects of
-//! all rules in all maps. So every byte is read at most once more, regardless of the number of rules, of fields, and of
-//! maps inside each other. A subject counts if it ends within the first [`SUBJECT_BYTES_MAX`] bytes of its map, so the
-//! scan is never much further than that from the walk.
+//! A walk visits one field of a document at a time. One scan of the document, ahead of the walk,
+//! finds the subjects of all rules in all maps. So every byte is read at most once more, regardless
+//! of the number of rules, of fields, and of maps inside each other. A subject counts if it ends
+//! within the first [`SUBJECT_BYTES_MAX`] bytes of its map, so the scan is never much further than
+//! that from the walk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use crate::{Rule, Rules, Value, detection_work};
 
 /// Least work per token of a scan, in bytes.
 const TOKEN_BYTES_MIN: usize = 16;
-/// Subjects that are kept before those of maps that the walk has left are removed for the first time.
+/// Subjects that are kept before those of maps that the walk has left are removed for the first
+/// time.
 const KEPT_MIN: usize = 1_024;
 
 /// The keys of the subjects that rules name.
@@ -74,12 +76,14 @@ const fn length_bit(key: &[u8]) -> u64 {
     }
 }
 
-/// The search for subjects in one document. It belongs to the whole walk: what was found stays found between slices.
+/// The search for subjects in one document. It belongs to the whole walk: what was found stays
+/// found between slices.
 #[derive(Debug)]
 pub struct Subjects {
     keys: Arc<SubjectKeys>,
     scan: SiblingScan,
-    /// Offsets of values by the offset of their map and the number of their key. `None`: the value is a container.
+    /// Offsets of values by the offset of their map and the number of their key. `None`: the value
+    /// is a container.
     found: HashMap<(usize, u32), Option<usize>>,
     /// Number of subjects at which those of maps that the walk has left are removed.
     kept_max: usize,
@@ -134,8 +138,9 @@ impl Subjects {
         self.work = self.work.plus(work);
     }
 
-    /// Scans on, so that later lookups find what they need. Returns true when the document is scanned up to `until`, and
-    /// false when `work_max` bytes were read before. `path` is the place of the walk, which has read `walked` bytes.
+    /// Scans on, so that later lookups find what they need. Returns true when the document is
+    /// scanned up to `until`, and false when `work_max` bytes were read before. `path` is the place
+    /// of the walk, which has read `walked` bytes.
     pub fn scan_ahead(
         &mut self,
         document: &[u8],
@@ -155,8 +160,9 @@ impl Subjects {
         true
     }
 
-    /// Returns the subject of a rule for the field at `path`. Returns `None` if the rule has no subject, if the field is
-    /// in no map, if the key is missing or too far from the map's start, or if the value is a container.
+    /// Returns the subject of a rule for the field at `path`. Returns `None` if the rule has no
+    /// subject, if the field is in no map, if the key is missing or too far from the map's start,
+    /// or if the value is a container.
     pub fn find<'a>(&mut self, path: &Path<'a>, rule: usize) -> Option<Value<'a>> {
         let key = (*self.keys.of_rules.get(rule)?)?;
         let map = path.enclosing_map()?;
@@ -290,7 +296,8 @@ mod tests {
         look_up
     }
 
-    /// Maps inside each other that share filler: each has a date for every rule, then the inner map, then its subjects.
+    /// Maps inside each other that share filler: each has a date for every rule, then the inner
+    /// map, then its subjects.
     fn nested(depth: usize, rules: usize, filler: usize) -> Vec<u8> {
         let mut out = Vec::new();
         for _ in 0..depth {

@@ -26,7 +26,8 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Returns the value of a token. Returns `None` for a container's header and for a string that is not UTF-8.
+    /// Returns the value of a token. Returns `None` for a container's header and for a string that
+    /// is not UTF-8.
     #[must_use]
     pub fn of(token: Token<'a>) -> Option<Self> {
         Some(match token {
@@ -43,7 +44,8 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// Reads the value at the start of MessagePack bytes. Returns `None` as [`Value::of`] does, and for invalid bytes.
+    /// Reads the value at the start of MessagePack bytes. Returns `None` as [`Value::of`] does, and
+    /// for invalid bytes.
     #[must_use]
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         Self::of(TokenReader::new(bytes).token().ok()?)

@@ -1,4 +1,5 @@
-//! Keys: an app's masking secret and the keys derived from it per domain. `proto/mask.md` gives the exact bytes.
+//! Keys: an app's masking secret and the keys derived from it per domain. `proto/mask.md` gives the
+//! exact bytes.
 
 use std::fmt;
 
@@ -12,8 +13,8 @@ use zeroize::Zeroizing;
 const DOMAIN_LABEL: &[u8] = b"sealwire/mask/domain/1";
 const FF1_LABEL: &[u8] = b"sealwire/mask/ff1/1";
 
-/// An app's masking secret: 32 bytes, derived from the app's token secret and wiped on drop. Not `Clone`; `Debug` shows
-/// none of its bytes.
+/// An app's masking secret: 32 bytes, derived from the app's token secret and wiped on drop. Not
+/// `Clone`; `Debug` shows none of its bytes.
 pub struct MaskSecret(Zeroizing<[u8; 32]>);
 
 impl MaskSecret {
@@ -41,7 +42,8 @@ impl MaskSecret {
         ))
     }
 
-    /// Returns the format-preserving cipher of a domain over numerals below `radix`, which is 2 to 65536.
+    /// Returns the format-preserving cipher of a domain over numerals below `radix`, which is 2 to
+    /// 65536.
     pub(crate) fn ff1(&self, domain: &str, radix: u32) -> FF1<Aes256Enc> {
         FF1::new(&self.sub_key(FF1_LABEL, domain)[..], radix)
             .expect("a radix that the standard knows")
@@ -54,13 +56,13 @@ impl fmt::Debug for MaskSecret {
     }
 }
 
-/// HMAC-SHA-256 under a domain's sub-key. The state is boxed, so that a move leaves no copy behind. The state and its
-/// clones are wiped on drop.
+/// HMAC-SHA-256 under a domain's sub-key. The state is boxed, so that a move leaves no copy behind.
+/// The state and its clones are wiped on drop.
 pub(crate) struct KeyedHmac(Box<Hmac<Sha256>>);
 
 impl KeyedHmac {
-    /// Hashes a value for one purpose. Each part is prefixed with its length, so that different inputs never give the
-    /// same bytes.
+    /// Hashes a value for one purpose. Each part is prefixed with its length, so that different
+    /// inputs never give the same bytes.
     pub(crate) fn hash(&self, purpose: &[u8], parts: &[&[u8]]) -> [u8; 32] {
         let mut mac = Hmac::clone(&self.0);
         for part in [purpose].iter().chain(parts) {

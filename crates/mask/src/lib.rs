@@ -1,12 +1,13 @@
 //! Masking: replaces real values with values of similar form.
 //!
-//! [`Rules`] say which field of a document or column of a table is masked by which [`Function`]; they hold no key.
-//! [`Masks`] combine rules with keys from an app's [`MaskSecret`]. [`Masking`] masks a document in a walk. [`Finding`]
-//! only reports the fields that rules would mask. `docs/masking.md` lists the functions and the information that each
-//! function reveals.
+//! [`Rules`] say which field of a document or column of a table is masked by which [`Function`];
+//! they hold no key. [`Masks`] combine rules with keys from an app's [`MaskSecret`]. [`Masking`]
+//! masks a document in a walk. [`Finding`] only reports the fields that rules would mask.
+//! `docs/masking.md` lists the functions and the information that each function reveals.
 //!
-//! This crate does no I/O, reads no clock and does not log. Every value takes bounded work ([`limits`]). A function
-//! that does not fit a value returns [`Unfit`] and never passes the value through.
+//! This crate does no I/O, reads no clock and does not log. Every value takes bounded work
+//! ([`limits`]). A function that does not fit a value returns [`Unfit`] and never passes the value
+//! through.
 
 mod apply;
 mod keys;

@@ -14,7 +14,8 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// Derives the function's key. Returns `None` if the function names a list that is not built in.
+    /// Derives the function's key. Returns `None` if the function names a list that is not built
+    /// in.
     #[must_use]
     pub fn new(function: &Function, secret: &MaskSecret) -> Option<Self> {
         Self::with(function, &Lists::default(), secret)
@@ -33,11 +34,12 @@ impl Mask {
         &self.function
     }
 
-    /// Appends the replacement of a value, as one MessagePack value. nil stays nil. `subject` is the value in the same
-    /// map that [`Function::subject`] names.
+    /// Appends the replacement of a value, as one MessagePack value. nil stays nil. `subject` is
+    /// the value in the same map that [`Function::subject`] names.
     ///
     /// # Errors
-    /// [`Unfit`] if the function cannot mask the value. The caller must then truncate `out` to its former length.
+    /// [`Unfit`] if the function cannot mask the value. The caller must then truncate `out` to its
+    /// former length.
     pub fn apply(
         &self,
         value: Value<'_>,
@@ -51,8 +53,8 @@ impl Mask {
         self.applied.apply(value, subject, out)
     }
 
-    /// Masks a value like [`Mask::apply`]. If the function does not fit the value, appends the output of [`redact`]
-    /// instead.
+    /// Masks a value like [`Mask::apply`]. If the function does not fit the value, appends the
+    /// output of [`redact`] instead.
     pub fn apply_or_redact(&self, value: Value<'_>, subject: Option<Value<'_>>, out: &mut Vec<u8>) {
         let before = out.len();
         if self.apply(value, subject, out).is_err() {
@@ -143,8 +145,8 @@ impl MasksBuilder {
     }
 }
 
-/// Appends a constant replacement for a value's type: a text for a string, 0 for a number, `false`, empty binary, or
-/// nil. `None` stands for a container and gives the text.
+/// Appends a constant replacement for a value's type: a text for a string, 0 for a number, `false`,
+/// empty binary, or nil. `None` stands for a container and gives the text.
 pub fn redact(value: Option<Value<'_>>, out: &mut Vec<u8>) {
     match value {
         Some(Value::Nil | Value::Ext(..)) => write::nil(out),

@@ -1,5 +1,5 @@
-//! Properties of each function: accepted values and information that a masked value reveals. The table appears in
-//! `docs/masking.md`, and the tests check the functions against it.
+//! Properties of each function: accepted values and information that a masked value reveals. The
+//! table appears in `docs/masking.md`, and the tests check the functions against it.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,8 @@ pub(crate) struct FunctionRow {
     pub(crate) function: &'static str,
     /// Accepted values.
     pub(crate) takes: &'static str,
-    /// True if equal values always have equal masked values, under the same key if the function uses a key.
+    /// True if equal values always have equal masked values, under the same key if the function
+    /// uses a key.
     pub(crate) is_consistent: bool,
     pub(crate) unique: Unique,
     /// The condition under which `unique` holds.

@@ -26,13 +26,14 @@ pub enum MaskingError {
     },
 }
 
-/// Masks a document by rules, in a walk under [`Rules::selection`](crate::Rules::selection). As a [`Transform`], the walk ends at the first
-/// field that cannot be masked.
+/// Masks a document by rules, in a walk under [`Rules::selection`](crate::Rules::selection). As a
+/// [`Transform`], the walk ends at the first field that cannot be masked.
 ///
-/// To continue instead, wrap [`Masking::mask`] and write [`redact`](crate::redact) for such a field. A walk that merely
-/// continues after an error keeps the unmasked field.
+/// To continue instead, wrap [`Masking::mask`] and write [`redact`](crate::redact) for such a
+/// field. A walk that merely continues after an error keeps the unmasked field.
 ///
-/// `S` holds the search for subjects: [`Subjects`] for one walk in one go, a reference to them for a walk in slices.
+/// `S` holds the search for subjects: [`Subjects`] for one walk in one go, a reference to them for
+/// a walk in slices.
 #[derive(Debug)]
 pub struct Masking<'m, S = Subjects> {
     masks: &'m Masks,
@@ -83,8 +84,8 @@ impl<'m, S: BorrowMut<Subjects>> Masking<'m, S> {
         Ok(Outcome::Replaced)
     }
 
-    /// Returns the work of the whole walk besides fields and their bytes: checks for kinds, the search for subjects, and
-    /// functions that cost more than others.
+    /// Returns the work of the whole walk besides fields and their bytes: checks for kinds, the
+    /// search for subjects, and functions that cost more than others.
     #[must_use]
     pub fn work(&self) -> ExtraWork {
         self.subjects.borrow().work()

@@ -2,9 +2,10 @@
 
 use crate::{Malformed, Token, TokenReader, write};
 
-/// Appends the canonical encoding of a value. Integers, lengths and extensions get their shortest encoding, and 32-bit
-/// floats become 64-bit floats. Everything else is preserved, including key order and the bits of a float; 5 and 5.0
-/// remain different. The result is at most twice as long as the input.
+/// Appends the canonical encoding of a value. Integers, lengths and extensions get their shortest
+/// encoding, and 32-bit floats become 64-bit floats. Everything else is preserved, including key
+/// order and the bits of a float; 5 and 5.0 remain different. The result is at most twice as long
+/// as the input.
 ///
 /// # Errors
 /// As [`TokenReader::token`]; `out` keeps what was appended before the error.
@@ -13,7 +14,8 @@ pub fn canonical(value: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     let mut pending: u64 = 1;
     while pending > 0 {
         let token = reader.token()?;
-        // Saturation is safe: no input holds that many values, so the loop ends with a truncation error.
+        // Saturation is safe: no input holds that many values, so the loop ends with a truncation
+        // error.
         pending = (pending - 1).saturating_add(token.children());
         match token {
             Token::Nil => write::nil(out),

@@ -1,16 +1,17 @@
 //! Reads one token at a time from borrowed bytes.
 //!
-//! Rejects only bytes that are not MessagePack. Strings are returned unchecked unless a method's name contains `utf8`.
-//! Integers can have longer encodings than needed, because peers use them. After an error, the reader stays at the
-//! first byte of the offending value, so [`TokenReader::position`] is the offset to report.
+//! Rejects only bytes that are not MessagePack. Strings are returned unchecked unless a method's
+//! name contains `utf8`. Integers can have longer encodings than needed, because peers use them.
+//! After an error, the reader stays at the first byte of the offending value, so
+//! [`TokenReader::position`] is the offset to report.
 
 use thiserror::Error;
 
 /// The head of one MessagePack value, borrowed from the input.
 #[derive(Clone, Copy, Debug, PartialEq)]
-// A discriminant of a whole word keeps the variants' contents aligned alike. With one byte, a copy of a token of
-// unknown variant is overlapping loads of what was just stored, which the processor cannot forward: 27 of 49 ns a
-// field.
+// A discriminant of a whole word keeps the variants' contents aligned alike. With one byte, a copy
+// of a token of unknown variant is overlapping loads of what was just stored, which the processor
+// cannot forward: 27 of 49 ns a field.
 #[repr(u64)]
 pub enum Token<'a> {
     /// nil.
@@ -19,7 +20,8 @@ pub enum Token<'a> {
     Bool(bool),
     /// An integer in one of the unsigned encodings.
     Uint(u64),
-    /// An integer in one of the signed encodings. Not necessarily negative, because peers can encode 5 as `d0 05`.
+    /// An integer in one of the signed encodings. Not necessarily negative, because peers can
+    /// encode 5 as `d0 05`.
     Int(i64),
     /// A 32-bit float, bit for bit.
     F32(f32),
@@ -53,7 +55,8 @@ impl Token<'_> {
         }
     }
 
-    /// Returns the number of values that follow this token and belong to it: n for an array, 2n for a map, otherwise 0.
+    /// Returns the number of values that follow this token and belong to it: n for an array, 2n for
+    /// a map, otherwise 0.
     #[inline]
     pub const fn children(&self) -> u64 {
         match *self {
@@ -64,7 +67,8 @@ impl Token<'_> {
     }
 }
 
-/// The reason why bytes could not be read as the requested value. An error of the peer; retrying does not help.
+/// The reason why bytes could not be read as the requested value. An error of the peer; retrying
+/// does not help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
     /// The input ends inside the value.
@@ -118,7 +122,8 @@ impl<'a> TokenReader<'a> {
         self.position >= self.input.len()
     }
 
-    /// Reads the next token and advances: past the whole value for a scalar, past the header for a container.
+    /// Reads the next token and advances: past the whole value for a scalar, past the header for a
+    /// container.
     ///
     /// # Errors
     /// [`Malformed::Truncated`] and [`Malformed::ReservedMarker`]; the position is then unchanged.
@@ -139,7 +144,8 @@ impl<'a> TokenReader<'a> {
         TokenReader::at(self.input, self.position).token()
     }
 
-    /// Advances past one whole value of any depth, in constant memory. Strings inside are not validated.
+    /// Advances past one whole value of any depth, in constant memory. Strings inside are not
+    /// validated.
     ///
     /// # Errors
     /// As [`TokenReader::token`]; the position is then unchanged.
@@ -147,14 +153,16 @@ impl<'a> TokenReader<'a> {
         let mut ahead = *self;
         let mut pending: u64 = 1;
         while pending > 0 {
-            // Saturation is safe: no input holds that many values, so the loop ends with a truncation error.
+            // Saturation is safe: no input holds that many values, so the loop ends with a
+            // truncation error.
             pending = (pending - 1).saturating_add(ahead.token()?.children());
         }
         *self = ahead;
         Ok(())
     }
 
-    /// Returns the raw bytes of one whole value, including header and children. Strings inside are not validated.
+    /// Returns the raw bytes of one whole value, including header and children. Strings inside are
+    /// not validated.
     ///
     /// # Errors
     /// As [`TokenReader::token`]; the position is then unchanged.
@@ -167,8 +175,8 @@ impl<'a> TokenReader<'a> {
     /// Reads a string and validates it as UTF-8.
     ///
     /// # Errors
-    /// [`Malformed::NotUtf8`], [`Malformed::Expected`] for any other kind, or as [`TokenReader::token`]; the position
-    /// is unchanged on each.
+    /// [`Malformed::NotUtf8`], [`Malformed::Expected`] for any other kind, or as
+    /// [`TokenReader::token`]; the position is unchanged on each.
     #[inline]
     pub fn str_utf8(&mut self) -> Result<&'a str, Malformed> {
         let mut ahead = *self;
@@ -194,7 +202,8 @@ impl<'a> TokenReader<'a> {
     /// Reads a boolean.
     ///
     /// # Errors
-    /// [`Malformed::Expected`] for any other value, or as [`TokenReader::token`]; the position is unchanged on each.
+    /// [`Malformed::Expected`] for any other value, or as [`TokenReader::token`]; the position is
+    /// unchanged on each.
     pub fn bool(&mut self) -> Result<bool, Malformed> {
         self.typed("a boolean", |token| match token {
             Token::Bool(value) => Some(value),

@@ -1,9 +1,10 @@
 //! Appends MessagePack values to a `Vec<u8>`, each in its shortest encoding.
 //!
-//! rmp does the encoding; these wrappers only remove the `Result`, because writing to a `Vec` cannot fail. The headers
-//! of strings and binary are implemented here. Every sealed field has such a header, and rmp's byte-wise writes take
-//! four times as long. MessagePack has no lengths above `u32::MAX`. Functions that take a longer length panic, so
-//! callers must limit their input first. Every frame is limited to far less.
+//! rmp does the encoding; these wrappers only remove the `Result`, because writing to a `Vec`
+//! cannot fail. The headers of strings and binary are implemented here. Every sealed field has such
+//! a header, and rmp's byte-wise writes take four times as long. MessagePack has no lengths above
+//! `u32::MAX`. Functions that take a longer length panic, so callers must limit their input first.
+//! Every frame is limited to far less.
 
 use std::fmt::Debug;
 
@@ -27,7 +28,8 @@ pub fn uint(out: &mut Vec<u8>, value: u64) {
     sure(encode::write_uint(out, value));
 }
 
-/// Appends a signed integer in its shortest encoding. A non-negative value becomes an unsigned integer.
+/// Appends a signed integer in its shortest encoding. A non-negative value becomes an unsigned
+/// integer.
 #[inline]
 pub fn int(out: &mut Vec<u8>, value: i64) {
     sure(encode::write_sint(out, value));
@@ -75,7 +77,8 @@ pub fn ext(out: &mut Vec<u8>, kind: i8, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends the header of a string of `len` bytes; the caller appends exactly that many bytes of UTF-8.
+/// Appends the header of a string of `len` bytes; the caller appends exactly that many bytes of
+/// UTF-8.
 ///
 /// # Panics
 /// If `len` exceeds `u32::MAX`.
@@ -112,7 +115,8 @@ pub fn map_len(out: &mut Vec<u8>, len: u32) {
     sure(encode::write_map_len(out, len));
 }
 
-/// Appends a header with a length of at least 256: `marker16` and two bytes, or the next marker and four bytes.
+/// Appends a header with a length of at least 256: `marker16` and two bytes, or the next marker and
+/// four bytes.
 #[inline]
 fn wide_header(out: &mut Vec<u8>, marker16: u8, len: u32) {
     let [a, b, c, d] = len.to_be_bytes();

@@ -1,7 +1,8 @@
 //! The keyed hashes of an app's objects.
 //!
-//! All are HMAC-SHA-256 under one key, cut to 16 bytes. The first byte of the input says what is hashed, so that no hash is
-//! taken for another kind. Integers are big-endian, and each part of variable length is preceded by its length in 8 bytes.
+//! All are HMAC-SHA-256 under one key, cut to 16 bytes. The first byte of the input says what is
+//! hashed, so that no hash is taken for another kind. Integers are big-endian, and each part of
+//! variable length is preceded by its length in 8 bytes.
 
 use std::fmt;
 
@@ -17,14 +18,16 @@ const KIND_CURSOR: u8 = 0x82;
 const KIND_SUBJECT: u8 = 0x83;
 const KIND_REQUEST: u8 = 0x84;
 
-/// The keyed hashes of one app's objects, derived once. Wiped on drop; `Debug` shows the app's number only.
+/// The keyed hashes of one app's objects, derived once. Wiped on drop; `Debug` shows the app's
+/// number only.
 pub struct ObjectKeys {
     app: u32,
     hmac: KeyedHmac,
 }
 
 impl ObjectKeys {
-    /// Absorbs the secret of an app, which is `TokenKeys::object_index_secret`. `app` is the app's number.
+    /// Absorbs the secret of an app, which is `TokenKeys::object_index_secret`. `app` is the app's
+    /// number.
     #[must_use]
     pub fn new(app: u32, secret: &Zeroizing<[u8; 32]>) -> Self {
         Self {
@@ -41,9 +44,10 @@ impl ObjectKeys {
             .hash(&[&[kind], &app, &collection, first, second, third, fourth])
     }
 
-    /// Returns the id of an object that a request with an idempotency key adds, as a UUID of version 8. `principal` is the
-    /// full name of the client with its kind, so that principals neither meet nor block each other's keys. `position` is
-    /// that of the object among the objects of the request. A repeated request finds the objects of the first one by it.
+    /// Returns the id of an object that a request with an idempotency key adds, as a UUID of
+    /// version 8. `principal` is the full name of the client with its kind, so that principals
+    /// neither meet nor block each other's keys. `position` is that of the object among the objects
+    /// of the request. A repeated request finds the objects of the first one by it.
     #[must_use]
     pub fn id_of_request(
         &self,
@@ -64,9 +68,9 @@ impl ObjectKeys {
         id
     }
 
-    /// Returns the hash of all that a request adds as one object. It is sealed with the object, and shows whether a repeated
-    /// idempotency key comes with the same object. `details` encodes what an object has besides values, such as its subject
-    /// and its expiry; the caller defines it.
+    /// Returns the hash of all that a request adds as one object. It is sealed with the object, and
+    /// shows whether a repeated idempotency key comes with the same object. `details` encodes what
+    /// an object has besides values, such as its subject and its expiry; the caller defines it.
     #[must_use]
     pub fn creation_hash(
         &self,
@@ -85,14 +89,15 @@ impl ObjectKeys {
         )
     }
 
-    /// Returns the id of a data subject by the name that clients give. It is the same in all collections of the app.
+    /// Returns the id of a data subject by the name that clients give. It is the same in all
+    /// collections of the app.
     #[must_use]
     pub fn subject_id(&self, name: &[u8]) -> [u8; 16] {
         self.hash(KIND_SUBJECT, 0, [&length(name), name, &[], &[]])
     }
 
-    /// Returns the hash that binds the cursor of a walk to the walk: `query` encodes what selects its objects, `id` is the
-    /// object before the next page.
+    /// Returns the hash that binds the cursor of a walk to the walk: `query` encodes what selects
+    /// its objects, `id` is the object before the next page.
     #[must_use]
     pub fn cursor_hash(&self, collection: u32, query: &[u8], id: &[u8; 16]) -> [u8; 16] {
         self.hash(KIND_CURSOR, collection, [&length(query), query, id, &[]])

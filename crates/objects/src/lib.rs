@@ -1,11 +1,13 @@
 //! Typed collections of objects: property types, schema rules, index terms, and sealed values.
 //!
-//! An object is a set of typed property values. [`check`] validates a value and returns the form that is stored.
-//! [`normalize()`] returns the form that is compared. A [`Schema`] says which properties objects have, and
-//! [`Schema::change`] how that can change. [`ObjectKeys`] make the index terms by which a store finds objects. [`seal`] and
-//! [`open`] keep the values of an object in one record.
+//! An object is a set of typed property values. [`check`] validates a value and returns the form
+//! that is stored. [`normalize()`] returns the form that is compared. A [`Schema`] says which
+//! properties objects have, and [`Schema::change`] how that can change. [`ObjectKeys`] make the
+//! index terms by which a store finds objects. [`seal`] and [`open`] keep the values of an object
+//! in one record.
 //!
-//! Bytes in, bytes out: no I/O, clock, async or logging. Values never appear in errors or in `Debug` output.
+//! Bytes in, bytes out: no I/O, clock, async or logging. Values never appear in errors or in
+//! `Debug` output.
 
 mod keys;
 mod normalize;

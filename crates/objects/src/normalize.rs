@@ -3,8 +3,8 @@
 //! Terms are stored, so a rule here never changes. Another rule or other Unicode data is another
 //! [`NORMALIZATION_VERSION`], and terms of both versions are written until the old ones are gone.
 //!
-//! Nothing here removes accents, dots or tags: `José` and `Jose`, `a.b@example.com` and `ab@example.com` are different
-//! people.
+//! Nothing here removes accents, dots or tags: `José` and `Jose`, `a.b@example.com` and
+//! `ab@example.com` are different people.
 
 mod prefix;
 
@@ -22,10 +22,11 @@ use crate::value::{EmailParts, is_zero_width, text_of};
 /// Version of the rules of [`normalize()`]. Part of the input of every index term.
 pub const NORMALIZATION_VERSION: u8 = 1;
 
-/// Returns the bytes that stand for the meaning of a stored value, which [`check`](crate::check) returned.
+/// Returns the bytes that stand for the meaning of a stored value, which [`check`](crate::check)
+/// returned.
 ///
-/// Strings, integers and types without an index stand for themselves. Other bytes than a stored value of this type give an
-/// unspecified result, but no panic.
+/// Strings, integers and types without an index stand for themselves. Other bytes than a stored
+/// value of this type give an unspecified result, but no panic.
 #[must_use]
 pub fn normalize(property_type: PropertyType, canonical: &[u8]) -> Zeroizing<Vec<u8>> {
     let text = text_of(canonical);
@@ -69,7 +70,8 @@ fn fold(text: &str) -> Zeroizing<String> {
     Zeroizing::new(CaseMapperBorrowed::new().fold_string(text).into_owned())
 }
 
-/// Folds compatibility forms and case, removes characters without width, and leaves one space between words.
+/// Folds compatibility forms and case, removes characters without width, and leaves one space
+/// between words.
 fn name(text: &str) -> Zeroizing<String> {
     let visible: Zeroizing<String> =
         Zeroizing::new(text.chars().filter(|char| !is_zero_width(*char)).collect());
@@ -156,7 +158,8 @@ fn national_id(text: &str) -> Zeroizing<String> {
             .collect(),
     );
     let upper = nfkc(&upper);
-    // Only the separators that a value can have: the letters of Unicode grow with every version of Rust.
+    // Only the separators that a value can have: the letters of Unicode grow with every version of
+    // Rust.
     Zeroizing::new(
         upper
             .chars()

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// The type of a property. It decides which values are valid, how they are compared, and which indexes are possible.
+/// The type of a property. It decides which values are valid, how they are compared, and which
+/// indexes are possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PropertyType {
     /// Text of at most [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) bytes. Compared byte for byte.
@@ -114,8 +115,8 @@ impl PropertyType {
 
     /// Returns true if a property of this type can have an index.
     ///
-    /// The terms of a boolean would show its value by their counts alone. JSON, blobs and addresses have no form in which
-    /// equal values are written alike.
+    /// The terms of a boolean would show its value by their counts alone. JSON, blobs and addresses
+    /// have no form in which equal values are written alike.
     #[must_use]
     pub const fn can_index(self) -> bool {
         !matches!(

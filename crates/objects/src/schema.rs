@@ -1,7 +1,8 @@
 //! Schemas of collections of objects, and the rules by which they change.
 //!
-//! One counter numbers properties and indexes, and no number is ever used twice. Stored values and terms name numbers
-//! only, so data of a dropped property never shows up under another one that has its name.
+//! One counter numbers properties and indexes, and no number is ever used twice. Stored values and
+//! terms name numbers only, so data of a dropped property never shows up under another one that has
+//! its name.
 
 mod change;
 mod error;
@@ -32,7 +33,8 @@ pub enum AcceptedRecords {
     /// All formats. The collection is older than authenticated records.
     #[default]
     All,
-    /// All formats, while an operator migrates the old ones. Engines that write old formats cannot load this state.
+    /// All formats, while an operator migrates the old ones. Engines that write old formats cannot
+    /// load this state.
     Migrating,
     /// Authenticated ones only.
     Authenticated,
@@ -53,7 +55,8 @@ pub struct Schema {
     pub suite: Suite,
     /// The records that are read.
     pub records: AcceptedRecords,
-    /// Seconds after its creation at which an object expires, unless its creation says otherwise. `None`: never.
+    /// Seconds after its creation at which an object expires, unless its creation says otherwise.
+    /// `None`: never.
     pub expires_s: Option<u64>,
     /// Seconds for which an archived object is kept. `None`: the default of the engine.
     pub retention_s: Option<u64>,
@@ -66,7 +69,8 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// Makes the first schema of a collection. Properties are numbered from 1, each before its index.
+    /// Makes the first schema of a collection. Properties are numbered from 1, each before its
+    /// index.
     ///
     /// # Errors
     /// [`SchemaError`] if a property breaks a rule. The operator must correct the request.
@@ -111,7 +115,8 @@ impl Schema {
     /// Checks every rule that a stored schema must obey.
     ///
     /// # Errors
-    /// [`SchemaError`] for the first rule that is broken. The stored schema is then damaged or of a later engine.
+    /// [`SchemaError`] for the first rule that is broken. The stored schema is then damaged or of a
+    /// later engine.
     pub fn check(&self) -> Result<(), SchemaError> {
         if self.properties.len() > PROPERTIES_MAX {
             return Err(SchemaError::TooManyProperties);

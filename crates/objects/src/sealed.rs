@@ -1,4 +1,5 @@
-//! The values of an object at rest: one sealed record, and readable values beside it (`proto/object.md`).
+//! The values of an object at rest: one sealed record, and readable values beside it
+//! (`proto/object.md`).
 //!
 //! ```text
 //! record:     03 | token key number 4 |                         nonce 12 | clear length 4 | clear | ciphertext | tag 16
@@ -10,15 +11,16 @@
 //! aad:        "sealwire/object/2" | format 1 | app 4 | collection 4 | id 16 | version 8 | created 8
 //!             | subject flag 1 | [subject hash 16 | subject key version 8] | clear
 //! ```
-//! Integers are big-endian, flags are 00 or 01, and numbers ascend within both parts and never stand in both. So an object
-//! has one clear part and one plaintext.
+//! Integers are big-endian, flags are 00 or 01, and numbers ascend within both parts and never
+//! stand in both. So an object has one clear part and one plaintext.
 //!
-//! Records are sealed with AES-256-GCM-SIV under a key that only engines have. Whoever can write the store can therefore not
-//! make a record, move a value to another property or object, change or remove the subject, or put back the values of an
-//! older version. A store can still put back a whole older object with its version.
+//! Records are sealed with AES-256-GCM-SIV under a key that only engines have. Whoever can write
+//! the store can therefore not make a record, move a value to another property or object, change or
+//! remove the subject, or put back the values of an older version. A store can still put back a
+//! whole older object with its version.
 //!
-//! The content of an object that names a data subject is sealed twice: under the subject's key, then under the app's. It is
-//! lost with either key.
+//! The content of an object that names a data subject is sealed twice: under the subject's key,
+//! then under the app's. It is lost with either key.
 //!
 //! Records of the formats 01 and 02 ([`old`]) are older. They do not prove who sealed them.
 
@@ -48,9 +50,11 @@ const HEADER_BYTES: usize = 1 + 4 + 8 + NONCE_BYTES + 4;
 pub enum RecordFormat {
     /// 03 and 04: an engine, because nobody else has the key.
     Authenticated,
-    /// 02: the envelope does not prove who sealed it. The content in it is under the key of a data subject, which only engines have.
+    /// 02: the envelope does not prove who sealed it. The content in it is under the key of a data
+    /// subject, which only engines have.
     OldOfSubject,
-    /// 01: anyone who knew the app's public key, or who could name the envelope's context in a request of suite `xaes`.
+    /// 01: anyone who knew the app's public key, or who could name the envelope's context in a
+    /// request of suite `xaes`.
     Old,
 }
 
@@ -83,7 +87,8 @@ pub struct ObjectBinding {
 }
 
 impl ObjectBinding {
-    /// Returns the additional data of a record. `subject`: keyed hash of the data subject, and the version of its key.
+    /// Returns the additional data of a record. `subject`: keyed hash of the data subject, and the
+    /// version of its key.
     fn place(&self, subject: Option<(&[u8; 16], u64)>, clear: &[u8]) -> Vec<u8> {
         let mut place = Vec::with_capacity(
             PLACE_LABEL.len() + 1 + 4 + 4 + 16 + 8 + 8 + 1 + 16 + 8 + clear.len(),
@@ -115,7 +120,8 @@ fn format_of(has_subject: bool) -> u8 {
 /// An object cannot be sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// The values are longer than [`VALUES_BYTES_MAX`] when encoded. The client must make them shorter.
+    /// The values are longer than [`VALUES_BYTES_MAX`] when encoded. The client must make them
+    /// shorter.
     #[error("an object has at most 256 KiB of values")]
     TooLong,
     /// The key or the crypto library failed.
@@ -140,13 +146,13 @@ impl fmt::Debug for OpenedObject {
     }
 }
 
-/// Seals the values of an object for its binding, and for a data subject if it names one, under the newest active version of
-/// the app's token key. Values of numbers for which `is_clear` returns true stay readable, but cannot be changed without a
-/// trace.
+/// Seals the values of an object for its binding, and for a data subject if it names one, under the
+/// newest active version of the app's token key. Values of numbers for which `is_clear` returns
+/// true stay readable, but cannot be changed without a trace.
 ///
 /// # Errors
-/// [`SealError::TooLong`]; [`SealError::Crypto`] with [`Error::NoTokenKey`] if the app has no active token key, or
-/// [`Error::Library`].
+/// [`SealError::TooLong`]; [`SealError::Crypto`] with [`Error::NoTokenKey`] if the app has no
+/// active token key, or [`Error::Library`].
 pub fn seal(
     binding: &ObjectBinding,
     values: &Values,
@@ -206,11 +212,12 @@ fn seal_with(
     Ok(out)
 }
 
-/// Opens the values of an object with the app's token keys, and with the key of its data subject if it names one. Records of
-/// the older formats do not open.
+/// Opens the values of an object with the app's token keys, and with the key of its data subject if
+/// it names one. Records of the older formats do not open.
 ///
 /// # Errors
-/// [`CannotOpen`], whatever the reason: another binding, another key, a disabled version, altered bytes.
+/// [`CannotOpen`], whatever the reason: another binding, another key, a disabled version, altered
+/// bytes.
 pub fn open(
     binding: &ObjectBinding,
     sealed: &[u8],
@@ -249,8 +256,9 @@ pub fn token_key_id(number: u32) -> [u8; 5] {
     [0, a, b, c, d]
 }
 
-/// Returns the id under which the row of a record names the key version that opens it, without opening the record: that of an
-/// envelope's key, or [`token_key_id`]. Returns `None` if the bytes are no record.
+/// Returns the id under which the row of a record names the key version that opens it, without
+/// opening the record: that of an envelope's key, or [`token_key_id`]. Returns `None` if the bytes
+/// are no record.
 #[must_use]
 pub fn key_of(sealed: &[u8]) -> Option<[u8; 5]> {
     match Parts::of(sealed) {
@@ -259,8 +267,8 @@ pub fn key_of(sealed: &[u8]) -> Option<[u8; 5]> {
     }
 }
 
-/// Returns the version of the subject key that a record is sealed under. Returns `None` for an object without a subject, and
-/// for bytes that are no record.
+/// Returns the version of the subject key that a record is sealed under. Returns `None` for an
+/// object without a subject, and for bytes that are no record.
 #[must_use]
 pub fn subject_version(sealed: &[u8]) -> Option<u64> {
     match Parts::of(sealed) {
@@ -305,7 +313,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Reads the clear part and the opened plaintext of an object. Returns `None` unless both are canonical.
+/// Reads the clear part and the opened plaintext of an object. Returns `None` unless both are
+/// canonical.
 ///
 /// [`open`] uses it on what a record held that opened. Public for fuzzing.
 #[must_use]

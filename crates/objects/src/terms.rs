@@ -3,9 +3,9 @@
 //! ```text
 //! term: HMAC( kind 1 | app 4 | collection 4 | index 4 | normalization version 1 | length 8 | normalized )
 //! ```
-//! Kind 0 is of a whole value, kind n of its first n characters. An index with `bits` keeps the first `bits` bits of a term
-//! and sets the others to zero, so several values share a term. A reader that finds an object by a term must compare the
-//! opened value.
+//! Kind 0 is of a whole value, kind n of its first n characters. An index with `bits` keeps the
+//! first `bits` bits of a term and sets the others to zero, so several values share a term. A
+//! reader that finds an object by a term must compare the opened value.
 
 use crate::keys::length;
 use crate::{Index, NORMALIZATION_VERSION, ObjectKeys, Property, normalize};
@@ -23,8 +23,9 @@ pub struct IndexTerm {
 }
 
 impl Index {
-    /// Returns the longest indexed prefix length, in characters, that a normalized search text has. `None`: this index cannot
-    /// find the text. The caller searches the term of that length, and compares the opened values with the whole text.
+    /// Returns the longest indexed prefix length, in characters, that a normalized search text has.
+    /// `None`: this index cannot find the text. The caller searches the term of that length, and
+    /// compares the opened values with the whole text.
     #[must_use]
     pub fn prefix_length_for(&self, normalized: &[u8]) -> Option<u8> {
         let chars = std::str::from_utf8(normalized).ok()?.chars().count();
@@ -43,8 +44,8 @@ impl ObjectKeys {
         self.term(KIND_EXACT, collection, index, normalized)
     }
 
-    /// Returns the term of the first characters of a value, which are Unicode scalar values. Returns `None` if the value has
-    /// fewer, or is not text.
+    /// Returns the term of the first characters of a value, which are Unicode scalar values.
+    /// Returns `None` if the value has fewer, or is not text.
     #[must_use]
     pub fn prefix(
         &self,
@@ -64,9 +65,11 @@ impl ObjectKeys {
         ))
     }
 
-    /// Returns all terms of a stored value: of the whole value, then of its prefixes. Empty without an index.
+    /// Returns all terms of a stored value: of the whole value, then of its prefixes. Empty without
+    /// an index.
     ///
-    /// Only the first term of a unique property is unique. No term stands twice, though two terms of few bits can be equal.
+    /// Only the first term of a unique property is unique. No term stands twice, though two terms
+    /// of few bits can be equal.
     #[must_use]
     pub fn terms_of(
         &self,

@@ -1,7 +1,8 @@
 //! Validation of property values.
 //!
-//! A value arrives as one MessagePack value and is stored as one MessagePack value in its canonical form. Integers and
-//! lengths then have their shortest encoding, so that equal stored bytes mean equal values.
+//! A value arrives as one MessagePack value and is stored as one MessagePack value in its canonical
+//! form. Integers and lengths then have their shortest encoding, so that equal stored bytes mean
+//! equal values.
 //!
 //! nil is not a value: callers treat it as the absence of one.
 
@@ -50,8 +51,8 @@ type Checked = Result<Zeroizing<Vec<u8>>, &'static str>;
 const ONE_VALUE: &str = "be one MessagePack value";
 const UTF8: &str = "be UTF-8";
 
-/// Validates one MessagePack value and returns its canonical MessagePack encoding, which is the form that is stored.
-/// Checking a stored value returns the same bytes.
+/// Validates one MessagePack value and returns its canonical MessagePack encoding, which is the
+/// form that is stored. Checking a stored value returns the same bytes.
 ///
 /// # Errors
 /// [`ValueError`] if the value is not valid for the type. The client must correct the value.
@@ -179,7 +180,8 @@ fn blob(token: Token<'_>) -> Checked {
 
 fn json(raw: &[u8]) -> Checked {
     const LONG: &str = "have at most 65536 bytes as MessagePack";
-    // A canonical form is at most twice as long as its input, and inputs can have longer encodings than needed.
+    // A canonical form is at most twice as long as its input, and inputs can have longer encodings
+    // than needed.
     if raw.len() > 9 * VALUE_BYTES_MAX {
         return Err(LONG);
     }
@@ -192,7 +194,8 @@ fn json(raw: &[u8]) -> Checked {
     Ok(out)
 }
 
-/// Checks that bytes are exactly one value without extensions, of bounded depth, with valid strings.
+/// Checks that bytes are exactly one value without extensions, of bounded depth, with valid
+/// strings.
 fn check_json(raw: &[u8]) -> Result<(), &'static str> {
     let mut reader = TokenReader::new(raw);
     if reader.peek() == Ok(Token::Nil) {

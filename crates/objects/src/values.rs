@@ -1,6 +1,7 @@
 //! The values of one object, by property number.
 //!
-//! Their encoding is canonical, because it is hashed and sealed: numbers ascend, and lengths are exact.
+//! Their encoding is canonical, because it is hashed and sealed: numbers ascend, and lengths are
+//! exact.
 //!
 //! ```text
 //! values: ( number 4 | length 4 | value )*        big-endian
@@ -16,7 +17,8 @@ pub const VALUES_BYTES_MAX: usize = 256 << 10;
 /// Bytes before each value: its number and its length.
 const ENTRY_BYTES: usize = 8;
 
-/// The values of one object: canonical MessagePack by property number. Wiped on drop; `Debug` shows the count only.
+/// The values of one object: canonical MessagePack by property number. Wiped on drop; `Debug` shows
+/// the count only.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Values(BTreeMap<u32, Zeroizing<Vec<u8>>>);
 
@@ -27,7 +29,8 @@ impl Values {
         Self::default()
     }
 
-    /// Sets the value of a property, as [`check`](crate::check) returned it. Returns the value that it had.
+    /// Sets the value of a property, as [`check`](crate::check) returned it. Returns the value that
+    /// it had.
     pub fn insert(
         &mut self,
         number: u32,
@@ -83,8 +86,8 @@ impl Values {
         }
     }
 
-    /// Reads an encoding into these values. Returns `None` if it is not canonical, or has a number that is present
-    /// already. Some values can have been added then.
+    /// Reads an encoding into these values. Returns `None` if it is not canonical, or has a number
+    /// that is present already. Some values can have been added then.
     pub(crate) fn decode(&mut self, mut bytes: &[u8]) -> Option<()> {
         let mut last = None;
         while !bytes.is_empty() {

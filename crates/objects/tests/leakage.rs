@@ -1,8 +1,9 @@
 //! Measures what index terms reveal to a reader of the store who knows how frequent names are.
 //!
-//! The reader sees the terms of every object and no key. Whole-value terms are matched with published names by rank. Terms
-//! of prefixes form a tree, which is matched from its root down. Better attacks exist, so the figures are lower bounds.
-//! `docs/object-leakage.md` holds the table: `cargo test -p sealwire-objects --test leakage -- --nocapture`.
+//! The reader sees the terms of every object and no key. Whole-value terms are matched with
+//! published names by rank. Terms of prefixes form a tree, which is matched from its root down.
+//! Better attacks exist, so the figures are lower bounds. `docs/object-leakage.md` holds the table:
+//! `cargo test -p sealwire-objects --test leakage -- --nocapture`.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -13,7 +14,8 @@ use zeroize::Zeroizing;
 
 const NAMES: usize = 5_000;
 const ROWS: usize = 100_000;
-/// Flattens the start of the distribution, so that the commonest name has 2.4 % of the rows, as first names have.
+/// Flattens the start of the distribution, so that the commonest name has 2.4 % of the rows, as
+/// first names have.
 const RANK_OFFSET: f64 = 5.0;
 /// Deviation of the logarithm of published frequencies from the true ones.
 const NOISE: f64 = 0.3;
@@ -176,8 +178,8 @@ fn children<'a>(leaves: &[&'a Leaf], level: usize) -> Vec<Vec<&'a Leaf>> {
     groups.into_values().collect()
 }
 
-/// Describes a node: its whole weight, the weights of its children, and those of its leaves, largest first. The square
-/// roots make random deviations of all weights alike.
+/// Describes a node: its whole weight, the weights of its children, and those of its leaves,
+/// largest first. The square roots make random deviations of all weights alike.
 fn weights(leaves: &[&Leaf], level: usize) -> [Vec<f64>; 2] {
     let sum = |leaves: &[&Leaf]| leaves.iter().map(|leaf| leaf.weight).sum::<f64>().sqrt();
     let sorted = |mut all: Vec<f64>| {
@@ -327,7 +329,8 @@ impl World {
         )
     }
 
-    /// Returns the percentage for a reader who knows the terms of all names, and names the commonest of each term.
+    /// Returns the percentage for a reader who knows the terms of all names, and names the
+    /// commonest of each term.
     fn told_to_searcher(&self, terms: &[Vec<IndexTerm>]) -> f64 {
         let mut named = BTreeMap::new();
         for (terms, count) in terms.iter().zip(&self.counts) {
@@ -336,7 +339,8 @@ impl World {
         percent(named.values().sum())
     }
 
-    /// Returns the rows with the terms of names of middling frequency (ranks 401 to 600 of 5,000), per row of those names.
+    /// Returns the rows with the terms of names of middling frequency (ranks 401 to 600 of 5,000),
+    /// per row of those names.
     fn rows_per_hit(&self, terms: &[Vec<IndexTerm>]) -> f64 {
         let with_term = |term: &IndexTerm| -> usize {
             terms

@@ -1,13 +1,14 @@
 //! Standard output and standard error of command-line programs.
 //!
-//! `println!` panics when the reader of a pipe has gone, as in `program | head -1`. Letting SIGPIPE end the process is no
-//! remedy: these programs also write to sockets, and a peer that closes one must not end them. All output of a program
-//! therefore goes through [`out!`](crate::out), [`outln!`](crate::outln), [`Output`] and [`errln!`](crate::errln), below
-//! [`run`].
+//! `println!` panics when the reader of a pipe has gone, as in `program | head -1`. Letting SIGPIPE
+//! end the process is no remedy: these programs also write to sockets, and a peer that closes one
+//! must not end them. All output of a program therefore goes through [`out!`](crate::out),
+//! [`outln!`](crate::outln), [`Output`] and [`errln!`](crate::errln), below [`run`].
 //!
-//! A write to standard output that fails ends the program with [`STATUS_CLOSED`], silently, if nobody reads it, and otherwise
-//! with status 1 and a message. The stack is unwound, so that values are dropped and keys wiped. A write to standard error
-//! that fails is ignored: there is nobody to tell.
+//! A write to standard output that fails ends the program with [`STATUS_CLOSED`], silently, if
+//! nobody reads it, and otherwise with status 1 and a message. The stack is unwound, so that values
+//! are dropped and keys wiped. A write to standard error that fails is ignored: there is nobody to
+//! tell.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -43,7 +44,8 @@ macro_rules! errln {
 /// Standard output failed. Carried by the unwinding stack from the write to [`run`].
 struct OutputFailed(io::Error);
 
-/// Standard output as a writer. A write that fails ends the program as one of [`out!`](crate::out) does.
+/// Standard output as a writer. A write that fails ends the program as one of [`out!`](crate::out)
+/// does.
 #[derive(Debug, Default)]
 pub struct Output;
 
@@ -70,15 +72,17 @@ pub fn print_line(text: fmt::Arguments<'_>) {
     end_if_failed(writeln!(io::stdout().lock(), "{text}"));
 }
 
-/// Prints a line to standard error. [`errln!`](crate::errln) calls this. Control characters are escaped but for line breaks and
-/// tabs: the text can be another program's, such as an engine's error, and must not control the terminal.
+/// Prints a line to standard error. [`errln!`](crate::errln) calls this. Control characters are
+/// escaped but for line breaks and tabs: the text can be another program's, such as an engine's
+/// error, and must not control the terminal.
 pub fn print_error_line(text: fmt::Arguments<'_>) {
     let _ = io::stderr()
         .lock()
         .write_all(format!("{}\n", printable(&text.to_string())).as_bytes());
 }
 
-/// Returns true if a terminal shows a character and does not obey it. Line breaks and tabs count as shown.
+/// Returns true if a terminal shows a character and does not obey it. Line breaks and tabs count as
+/// shown.
 #[must_use]
 pub fn is_printable(c: char) -> bool {
     match c {
@@ -132,8 +136,8 @@ pub fn run(name: &str, program: impl FnOnce() -> ExitCode) -> ExitCode {
     }
 }
 
-/// Returns true if an error says that nobody reads standard output: an error of a pipe is among its causes, and standard
-/// output is closed. A connection that a peer closed gives the same error.
+/// Returns true if an error says that nobody reads standard output: an error of a pipe is among its
+/// causes, and standard output is closed. A connection that a peer closed gives the same error.
 #[must_use]
 pub fn is_closed_output(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);

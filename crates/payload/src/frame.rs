@@ -1,5 +1,5 @@
-//! A container that a pass is inside of. The stack of frames is the only memory of nesting, and yields the path in
-//! errors.
+//! A container that a pass is inside of. The stack of frames is the only memory of nesting, and
+//! yields the path in errors.
 
 use sealwire_msgpack::Token;
 
@@ -19,7 +19,8 @@ pub(crate) struct Frame {
     /// Number of values, or of pairs in a map.
     pub(crate) len: u32,
     pub(crate) is_map: bool,
-    /// True if the container is one field, which is passed to the transform when the container ends.
+    /// True if the container is one field, which is passed to the transform when the container
+    /// ends.
     pub(crate) is_whole: bool,
 }
 

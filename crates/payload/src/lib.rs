@@ -1,11 +1,14 @@
-//! Processes a MessagePack document in one pass, from the bytes of a request to the bytes of the response.
+//! Processes a MessagePack document in one pass, from the bytes of a request to the bytes of the
+//! response.
 //!
-//! [`Walk`] finds the fields that a [`Selection`] names, lets a [`Transform`] replace each, and copies everything else
-//! byte for byte, odd encodings included. It can stop after any field and go on later, so a scheduler can slice it.
-//! It refuses malformed input, strings that are not UTF-8, and documents beyond its [`WalkLimits`]; it knows no
-//! cryptography, builds no tree, allocates nothing per field and never recurses. Map keys are never fields.
+//! [`Walk`] finds the fields that a [`Selection`] names, lets a [`Transform`] replace each, and
+//! copies everything else byte for byte, odd encodings included. It can stop after any field and go
+//! on later, so a scheduler can slice it. It refuses malformed input, strings that are not UTF-8,
+//! and documents beyond its [`WalkLimits`]; it knows no cryptography, builds no tree, allocates
+//! nothing per field and never recurses. Map keys are never fields.
 //!
-//! [`json`] serves the command line. It converts JSON text to MessagePack and back without changing a value.
+//! [`json`] serves the command line. It converts JSON text to MessagePack and back without changing
+//! a value.
 
 mod frame;
 pub mod json;

@@ -3,11 +3,11 @@
 /// Limits of one walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalkLimits {
-    /// Maximum number of containers around a value. The default 128 is deeper than hand-written documents, and shallow
-    /// enough for recursive parsers downstream.
+    /// Maximum number of containers around a value. The default 128 is deeper than hand-written
+    /// documents, and shallow enough for recursive parsers downstream.
     pub depth_max: usize,
-    /// Maximum number of bytes appended over all calls of [`Walk::advance`](crate::Walk::advance). Default 64 MiB. The
-    /// output does not grow beyond the limit.
+    /// Maximum number of bytes appended over all calls of [`Walk::advance`](crate::Walk::advance).
+    /// Default 64 MiB. The output does not grow beyond the limit.
     pub out_bytes_max: usize,
 }
 
@@ -20,15 +20,15 @@ impl Default for WalkLimits {
     }
 }
 
-/// Budget of one call of [`Walk::advance`](crate::Walk::advance). The call ends when either limit is reached, after at
-/// least one step.
+/// Budget of one call of [`Walk::advance`](crate::Walk::advance). The call ends when either limit
+/// is reached, after at least one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Maximum number of fields passed to the transform.
     pub fields_max: usize,
-    /// Maximum number of input bytes processed. Each token counts as at least 16 bytes, so that many one-byte values
-    /// take no longer than text of the same budget. The last token can exceed the limit, and so can a container that is
-    /// selected as a whole.
+    /// Maximum number of input bytes processed. Each token counts as at least 16 bytes, so that
+    /// many one-byte values take no longer than text of the same budget. The last token can exceed
+    /// the limit, and so can a container that is selected as a whole.
     pub bytes_max: usize,
 }
 
@@ -39,8 +39,8 @@ impl Budget {
         bytes_max: usize::MAX,
     };
 
-    /// Allows `fields_max` fields, or the number of input bytes that takes a similar time: 512 per field. Sealing a
-    /// field takes about as long as walking over 32 small tokens.
+    /// Allows `fields_max` fields, or the number of input bytes that takes a similar time: 512 per
+    /// field. Sealing a field takes about as long as walking over 32 small tokens.
     pub const fn fields(fields_max: usize) -> Self {
         Self {
             fields_max,

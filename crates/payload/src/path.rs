@@ -1,8 +1,9 @@
 //! The location of a value in its document, for error reports.
 //!
-//! Only an error report needs the text of a path, so a path borrows the frames of the walk and is formatted on demand.
-//! The text is a select path that selects exactly this value. The exception is a value below a map key that is not a
-//! string: select paths cannot name such a key, so the text is then not a valid select path.
+//! Only an error report needs the text of a path, so a path borrows the frames of the walk and is
+//! formatted on demand. The text is a select path that selects exactly this value. The exception is
+//! a value below a map key that is not a string: select paths cannot name such a key, so the text
+//! is then not a valid select path.
 
 use std::fmt::{self, Display, Formatter, Write};
 
@@ -14,12 +15,12 @@ use crate::select::is_bare_name;
 /// Maximum number of bytes shown of a key that is displayed in hexadecimal.
 const HEX_KEY_BYTES_MAX: usize = 32;
 
-/// The location of a field in its document, displayed as `$.users[2]['home address']`. The text is formatted only when
-/// the path is displayed.
+/// The location of a field in its document, displayed as `$.users[2]['home address']`. The text is
+/// formatted only when the path is displayed.
 ///
-/// A key that is an integer, nil or a boolean is displayed as `[key:7]`, `[key:nil]` or `[key:true]`. A key of any
-/// other type is displayed as its MessagePack bytes in hexadecimal, `[key:0xc40101]`. String keys are shown in full, so
-/// a logged path exposes the keys.
+/// A key that is an integer, nil or a boolean is displayed as `[key:7]`, `[key:nil]` or
+/// `[key:true]`. A key of any other type is displayed as its MessagePack bytes in hexadecimal,
+/// `[key:0xc40101]`. String keys are shown in full, so a logged path exposes the keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Path<'a> {
     pub(crate) frames: &'a [Frame],
@@ -27,8 +28,8 @@ pub struct Path<'a> {
 }
 
 impl Path<'_> {
-    /// Returns at most the first `bytes_max` bytes of the text, cut between characters. The part of the path after the
-    /// prefix is not read.
+    /// Returns at most the first `bytes_max` bytes of the text, cut between characters. The part of
+    /// the path after the prefix is not read.
     pub fn prefix(&self, bytes_max: usize) -> String {
         let mut prefix = Prefix {
             text: String::new(),
@@ -39,7 +40,8 @@ impl Path<'_> {
         prefix.text
     }
 
-    /// Writes the path. Reads only as much of each string key as `key_bytes_max` bytes of text need.
+    /// Writes the path. Reads only as much of each string key as `key_bytes_max` bytes of text
+    /// need.
     fn write(&self, f: &mut impl Write, key_bytes_max: usize) -> fmt::Result {
         f.write_char('$')?;
         self.frames
@@ -57,7 +59,8 @@ impl Display for Path<'_> {
     }
 }
 
-/// A buffer that accepts at most `bytes_max` bytes of text, and rejects all text after the first cut.
+/// A buffer that accepts at most `bytes_max` bytes of text, and rejects all text after the first
+/// cut.
 struct Prefix {
     text: String,
     bytes_max: usize,
@@ -84,8 +87,8 @@ fn write_key(
 ) -> fmt::Result {
     let mut reader = TokenReader::at(input, key_start);
     match reader.token() {
-        // Reads up to four bytes more than needed, because the cut can split a character. The replacement character
-        // for that character is then after the prefix.
+        // Reads up to four bytes more than needed, because the cut can split a character. The
+        // replacement character for that character is then after the prefix.
         Ok(Token::Str(bytes)) => {
             let start = &bytes[..bytes.len().min(key_bytes_max.saturating_add(4))];
             write_name(f, &String::from_utf8_lossy(start))
@@ -117,7 +120,8 @@ pub fn push_name(path: &mut String, key: &str) {
     let _ = write_name(path, key);
 }
 
-/// Writes the path segment of a string key: `.name` if the grammar of select paths allows it, otherwise `['any key']`.
+/// Writes the path segment of a string key: `.name` if the grammar of select paths allows it,
+/// otherwise `['any key']`.
 pub(crate) fn write_name(f: &mut impl Write, key: &str) -> fmt::Result {
     if is_bare_name(key) {
         return write!(f, ".{key}");

@@ -4,8 +4,8 @@ use sealwire_msgpack::{Token, TokenReader};
 
 use crate::Path;
 
-/// The innermost map that contains a field. Reads the document's bytes only on request. Such reads can go beyond the
-/// walk's position, where the bytes are not validated yet.
+/// The innermost map that contains a field. Reads the document's bytes only on request. Such reads
+/// can go beyond the walk's position, where the bytes are not validated yet.
 #[derive(Clone, Copy, Debug)]
 pub struct EnclosingMap<'a> {
     input: &'a [u8],
@@ -26,7 +26,8 @@ impl<'a> Path<'a> {
 }
 
 impl Path<'_> {
-    /// Returns the offset of the outermost map that contains the value; `None` if only arrays contain it.
+    /// Returns the offset of the outermost map that contains the value; `None` if only arrays
+    /// contain it.
     pub fn outermost_map(&self) -> Option<usize> {
         self.frames
             .iter()
@@ -59,8 +60,9 @@ impl<'a> EnclosingMap<'a> {
     }
 }
 
-/// A scan of a document for values under certain keys, with a stack of its own. It reads every byte once, however many
-/// maps are inside each other and however many keys are searched. Keeps offsets, never the document.
+/// A scan of a document for values under certain keys, with a stack of its own. It reads every byte
+/// once, however many maps are inside each other and however many keys are searched. Keeps offsets,
+/// never the document.
 #[derive(Clone, Debug, Default)]
 pub struct SiblingScan {
     position: usize,
@@ -196,7 +198,8 @@ mod tests {
     use crate::testing::doc;
     use crate::{Budget, Containers, Field, Outcome, Selection, Transform, Walk, WalkLimits};
 
-    /// Returns what a scan finds under the keys `id` (0) and `x` (1), and the number of tokens that it read.
+    /// Returns what a scan finds under the keys `id` (0) and `x` (1), and the number of tokens that
+    /// it read.
     fn scan(input: &[u8]) -> (Vec<FoundSibling>, usize) {
         let mut scan = SiblingScan::default();
         let (mut found, mut tokens) = (Vec::new(), 0);
@@ -287,7 +290,8 @@ mod tests {
         );
     }
 
-    /// The path of a field, the start of its outermost map, and the starts of its enclosing map and that map's key.
+    /// The path of a field, the start of its outermost map, and the starts of its enclosing map and
+    /// that map's key.
     type Surroundings = (String, Option<usize>, Option<(usize, usize)>);
 
     /// Notes, for every field, the maps and containers around it.

@@ -48,7 +48,8 @@ pub(crate) fn doc(json: &str) -> Vec<u8> {
     crate::json::to_msgpack(json.as_bytes(), WalkLimits::default()).expect("test JSON converts")
 }
 
-/// Runs one walk to the end in steps of `budget`. Returns the output and the number of bytes consumed.
+/// Runs one walk to the end in steps of `budget`. Returns the output and the number of bytes
+/// consumed.
 pub(crate) fn walk<T: Transform>(
     selection: Selection,
     containers: Containers,

@@ -5,27 +5,29 @@ use sealwire_msgpack::Token;
 use crate::select::States;
 use crate::{Path, Selection};
 
-/// A transform of fields. The walk calls it in document order; it is monomorphised, since it sits in the hot loop.
+/// A transform of fields. The walk calls it in document order; it is monomorphised, since it sits
+/// in the hot loop.
 pub trait Transform {
     /// The reason why a field could not be replaced.
     type Error;
 
-    /// Replaces one field: appends exactly one MessagePack value to `out` and returns [`Outcome::Replaced`], or returns
-    /// [`Outcome::Keep`]. After `Keep` and after an error, the walk removes all appended bytes.
+    /// Replaces one field: appends exactly one MessagePack value to `out` and returns
+    /// [`Outcome::Replaced`], or returns [`Outcome::Keep`]. After `Keep` and after an error, the
+    /// walk removes all appended bytes.
     ///
     /// # Errors
     /// Any error. The walk passes it to [`Transform::failed`] with the field's path.
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, Self::Error>;
 
-    /// Returns true if the last field took so long that the walk must pause after it, whatever its budget. Called once
-    /// after each field.
+    /// Returns true if the last field took so long that the walk must pause after it, whatever its
+    /// budget. Called once after each field.
     #[inline]
     fn pauses(&mut self) -> bool {
         false
     }
 
-    /// Returns true if the walk must pause although it is at no field. Called at least once per 4 KiB without a field, a
-    /// token counted as at least 16 bytes.
+    /// Returns true if the walk must pause although it is at no field. Called at least once per 4
+    /// KiB without a field, a token counted as at least 16 bytes.
     #[inline]
     fn pauses_between(&mut self) -> bool {
         false
@@ -43,9 +45,10 @@ pub trait Transform {
     /// An error ends the walk with that error.
     fn failed(&mut self, path: &Path<'_>, error: Self::Error) -> Result<(), Self::Error>;
 
-    /// Fills in bytes that `field` appended as placeholders, since the last call. Called at the end of every slice of the
-    /// walk that had no error. Near the limit of the output, it is called before and after each field, which is then
-    /// written to an output of its own. `out` is the output since the start of the slice and before; its bytes are where `field` appended them.
+    /// Fills in bytes that `field` appended as placeholders, since the last call. Called at the end
+    /// of every slice of the walk that had no error. Near the limit of the output, it is called
+    /// before and after each field, which is then written to an output of its own. `out` is the
+    /// output since the start of the slice and before; its bytes are where `field` appended them.
     fn complete(&mut self, _out: &mut [u8]) {}
 }
 
@@ -81,7 +84,8 @@ impl ExtraWork {
 /// One selected value.
 #[derive(Clone, Copy, Debug)]
 pub struct Field<'a> {
-    /// The value, or the header of a container that is selected as a whole. The bytes of a string are valid UTF-8.
+    /// The value, or the header of a container that is selected as a whole. The bytes of a string
+    /// are valid UTF-8.
     pub token: Token<'a>,
     /// The encoded bytes of the whole value in the document.
     pub raw: &'a [u8],
@@ -92,8 +96,8 @@ pub struct Field<'a> {
 }
 
 impl Field<'_> {
-    /// Returns the rank in a [ranked](Selection::ranked) selection; `None` if nothing selected the field. 0 under other
-    /// selections.
+    /// Returns the rank in a [ranked](Selection::ranked) selection; `None` if nothing selected the
+    /// field. 0 under other selections.
     #[must_use]
     pub fn rank(&self) -> Option<u32> {
         self.selection.rank(self.states)

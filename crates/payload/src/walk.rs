@@ -1,11 +1,11 @@
 //! The walk: reads input bytes, keeps frames on an explicit stack, and appends output bytes.
 //!
-//! A [`Walk`] keeps offsets and counts, never the input. It can therefore wait in a queue between two calls of
-//! [`Walk::advance`] while the bytes stay in place. It does not validate the bytes after the document: the caller
-//! compares `consumed` with the expected length.
+//! A [`Walk`] keeps offsets and counts, never the input. It can therefore wait in a queue between
+//! two calls of [`Walk::advance`] while the bytes stay in place. It does not validate the bytes
+//! after the document: the caller compares `consumed` with the expected length.
 //!
-//! Unchanged bytes are not copied value by value. `copied_to` lags behind, and each run between two replaced fields is
-//! copied at once.
+//! Unchanged bytes are not copied value by value. `copied_to` lags behind, and each run between two
+//! replaced fields is copied at once.
 
 use std::sync::Arc;
 
@@ -18,10 +18,11 @@ use crate::limits::{Budget, TOKEN_BYTES_MIN, WalkLimits};
 use crate::select::{EVERYTHING, NOTHING, Selection, States};
 use crate::transform::{Containers, Field, Outcome, Transform};
 
-/// Room for one field near [`WalkLimits::out_bytes_max`], beside twice the field's own size. Within it, fields are
-/// written apart first.
+/// Room for one field near [`WalkLimits::out_bytes_max`], beside twice the field's own size. Within
+/// it, fields are written apart first.
 const FIELD_ROOM_BYTES: usize = 64 << 10;
-/// Bytes without a field after which the transform is asked whether to pause, counted as in [`Budget::bytes_max`].
+/// Bytes without a field after which the transform is asked whether to pause, counted as in
+/// [`Budget::bytes_max`].
 const IDLE_BYTES: usize = 4 << 10;
 
 /// Progress of the walk.
@@ -66,7 +67,8 @@ pub enum WalkError<E> {
     Transform(E),
 }
 
-/// The state of one walk over one document, between two slices. A clone continues from the same place.
+/// The state of one walk over one document, between two slices. A clone continues from the same
+/// place.
 #[derive(Clone, Debug)]
 pub struct Walk {
     selection: Arc<Selection>,
@@ -124,7 +126,8 @@ impl Walk {
         }
     }
 
-    /// Makes the walk copy nothing to the output: for transforms that only read fields, and keep them.
+    /// Makes the walk copy nothing to the output: for transforms that only read fields, and keep
+    /// them.
     #[must_use]
     pub fn without_output(self) -> Self {
         Self {
@@ -133,13 +136,14 @@ impl Walk {
         }
     }
 
-    /// Returns the number of fields passed to the transform so far, including failed and unchanged fields.
+    /// Returns the number of fields passed to the transform so far, including failed and unchanged
+    /// fields.
     pub const fn fields(&self) -> usize {
         self.fields
     }
 
-    /// Returns the positions of the selection's paths that matched nothing so far. At the end, these are the unmatched
-    /// paths.
+    /// Returns the positions of the selection's paths that matched nothing so far. At the end,
+    /// these are the unmatched paths.
     pub fn unmatched(&self) -> Vec<u32> {
         self.selection.unmatched(self.met, self.within)
     }
@@ -149,7 +153,8 @@ impl Walk {
         self.position
     }
 
-    /// Returns the amount of work so far, in bytes: those of the input, with at least 16 for each token that is no field.
+    /// Returns the amount of work so far, in bytes: those of the input, with at least 16 for each
+    /// token that is no field.
     pub const fn work(&self) -> usize {
         self.work
     }
@@ -162,9 +167,9 @@ impl Walk {
         }
     }
 
-    /// Continues the walk for one `budget`. `input` must be identical on every call, and can continue after the
-    /// document. The result is appended to `out`. The slicing does not change the result, and `out` can be emptied
-    /// between calls.
+    /// Continues the walk for one `budget`. `input` must be identical on every call, and can
+    /// continue after the document. The result is appended to `out`. The slicing does not change
+    /// the result, and `out` can be emptied between calls.
     ///
     /// # Errors
     /// [`WalkError`]. The walk is then over and must not be advanced again.
@@ -230,8 +235,8 @@ impl Walk {
         }
     }
 
-    /// Processes the token of one value, together with its key if the key is a scalar, or leaves one container. Returns
-    /// `false` at the end.
+    /// Processes the token of one value, together with its key if the key is a scalar, or leaves
+    /// one container. Returns `false` at the end.
     #[inline]
     fn step<T: Transform>(
         &mut self,
@@ -254,7 +259,8 @@ impl Walk {
             let index = frame.index().unwrap_or_default();
             self.selection.at_index(frame.states, index)
         } else if frame.remaining % 2 == 0 {
-            // Reached only after a key that is a container. A scalar key and its value are one step.
+            // Reached only after a key that is a container. A scalar key and its value are one
+            // step.
             self.selection.at_other_key(frame.states)
         } else {
             frame.key_start = self.position;
@@ -341,7 +347,8 @@ impl Walk {
         self.field(pass, frame.token(), frame.start, NOTHING)
     }
 
-    /// Passes the value from `start` to the current position to the transform. `states` are those of a leaf.
+    /// Passes the value from `start` to the current position to the transform. `states` are those
+    /// of a leaf.
     #[inline]
     fn field<T: Transform>(
         &mut self,
@@ -424,8 +431,9 @@ impl<T: Transform> WalkPass<'_, T> {
                 .saturating_add(FIELD_ROOM_BYTES)
     }
 
-    /// Passes a field that ends at `end` to the transform with an output of its own, and copies that if it fits. So the
-    /// output never grows beyond its limit: a vector that grows takes twice its memory.
+    /// Passes a field that ends at `end` to the transform with an output of its own, and copies
+    /// that if it fits. So the output never grows beyond its limit: a vector that grows takes twice
+    /// its memory.
     #[cold]
     fn field_apart(&mut self, field: Field<'_>, end: usize) -> Result<(), WalkError<T::Error>> {
         let path = field.path;
@@ -476,7 +484,8 @@ fn read<'a, E>(input: &'a [u8], position: &mut usize) -> Result<Token<'a>, WalkE
     let mut reader = TokenReader::at(input, *position);
     let token = reader.token().map_err(malformed)?;
     if let Token::Str(bytes) = token
-        // Most strings are ASCII. Checking for ASCII first saves a third of the cost of a short string.
+        // Most strings are ASCII. Checking for ASCII first saves a third of the cost of a short
+        // string.
         && !bytes.is_ascii()
         && std::str::from_utf8(bytes).is_err()
     {
@@ -499,7 +508,8 @@ mod tests {
         Selection::parse([path]).expect("path parses")
     }
 
-    /// Returns the output of [`Wrap`] over every leaf. Asserts that one run and single steps give the same output.
+    /// Returns the output of [`Wrap`] over every leaf. Asserts that one run and single steps give
+    /// the same output.
     fn wrapped(input: &[u8], limits: WalkLimits) -> Result<Vec<u8>, WalkError<String>> {
         let steps = Budget {
             fields_max: 0,

@@ -1,8 +1,10 @@
 //! Public keys that an app publishes, so that others seal for it without an engine.
 //!
-//! An engine signs a text with [`publish`]. A client checks it with [`Signed::verify`] and seals documents with
+//! An engine signs a text with [`publish`]. A client checks it with [`Signed::verify`] and seals
+//! documents with
 //! [`PublicKeys::seal`]: the same walk and the same envelopes as those of an engine. `proto/README.md` ("Public keys
-//! result") describes the text, and `proto/envelope.md` ("Sealing outside") how to seal with any HPKE library.
+//! result") describes the text, and `proto/envelope.md` ("Sealing outside") how to seal with any
+//! HPKE library.
 
 mod error;
 pub mod fuzzing;

@@ -19,7 +19,8 @@ const CONTEXT_RESERVED: &[u8] = b"sealwire/";
 /// How a document is sealed.
 #[derive(Clone, Copy, Debug)]
 pub struct SealOptions<'a> {
-    /// Paths of the fields, such as `$.card.number`; `None` for every leaf. A selected container is sealed as one value.
+    /// Paths of the fields, such as `$.card.number`; `None` for every leaf. A selected container is
+    /// sealed as one value.
     pub select: Option<&'a [&'a str]>,
     /// Bytes to bind the fields to, at most 4,096. Only the same context opens them.
     pub context: &'a [u8],
@@ -27,9 +28,11 @@ pub struct SealOptions<'a> {
     pub encoding: Encoding,
     /// How far one ephemeral key reaches.
     pub key_scope: KeyScope,
-    /// Suite of the key to seal to. `None`: p256 if the app publishes a key of it, else the suite that it publishes.
+    /// Suite of the key to seal to. `None`: p256 if the app publishes a key of it, else the suite
+    /// that it publishes.
     pub suite: Option<Suite>,
-    /// Where the encapsulation of [`Suite::P256MlKem768`] is. Apart, it is in [`Sealed::encapsulations`].
+    /// Where the encapsulation of [`Suite::P256MlKem768`] is. Apart, it is in
+    /// [`Sealed::encapsulations`].
     pub encapsulation: EncapsulationPlace,
 }
 
@@ -51,15 +54,16 @@ impl Default for SealOptions<'_> {
 pub struct Sealed {
     /// One MessagePack value of the same shape.
     pub document: Vec<u8>,
-    /// Texts of the encapsulations that the document refers to, without which it does not open. Empty unless they are apart.
+    /// Texts of the encapsulations that the document refers to, without which it does not open.
+    /// Empty unless they are apart.
     pub encapsulations: Vec<String>,
     /// Positions of those paths in `select` that match nothing.
     pub unmatched: Vec<u32>,
 }
 
 impl PublicKeys {
-    /// Seals the fields of a document, one MessagePack value, under a fresh ephemeral key that is dropped here. Not even
-    /// the caller can open them again.
+    /// Seals the fields of a document, one MessagePack value, under a fresh ephemeral key that is
+    /// dropped here. Not even the caller can open them again.
     ///
     /// # Errors
     /// [`SealError`].

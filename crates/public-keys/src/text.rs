@@ -61,8 +61,8 @@ struct KeyText {
     info: String,
 }
 
-/// Returns the signed text of an app's newest published key of each suite, or `None` if the app has none. Expands hybrid
-/// keys that were not used before.
+/// Returns the signed text of an app's newest published key of each suite, or `None` if the app has
+/// none. Expands hybrid keys that were not used before.
 #[must_use]
 pub fn publish(
     keys: &AppKeys,
@@ -162,7 +162,8 @@ impl Signed {
         )
     }
 
-    /// Checks the signature with the expected signer, whatever signer the response names, then what the text says.
+    /// Checks the signature with the expected signer, whatever signer the response names, then what
+    /// the text says.
     ///
     /// # Errors
     /// [`KeysError`].
@@ -260,16 +261,16 @@ impl PublicKeys {
         self.expires_unix_s
     }
 
-    /// Returns the key of a suite to which documents are sealed; without a suite, the default key. `None` if there is no key
-    /// of the suite.
+    /// Returns the key of a suite to which documents are sealed; without a suite, the default key.
+    /// `None` if there is no key of the suite.
     pub(crate) fn recipient(&self, suite: Option<Suite>) -> Option<&Arc<KeyVersion>> {
         self.versions
             .iter()
             .find(|version| suite.is_none_or(|suite| version.suite() == suite))
     }
 
-    /// Returns the suite and id of each key, the default key first. The default suite is p256 if the app publishes a key of
-    /// it.
+    /// Returns the suite and id of each key, the default key first. The default suite is p256 if
+    /// the app publishes a key of it.
     pub fn keys(&self) -> impl Iterator<Item = (Suite, KeyId)> {
         self.versions
             .iter()

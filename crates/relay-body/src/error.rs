@@ -6,7 +6,8 @@ pub enum BodyError {
     /// The body is not of its format.
     #[error("at byte {at}: {reason}")]
     Malformed {
-        /// Offset in the body; of JSON lines, in the line; of an event stream, in the data of the event.
+        /// Offset in the body; of JSON lines, in the line; of an event stream, in the data of the
+        /// event.
         at: u64,
         /// The reason.
         reason: &'static str,

@@ -1,7 +1,7 @@
 //! Server-sent events (WHATWG HTML, 9.2): the data of each event is one JSON text.
 //!
-//! An event is held until its blank line, because only then its data is complete. Comments, other fields and line ends
-//! stay as they came.
+//! An event is held until its blank line, because only then its data is complete. Comments, other
+//! fields and line ends stay as they came.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -173,8 +173,8 @@ fn edit(
     Ok(())
 }
 
-/// Returns true if the data of an event is a sign of life, which has no text, or the text that ends a stream of several
-/// interfaces of language models.
+/// Returns true if the data of an event is a sign of life, which has no text, or the text that ends
+/// a stream of several interfaces of language models.
 fn holds_no_value(event: &[u8], data: &[Range<usize>]) -> bool {
     let mut texts = data
         .iter()

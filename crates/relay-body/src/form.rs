@@ -10,8 +10,8 @@ use crate::name::NameSet;
 use crate::piece::{Hole, Piece, Place};
 use crate::{BodyError, Limits, RuleSet, name};
 
-/// Bytes that no client leaves in the name of a field as they are. A JSON text has one of them before its first `=` or `&`,
-/// so no form is also JSON.
+/// Bytes that no client leaves in the name of a field as they are. A JSON text has one of them
+/// before its first `=` or `&`, so no form is also JSON.
 const NOT_IN_NAMES: &[u8] = b"\"<>\\^`{|}\x7f";
 /// Longest name that is kept in a body of another format.
 const OTHER_NAME_BYTES_MAX: usize = 4 << 10;
@@ -156,7 +156,8 @@ impl FormGuard {
         while !input.is_empty() {
             let end = match &self.name {
                 Some(_) => memchr::memchr2(b'&', b'=', input),
-                // A semicolon is a part of a name to some readers, and the end of a value to others.
+                // A semicolon is a part of a name to some readers, and the end of a value to
+                // others.
                 None => memchr::memchr2(b'&', b';', input),
             };
             if let Some(name) = &mut self.name {
@@ -191,8 +192,8 @@ impl FormGuard {
     }
 }
 
-/// Returns what `find` returns first for a name of a form or a query, as readers can take it: decoded, and cut at
-/// semicolons, question marks and NUL.
+/// Returns what `find` returns first for a name of a form or a query, as readers can take it:
+/// decoded, and cut at semicolons, question marks and NUL.
 pub fn name_in_any_reading<T>(raw: &[u8], find: impl Fn(&str) -> Option<T>) -> Option<T> {
     let name = leniently_decoded(raw);
     let parts = name
@@ -212,8 +213,8 @@ fn leniently_decoded(raw: &[u8]) -> String {
         .into_owned()
 }
 
-/// The first rule that selects a field of that name, and notes all that do. Rejects a name that some readers take for one
-/// of a sealed value, if no rule seals the field.
+/// The first rule that selects a field of that name, and notes all that do. Rejects a name that
+/// some readers take for one of a sealed value, if no rule seals the field.
 pub(crate) fn rule_of(
     rules: &RuleSet,
     name: &str,
@@ -233,7 +234,8 @@ pub(crate) fn rule_of(
     if is_sealed {
         return Ok(first);
     }
-    // A rule that names a field in this format decides on it, if the one that seals it is for another format.
+    // A rule that names a field in this format decides on it, if the one that seals it is for
+    // another format.
     let root = |rule: usize| {
         rules[rule]
             .selection

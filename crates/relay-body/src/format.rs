@@ -94,8 +94,8 @@ impl Format {
     }
 }
 
-/// Returns true for patches of JSON (RFC 6902), of SCIM (RFC 7644) and of SenML (RFC 8790), queries, and their relatives.
-/// A merge patch has the form of its document (RFC 7396).
+/// Returns true for patches of JSON (RFC 6902), of SCIM (RFC 7644) and of SenML (RFC 8790),
+/// queries, and their relatives. A merge patch has the form of its document (RFC 7396).
 fn names_paths_in_values(media_type: &str) -> bool {
     const WORDS: [&str; 6] = ["etch", "jsonpatch", "jsonpath", "patch", "path", "scim"];
     let Some(name) = media_type.strip_suffix("+json") else {
@@ -110,7 +110,8 @@ fn is_file_name(name: &str) -> bool {
     name.eq_ignore_ascii_case("filename")
 }
 
-/// RFC 2046 allows more characters, which some readers take for an end of the boundary or for an encoding of it.
+/// RFC 2046 allows more characters, which some readers take for an end of the boundary or for an
+/// encoding of it.
 fn is_boundary(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+/:".contains(&byte);
     (1..=BOUNDARY_MAX).contains(&text.len()) && text.bytes().all(fits)
@@ -144,8 +145,8 @@ impl<'a> Parameters<'a> {
         first.trim_matches(BLANKS)
     }
 
-    /// Takes the next parameter. A quoted value with an escape is an error: readers disagree on it. In the name of a file, a
-    /// backslash is a character, unless it is before a quotation mark.
+    /// Takes the next parameter. A quoted value with an escape is an error: readers disagree on it.
+    /// In the name of a file, a backslash is a character, unless it is before a quotation mark.
     pub(crate) fn next(&mut self) -> Option<Result<(&'a str, &'a str), BodyError>> {
         let rest = self.0.trim_start_matches(BLANKS);
         if rest.is_empty() {
@@ -163,7 +164,8 @@ impl<'a> Parameters<'a> {
         let Some((name, value)) = rest.split_once('=') else {
             return Some(Err(malformed));
         };
-        // Some readers join `name*0` and `name*1`, or prefer `name*` (RFC 2231), so those can be read in two ways.
+        // Some readers join `name*0` and `name*1`, or prefer `name*` (RFC 2231), so those can be
+        // read in two ways.
         if !is_token(name) || (name.contains('*') && !name.eq_ignore_ascii_case("filename*")) {
             return Some(Err(malformed));
         }

@@ -1,9 +1,9 @@
 //! Values that rules seal, under other names and in other places.
 //!
-//! A reader can find a selected value under another spelling of its name, and in another place: some frameworks join
-//! query, form and JSON into one set of parameters, and take `user[ssn]` for `{"user":{"ssn":..}}`. A [`Guard`] knows the
-//! names of all values that the rules of one direction seal. A message in which one of them stands where no rule seals it
-//! is rejected.
+//! A reader can find a selected value under another spelling of its name, and in another place:
+//! some frameworks join query, form and JSON into one set of parameters, and take `user[ssn]` for
+//! `{"user":{"ssn":..}}`. A [`Guard`] knows the names of all values that the rules of one direction
+//! seal. A message in which one of them stands where no rule seals it is rejected.
 
 use std::collections::HashSet;
 use std::ops::Deref;
@@ -48,13 +48,15 @@ pub(crate) struct GuardedPaths {
     pub(crate) paths: Selection,
     /// True if they are of another place than the body.
     pub(crate) is_foreign: bool,
-    /// For the names alone of paths, without wildcards and indexes: the place of these paths in the guard.
+    /// For the names alone of paths, without wildcards and indexes: the place of these paths in the
+    /// guard.
     pub(crate) names_of: Option<usize>,
 }
 
 impl GuardedPaths {
-    /// Position of an array's element. Some readers take a list of one value for that value, and some search engines take
-    /// values in a list for values of the object around it: a path that goes on by name also goes on from the array.
+    /// Position of an array's element. Some readers take a list of one value for that value, and
+    /// some search engines take values in a list for values of the object around it: a path that
+    /// goes on by name also goes on from the array.
     pub(crate) fn at_element(&self, array: Position, index: u32) -> Position {
         let next = self.paths.at_element(array, index);
         let has_names = self.paths.names_at(array).any(|name| !is_number(name));
@@ -160,7 +162,8 @@ impl Guard {
         !self.is_selected(name) && (is_like || self.takes(name))
     }
 
-    /// Returns true if some reader finds a value under a name of a form, of a part or of a query, whether accepted or not.
+    /// Returns true if some reader finds a value under a name of a form, of a part or of a query,
+    /// whether accepted or not.
     pub fn takes(&self, name: &str) -> bool {
         let levels: Vec<_> = name.split(BREAKS).map(normal_form).collect();
         let has_levels = name.contains(BREAKS)
@@ -171,7 +174,8 @@ impl Guard {
         self.names.takes(name) || has_levels
     }
 
-    /// Returns the rules whose values some reader finds under a name of a form, of a part or of a query.
+    /// Returns the rules whose values some reader finds under a name of a form, of a part or of a
+    /// query.
     pub fn rules_of(&self, name: &str) -> Vec<usize> {
         if self.is_accepted(name) {
             return Vec::new();
@@ -254,8 +258,8 @@ fn reaches<T: Deref<Target = str>>(paths: &Selection, levels: &[T]) -> bool {
     false
 }
 
-/// Position of a key of JSON with these levels, such as `card.number`, for readers that take it for several keys. One that
-/// goes on beneath a selected value is within that.
+/// Position of a key of JSON with these levels, such as `card.number`, for readers that take it for
+/// several keys. One that goes on beneath a selected value is within that.
 pub(crate) fn at_levels<T: Deref<Target = str>>(
     paths: &Selection,
     object: Position,
@@ -322,7 +326,8 @@ impl RuleSet {
         Some(Self::new(rules, guard.into()))
     }
 
-    /// Returns true if a rule names the value of a key of an object at this position, other than by a wildcard.
+    /// Returns true if a rule names the value of a key of an object at this position, other than by
+    /// a wildcard.
     pub(crate) fn names_key(&self, rule: usize, object: Position, key: &[u8]) -> bool {
         let selection = self
             .rules

@@ -1,4 +1,5 @@
-//! JSON lines: one JSON text per line. Blank lines, CRLF and a last line without an end stay as they are.
+//! JSON lines: one JSON text per line. Blank lines, CRLF and a last line without an end stay as
+//! they are.
 
 use std::sync::Arc;
 

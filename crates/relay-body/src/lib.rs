@@ -1,8 +1,9 @@
 //! Finds selected values in HTTP bodies as they arrive, and keeps all other bytes as they came.
 //!
-//! A [`Scanner`] takes the bytes of one body in any cuts and returns [`Piece`]s in their order: literal bytes, and
-//! holes, which are values to replace. Whoever replaces a value renders the new one in the hole's place. The pieces of a
-//! body, joined, do not depend on how it was cut. Nothing here does I/O, waits, or recurses.
+//! A [`Scanner`] takes the bytes of one body in any cuts and returns [`Piece`]s in their order:
+//! literal bytes, and holes, which are values to replace. Whoever replaces a value renders the new
+//! one in the hole's place. The pieces of a body, joined, do not depend on how it was cut. Nothing
+//! here does I/O, waits, or recurses.
 
 mod error;
 mod event_stream;
@@ -40,9 +41,11 @@ pub struct BodyRule {
     pub selection: Option<Arc<Selection>>,
     /// Handling of selected arrays and objects.
     pub containers: Containers,
-    /// If true, the action hides the values. Such a value under another name or in another place is an error ([`Guard`]).
+    /// If true, the action hides the values. Such a value under another name or in another place is
+    /// an error ([`Guard`]).
     pub seals: bool,
-    /// If true, a body in which the rule selects no value but null is rejected; of JSON lines, such a line.
+    /// If true, a body in which the rule selects no value but null is rejected; of JSON lines, such
+    /// a line.
     pub required: bool,
 }
 
@@ -64,11 +67,13 @@ pub struct Limits {
     pub value_bytes_max: usize,
     /// Longest key or field name in bytes.
     pub key_bytes_max: usize,
-    /// Longest event of an event stream, and longest line of JSON lines if malformed lines pass, in bytes.
+    /// Longest event of an event stream, and longest line of JSON lines if malformed lines pass, in
+    /// bytes.
     pub record_bytes_max: usize,
     /// If true, an event or a line that is no JSON passes unchanged.
     pub pass_unparsed: bool,
-    /// If true, the body can have been cut, so JSON that could go on after its last byte is malformed: a number.
+    /// If true, the body can have been cut, so JSON that could go on after its last byte is
+    /// malformed: a number.
     pub may_be_cut: bool,
 }
 

@@ -1,8 +1,9 @@
-//! `multipart/form-data` (RFC 7578): fields and files by name. Parts that no rule selects stream untouched.
+//! `multipart/form-data` (RFC 7578): fields and files by name. Parts that no rule selects stream
+//! untouched.
 //!
-//! Readers differ in what they make of an odd body, and a proxy that reads it in another way than its upstream is
-//! passed by. So every form that is not plain is an error: lines that end with LF, two names, transfer encodings,
-//! nested bodies.
+//! Readers differ in what they make of an odd body, and a proxy that reads it in another way than
+//! its upstream is passed by. So every form that is not plain is an error: lines that end with LF,
+//! two names, transfer encodings, nested bodies.
 
 use std::sync::Arc;
 
@@ -112,7 +113,8 @@ impl MultipartScanner {
         }
     }
 
-    /// A preamble is never needed, and hides parts from readers that do not expect it. It must be empty.
+    /// A preamble is never needed, and hides parts from readers that do not expect it. It must be
+    /// empty.
     fn preamble(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
         let len = self.delimiter.len().min(self.buffer.len());
         if self.buffer[..len] != self.delimiter[..len] {
@@ -272,7 +274,8 @@ const fn header_too_large() -> BodyError {
     }
 }
 
-/// Header lines of a part without its length, which a new value does not have. No standard has it there.
+/// Header lines of a part without its length, which a new value does not have. No standard has it
+/// there.
 fn without_length(lines: &[u8]) -> BytesMut {
     let mut kept = BytesMut::with_capacity(lines.len());
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
@@ -367,8 +370,8 @@ fn part_length(value: &str) -> Result<u64, BodyError> {
         .ok_or(malformed("a malformed Content-Length of a part"))
 }
 
-/// Name of a part, and whether it is a file. The name comes first and once, and nothing but names of files follows it, so
-/// that a reader that looks for the text `name=` finds the same.
+/// Name of a part, and whether it is a file. The name comes first and once, and nothing but names
+/// of files follows it, so that a reader that looks for the text `name=` finds the same.
 fn names(disposition: &str) -> Result<(&str, bool), BodyError> {
     let mut parameters = Parameters(disposition);
     if !parameters.media_type().eq_ignore_ascii_case("form-data") {
@@ -401,7 +404,8 @@ fn names(disposition: &str) -> Result<(&str, bool), BodyError> {
     Ok((name, !files.is_empty()))
 }
 
-/// Returns true for a value with another parameter `name` in it, which readers that ignore quotation marks find.
+/// Returns true for a value with another parameter `name` in it, which readers that ignore
+/// quotation marks find.
 fn has_name(value: &str) -> bool {
     let value = value.to_ascii_lowercase();
     value.match_indices("name").any(|(at, name)| {
@@ -412,8 +416,9 @@ fn has_name(value: &str) -> bool {
     })
 }
 
-/// Returns true for a name that all readers take as it is. Browsers escape quotes and line ends of names (WHATWG HTML,
-/// multipart/form-data encoding algorithm), and few readers decode them. RFC 2047 has encoded words, `=?utf-8?q?a?=`.
+/// Returns true for a name that all readers take as it is. Browsers escape quotes and line ends of
+/// names (WHATWG HTML, multipart/form-data encoding algorithm), and few readers decode them. RFC
+/// 2047 has encoded words, `=?utf-8?q?a?=`.
 fn is_plain(name: &str) -> bool {
     let has_escape = ["%22", "%0a", "%0d"]
         .iter()

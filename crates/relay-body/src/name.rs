@@ -1,11 +1,13 @@
 //! The normal form of names: JSON keys, fields of forms, parts, query parameters and headers.
 //!
-//! Readers take different spellings for one name. Go, Java and .NET ignore case, by several tables. PHP drops outer
-//! blanks and ends a name at `[`, Rails and qs read `[card]` as `card`, and readers of protobuf take `card_number` for
-//! `cardNumber`. Go's `json/v2` also takes `_id` for `id`, Swift compares `e` with an accent by what it means,
-//! and collations ignore characters that nobody sees. All of these agree with [`normal_form`]: a name that equals a
-//! selected one only in its normal form is an alias of it, and a message with such a name is rejected. The form is coarser
-//! than any reader's, because a rejected message can be corrected and a value that passed cannot be called back.
+//! Readers take different spellings for one name. Go, Java and .NET ignore case, by several tables.
+//! PHP drops outer blanks and ends a name at `[`, Rails and qs read `[card]` as `card`, and readers
+//! of protobuf take `card_number` for `cardNumber`. Go's `json/v2` also takes `_id` for `id`, Swift
+//! compares `e` with an accent by what it means, and collations ignore characters that nobody sees.
+//! All of these agree with [`normal_form`]: a name that equals a selected one only in its normal
+//! form is an alias of it, and a message with such a name is rejected. The form is coarser than any
+//! reader's, because a rejected message can be corrected and a value that passed cannot be called
+//! back.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -18,7 +20,8 @@ use percent_encoding::percent_decode_str;
 
 /// Most times that a name is decoded. One that then still has escapes is an alias of any name.
 const DECODES_MAX: usize = 3;
-/// Characters between the levels of a name, such as `card[number]`, `card.number` and Rails' `date(1i)`.
+/// Characters between the levels of a name, such as `card[number]`, `card.number` and Rails'
+/// `date(1i)`.
 pub(crate) const BREAKS: [char; 4] = ['[', ']', '.', '('];
 
 /// Error text for an alias.
@@ -27,14 +30,15 @@ pub const ALIAS: &str =
 /// Error text for [`is_unclear`].
 pub const UNCLEAR: &str = "a name with a NUL character, or with bytes that are no character";
 
-/// Returns true for a name that readers cut, drop or replace: with a NUL character, or with U+FFFD, which stands for half of
-/// a surrogate pair and for bytes that are not UTF-8.
+/// Returns true for a name that readers cut, drop or replace: with a NUL character, or with U+FFFD,
+/// which stands for half of a surrogate pair and for bytes that are not UTF-8.
 pub fn is_unclear(name: &str) -> bool {
     name.contains('\0') || (!name.is_ascii() && name.contains('\u{fffd}'))
 }
 
-/// Returns the characters of a name that count: without separators, blanks and invisible characters, decomposed, and in
-/// lower case. A number has no leading zeros. A name of separators alone equals only itself.
+/// Returns the characters of a name that count: without separators, blanks and invisible
+/// characters, decomposed, and in lower case. A number has no leading zeros. A name of separators
+/// alone equals only itself.
 pub fn normal_form(name: &str) -> Cow<'_, str> {
     let is_normal = |byte: &u8| matches!(byte, b'a'..=b'z' | b'1'..=b'9' | b'#' | b'$' | b'%' | b'&' | b'/' | b':' | b'@');
     if name.as_bytes().iter().all(is_normal) {
@@ -52,16 +56,17 @@ pub fn normal_form(name: &str) -> Cow<'_, str> {
     Cow::Owned(form)
 }
 
-/// Returns a text decomposed, in lower case and without invisible characters, which servers can take for another text in
-/// these alone. Unlike [`normal_form`], it has separators.
+/// Returns a text decomposed, in lower case and without invisible characters, which servers can
+/// take for another text in these alone. Unlike [`normal_form`], it has separators.
 pub fn folded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     push_folded(&mut out, text, is_invisible);
     out
 }
 
-/// Passes a name to `visit` as it stands and with its escapes decoded, because some readers decode twice, or decode what
-/// others leave. Returns true if escapes are left then: nobody escapes so often for a good reason.
+/// Passes a name to `visit` as it stands and with its escapes decoded, because some readers decode
+/// twice, or decode what others leave. Returns true if escapes are left then: nobody escapes so
+/// often for a good reason.
 fn each_reading(name: &str, mut visit: impl FnMut(&str)) -> bool {
     let mut decoded = Cow::Borrowed(name);
     for _ in 0..=DECODES_MAX {
@@ -80,7 +85,8 @@ fn each_reading(name: &str, mut visit: impl FnMut(&str)) -> bool {
     true
 }
 
-/// As [`each_reading`], and each with levels also without what some readers ignore, such as `[user]x[ssn]`.
+/// As [`each_reading`], and each with levels also without what some readers ignore, such as
+/// `[user]x[ssn]`.
 pub(crate) fn each_reading_of_levels(name: &str, mut visit: impl FnMut(&str)) -> bool {
     each_reading(name, |text| {
         visit(text);
@@ -90,7 +96,8 @@ pub(crate) fn each_reading_of_levels(name: &str, mut visit: impl FnMut(&str)) ->
     })
 }
 
-/// A name as qs reads it: the text before the first pair of brackets, and what is in brackets. `None` if that is all.
+/// A name as qs reads it: the text before the first pair of brackets, and what is in brackets.
+/// `None` if that is all.
 fn in_brackets(name: &str) -> Option<String> {
     let mut kept = String::new();
     let mut begin = None;
@@ -110,10 +117,12 @@ fn in_brackets(name: &str) -> Option<String> {
     (!kept.is_empty() && kept.len() < name.len()).then_some(kept)
 }
 
-/// Names by their normal form. A look-up costs as much as the name is long, however many names the set has.
+/// Names by their normal form. A look-up costs as much as the name is long, however many names the
+/// set has.
 #[derive(Clone, Debug, Default)]
 pub struct NameSet {
-    /// Rules that have a name of the form. Levels stand behind a dot each, which no form of a single name has.
+    /// Rules that have a name of the form. Levels stand behind a dot each, which no form of a
+    /// single name has.
     forms: HashMap<Box<str>, Vec<usize>>,
     /// Every rule with a name.
     rules: Vec<usize>,
@@ -124,8 +133,8 @@ pub struct NameSet {
 }
 
 impl NameSet {
-    /// Creates an empty set. If `has_levels`, names within one of the set, such as `card[0]` and `card.x` within `card`, are
-    /// taken for it, and numbers of elements do not count.
+    /// Creates an empty set. If `has_levels`, names within one of the set, such as `card[0]` and
+    /// `card.x` within `card`, are taken for it, and numbers of elements do not count.
     pub fn new(has_levels: bool) -> Self {
         Self {
             has_levels,
@@ -157,7 +166,8 @@ impl NameSet {
         self.insert_form(levels.flat, rule);
     }
 
-    /// Adds a name with these levels, which readers of forms and queries write as `user[ssn]` or `user.ssn`.
+    /// Adds a name with these levels, which readers of forms and queries write as `user[ssn]` or
+    /// `user.ssn`.
     pub fn insert_levels(&mut self, names: &[&str], rule: usize) {
         if let [name] = names {
             return self.insert(name, rule);
@@ -194,7 +204,8 @@ impl NameSet {
         form.len() <= self.form_bytes_max
     }
 
-    /// Returns the rules with a name that some reader takes `name` for. Names of the set are taken for themselves.
+    /// Returns the rules with a name that some reader takes `name` for. Names of the set are taken
+    /// for themselves.
     pub fn rules_of(&self, name: &str) -> &[usize] {
         if self.is_empty() {
             return &[];
@@ -282,7 +293,8 @@ fn push_form(out: &mut String, text: &str) {
     push_folded(out, text, is_dropped);
 }
 
-/// Appends a text decomposed by what its characters mean (Unicode's NFKD), and in lower case, without some characters.
+/// Appends a text decomposed by what its characters mean (Unicode's NFKD), and in lower case,
+/// without some characters.
 fn push_folded(out: &mut String, text: &str, is_dropped: fn(char) -> bool) {
     if text.is_ascii() {
         out.extend(
@@ -301,8 +313,9 @@ fn push_folded(out: &mut String, text: &str, is_dropped: fn(char) -> bool) {
     out.extend(nfkd.normalize_iter(lower).filter(|c| !is_dropped(*c)));
 }
 
-/// Lower case of upper case of lower case: U+017F, U+212A and the dotless i end at `s`, `k` and `i`, and the sharp s, small
-/// or capital, at `ss`. Characters that are equal by Unicode's simple case folding are equal here.
+/// Lower case of upper case of lower case: U+017F, U+212A and the dotless i end at `s`, `k` and
+/// `i`, and the sharp s, small or capital, at `ss`. Characters that are equal by Unicode's simple
+/// case folding are equal here.
 fn lower(c: char) -> impl Iterator<Item = char> {
     let cases = CaseMapper::new();
     let lower = cases
@@ -327,8 +340,8 @@ fn is_dropped(c: char) -> bool {
 fn is_invisible(c: char) -> bool {
     match c {
         '!'..='~' => false,
-        // The dot that lower case leaves of the capital I with a dot; the blank of Braille; marks of annotations; what
-        // replaces bytes that are not UTF-8.
+        // The dot that lower case leaves of the capital I with a dot; the blank of Braille; marks
+        // of annotations; what replaces bytes that are not UTF-8.
         '\u{307}' | '\u{2800}' | '\u{fff9}'..='\u{fffd}' => true,
         _ => {
             c.is_control()
@@ -384,7 +397,8 @@ mod tests {
 
     #[test]
     fn long_names_take_time_and_memory_in_proportion() {
-        // Each once took a frame of the stack for every two characters, or time by the square of the length.
+        // Each once took a frame of the stack for every two characters, or time by the square of
+        // the length.
         let escaped = format!("%{}", "25".repeat(200_000));
         let brackets = "[".repeat(400_000);
         let both = format!("{brackets}{escaped}");

@@ -59,8 +59,8 @@ fn to_json(value: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
     Ok(())
 }
 
-/// Returns true if a JSON string can hold the text as it is. Looks at every byte, because the compiler makes vector
-/// instructions of a loop without an early end.
+/// Returns true if a JSON string can hold the text as it is. Looks at every byte, because the
+/// compiler makes vector instructions of a loop without an early end.
 fn is_plain(text: &[u8]) -> bool {
     text.iter().fold(true, |plain, byte| {
         plain & (*byte >= 0x20) & (*byte < 0x7f) & (*byte != b'"') & (*byte != b'\\')
@@ -96,7 +96,8 @@ fn header(text: &str, out: &mut Vec<u8>) -> Result<(), RenderError> {
     Ok(())
 }
 
-/// Percent-encodes all but unreserved characters (RFC 3986, section 2.3); in a form also `*` stays, and space is `+`.
+/// Percent-encodes all but unreserved characters (RFC 3986, section 2.3); in a form also `*` stays,
+/// and space is `+`.
 fn escaped(text: &[u8], is_form: bool, out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for byte in text {

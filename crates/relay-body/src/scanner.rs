@@ -49,14 +49,16 @@ impl Scanner {
         Self { inner, guard: None }
     }
 
-    /// Rejects a body that is also a form with a field of such a name, for upstreams that take both.
+    /// Rejects a body that is also a form with a field of such a name, for upstreams that take
+    /// both.
     #[must_use]
     pub fn rejecting_forms(mut self, selected: Arc<NameSet>) -> Self {
         self.guard = Some(FormGuard::new(selected));
         self
     }
 
-    /// Scans the next bytes and appends their pieces. A value that goes on in the next bytes is held.
+    /// Scans the next bytes and appends their pieces. A value that goes on in the next bytes is
+    /// held.
     ///
     /// # Errors
     /// [`BodyError`]. The scanner must not be used again.

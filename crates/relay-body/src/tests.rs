@@ -67,8 +67,8 @@ fn scan(format: &Format, rules: &Arc<RuleSet>, body: &[u8]) -> Result<Vec<Piece>
     scan_parts(format, rules, Limits::default(), [body])
 }
 
-/// A body with each value replaced by its rule and source in angle brackets: two bodies with the same text have the
-/// same pieces.
+/// A body with each value replaced by its rule and source in angle brackets: two bodies with the
+/// same text have the same pieces.
 fn shown(pieces: &[Piece]) -> String {
     let piece = |piece: &Piece| match piece {
         Piece::Literal(bytes) => bytes.to_vec(),
@@ -679,7 +679,8 @@ fn ordinary_documents_pass_beside_common_rules() {
         (&["$.firstName", "$.lastName", "$.user.name"], &[]),
         (&["$.name[*].family", "$.name[0].given[0]"], &[]),
         (&["$.grades[0].score", "$.address.coord[0]"], &[]),
-        // Some readers take these names for those of the rules: Go's json/v2 and lodash drop the underscore.
+        // Some readers take these names for those of the rules: Go's json/v2 and lodash drop the
+        // underscore.
         (&["$.id"], &["MongoDB", "Elasticsearch"]),
         (&["$..id"], &["MongoDB", "Elasticsearch"]),
         (&["$.birthDate"], &["FHIR"]),
@@ -1745,7 +1746,8 @@ fn json_text() -> impl Strategy<Value = serde_json::Value> {
     })
 }
 
-/// Values under a key `a` at any depth, found by recursion over the tree. Scalars beneath count too.
+/// Values under a key `a` at any depth, found by recursion over the tree. Scalars beneath count
+/// too.
 fn selected(value: &serde_json::Value, is_selected: bool, out: &mut Vec<serde_json::Value>) {
     match value {
         serde_json::Value::Object(map) => map

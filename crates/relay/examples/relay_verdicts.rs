@@ -1,8 +1,10 @@
-//! Tells for each message on standard input whether a relay would forward it, and what it would forward, without an engine.
-//! `proto/interop/relay` reads the answers and compares them with what other readers find.
+//! Tells for each message on standard input whether a relay would forward it, and what it would
+//! forward, without an engine. `proto/interop/relay` reads the answers and compares them with what
+//! other readers find.
 //!
-//! A line is a JSON object: `kind` (`json`, `form`, `multipart`, `query`), `type` (the content type), `text` (base64). The
-//! answer is `null` for a message that is rejected, else the text in base64 with `sealed` in place of each selected value.
+//! A line is a JSON object: `kind` (`json`, `form`, `multipart`, `query`), `type` (the content
+//! type), `text` (base64). The answer is `null` for a message that is rejected, else the text in
+//! base64 with `sealed` in place of each selected value.
 
 use std::error::Error;
 use std::io::{BufRead as _, Write as _};

@@ -1,7 +1,9 @@
-//! Time limits of a client's connection: the wait for a request's head, idleness, and a client that does not read.
+//! Time limits of a client's connection: the wait for a request's head, idleness, and a client that
+//! does not read.
 //!
-//! hyper's own header timer also runs between two requests, so it cannot tell a slow head from an idle connection. Here
-//! a connection is idle until its next byte arrives, and from then on its head is due.
+//! hyper's own header timer also runs between two requests, so it cannot tell a slow head from an
+//! idle connection. Here a connection is idle until its next byte arrives, and from then on its
+//! head is due.
 
 use std::io;
 use std::pin::Pin;
@@ -18,7 +20,8 @@ use crate::stall::Offer;
 /// Time limits of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// From a request's first byte to the end of its head; also from the connection's start to its first byte.
+    /// From a request's first byte to the end of its head; also from the connection's start to its
+    /// first byte.
     pub header: Duration,
     /// Without any request.
     pub idle: Duration,
@@ -37,7 +40,8 @@ pub enum Expired {
     Stalled,
 }
 
-/// Activity of one connection, shared by its I/O, its exchanges and the task that enforces its time limits.
+/// Activity of one connection, shared by its I/O, its exchanges and the task that enforces its time
+/// limits.
 #[derive(Debug)]
 pub struct Activity {
     timeouts: Timeouts,
@@ -46,7 +50,8 @@ pub struct Activity {
     is_http2: AtomicBool,
     /// True if a part of the next head has arrived, also while an exchange runs.
     is_within_head: AtomicBool,
-    /// True if the next byte begins a request over HTTP/1.1: neither a head nor a body is incomplete.
+    /// True if the next byte begins a request over HTTP/1.1: neither a head nor a body is
+    /// incomplete.
     is_between_requests: AtomicBool,
     /// True while a write, a flush or the end of the connection waits for the client.
     is_sending: AtomicBool,
@@ -99,8 +104,8 @@ impl Activity {
         }
     }
 
-    /// Returns true if bytes of a response have waited for the client for too long. Streams of HTTP/2 end one by one:
-    /// [`crate::stall`].
+    /// Returns true if bytes of a response have waited for the client for too long. Streams of
+    /// HTTP/2 end one by one: [`crate::stall`].
     fn is_stalled(&self, now: Instant) -> bool {
         let offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);
         offers
@@ -164,10 +169,12 @@ impl Activity {
         }
     }
 
-    /// Waits for this time at least, and until nothing has happened for this time: no exchange, no part of a head or of a
-    /// body, nothing left to send. Returns never before the first exchange. Safe to drop.
+    /// Waits for this time at least, and until nothing has happened for this time: no exchange, no
+    /// part of a head or of a body, nothing left to send. Returns never before the first exchange.
+    /// Safe to drop.
     pub async fn becomes_quiet(&self, time: Duration) {
-        // Bytes that begin no request, such as an empty line, would wake a parked connection again and again.
+        // Bytes that begin no request, such as an empty line, would wake a parked connection again
+        // and again.
         let begun = Instant::now();
         loop {
             let now = Instant::now();
@@ -204,8 +211,8 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Notes that the running task serves the exchange: over HTTP/2 the stream ends if the client takes nothing of the
-    /// response, over HTTP/1.1 the connection does.
+    /// Notes that the running task serves the exchange: over HTTP/2 the stream ends if the client
+    /// takes nothing of the response, over HTTP/1.1 the connection does.
     pub fn is_of_stream(&mut self) {
         if let Some(offer) = Offer::of_task() {
             self.offer = offer;
@@ -231,7 +238,8 @@ impl Drop for InFlight {
     }
 }
 
-/// I/O that counts bytes, notes when heads begin, and fails when a write makes no progress for some time.
+/// I/O that counts bytes, notes when heads begin, and fails when a write makes no progress for some
+/// time.
 #[derive(Debug)]
 pub struct Watched<T> {
     io: T,

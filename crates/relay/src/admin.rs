@@ -1,7 +1,8 @@
 //! `/live`, `/ready` and `/metrics` on a thread of their own, in plain HTTP/1.1.
 //!
-//! The thread runs its own runtime and shares atomics with the rest, so it answers while every other thread is busy.
-//! `/live` tells that the process runs; `/ready` whether to send requests here.
+//! The thread runs its own runtime and shares atomics with the rest, so it answers while every
+//! other thread is busy. `/live` tells that the process runs; `/ready` whether to send requests
+//! here.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -26,8 +27,8 @@ use tokio::task::AbortHandle;
 
 use crate::relay::Relay;
 
-/// Most connections at once. If one more arrives, the oldest is closed, so that a pile of connections never keeps a probe
-/// out.
+/// Most connections at once. If one more arrives, the oldest is closed, so that a pile of
+/// connections never keeps a probe out.
 const CONNECTIONS_MAX: usize = 64;
 /// Longest life of a connection.
 const CONNECTION_MAX: Duration = Duration::from_secs(10);

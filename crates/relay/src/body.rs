@@ -1,8 +1,8 @@
 //! Bodies of messages: sources that the relay reads, and outgoing bodies that hyper polls.
 //!
-//! hyper polls an outgoing body when it can write, so a slow reader slows the source down. An outgoing body that fails
-//! makes hyper break the message off: HTTP/1.1 closes without the last chunk, HTTP/2 resets the stream. No reader takes
-//! a broken body for a complete one.
+//! hyper polls an outgoing body when it can write, so a slow reader slows the source down. An
+//! outgoing body that fails makes hyper break the message off: HTTP/1.1 closes without the last
+//! chunk, HTTP/2 resets the stream. No reader takes a broken body for a complete one.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -38,7 +38,8 @@ pub fn from_client(body: Incoming, idle: Duration, usage: Arc<Usage>) -> Source 
     )
 }
 
-/// Creates a source that fails with `late` if the relay waits for `idle` without a byte, and adds its bytes to `usage`.
+/// Creates a source that fails with `late` if the relay waits for `idle` without a byte, and adds
+/// its bytes to `usage`.
 pub fn with_idle_limit<B>(
     body: B,
     idle: Duration,
@@ -103,7 +104,8 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Body for Idle<B> {
     }
 }
 
-/// Returns true if a body has no byte. Waits for its first one, which `source` still has afterwards.
+/// Returns true if a body has no byte. Waits for its first one, which `source` still has
+/// afterwards.
 ///
 /// # Errors
 /// The failure of the source.
@@ -247,7 +249,8 @@ impl Outgoing {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
-        // Empty frames are dropped: HTTP/2 libraries end a connection that has had a hundred of them.
+        // Empty frames are dropped: HTTP/2 libraries end a connection that has had a hundred of
+        // them.
         while self.rest.is_empty() {
             match ready!(self.poll_whole_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
                 Some(Ok(Ok(data))) => self.rest = data,
@@ -257,8 +260,8 @@ impl Outgoing {
             }
         }
         let piece = self.rest.split_to(self.rest.len().min(FRAME_BYTES_MAX));
-        // Over HTTP/1.1 the last piece can stay with hyper after the exchange has ended. A part of a body that was held would keep all of
-        // it, whose memory is not counted any more.
+        // Over HTTP/1.1 the last piece can stay with hyper after the exchange has ended. A part of
+        // a body that was held would keep all of it, whose memory is not counted any more.
         let is_part_of_held = self.rest.is_empty() && !matches!(self.content, Content::Pass(_));
         let piece = if is_part_of_held {
             Bytes::copy_from_slice(&piece)

@@ -34,7 +34,8 @@ pub struct Client {
 pub enum Clients {
     /// Everybody.
     Open,
-    /// Clients whose certificate the handshake verified, with one of these names; all of them if there are none.
+    /// Clients whose certificate the handshake verified, with one of these names; all of them if
+    /// there are none.
     Certificate(HashSet<Box<str>>),
     /// Clients with one of these tokens. Only digests are kept.
     Bearer(HashSet<[u8; 32]>),
@@ -51,9 +52,9 @@ impl std::fmt::Debug for Clients {
 }
 
 impl Clients {
-    /// Clients with a certificate of one of these names: a DNS name with or without `dns:`, a URI, or `cn:` and a common
-    /// name. All clients with a certificate if there are none.
-    /// The configuration lets no other principals in ([`is_principal`]).
+    /// Clients with a certificate of one of these names: a DNS name with or without `dns:`, a URI,
+    /// or `cn:` and a common name. All clients with a certificate if there are none. The
+    /// configuration lets no other principals in ([`is_principal`]).
     pub fn certificates<'a>(principals: impl IntoIterator<Item = &'a str>) -> Self {
         let names = principals
             .into_iter()
@@ -88,8 +89,8 @@ impl Clients {
         }
     }
 
-    /// Decides on a request. `name` is that of the client's verified certificate, `address` the client that it is without
-    /// authentication.
+    /// Decides on a request. `name` is that of the client's verified certificate, `address` the
+    /// client that it is without authentication.
     ///
     /// # Errors
     /// [`Reason::Unauthenticated`].
@@ -140,7 +141,8 @@ impl Clients {
     }
 }
 
-/// The token of `Bearer TOKEN`. A proxy client that only knows user and password sends the token as its password.
+/// The token of `Bearer TOKEN`. A proxy client that only knows user and password sends the token as
+/// its password.
 fn token_of(value: &HeaderValue, is_proxy: bool) -> Option<Vec<u8>> {
     let (scheme, rest) = value.to_str().ok()?.split_once(' ')?;
     if scheme.eq_ignore_ascii_case("bearer") {
@@ -160,9 +162,10 @@ fn digest(token: &[u8]) -> [u8; 32] {
     sha2::Sha256::digest(token).into()
 }
 
-/// Name of a client's certificate: its first DNS name or URI, or `cn:` and its common name. `None` if there is no such name,
-/// or any of them cannot be read or has characters of another kind: no other name is used in place of one that is invalid.
-/// A name says its kind, because authorities can check the kinds differently.
+/// Name of a client's certificate: its first DNS name or URI, or `cn:` and its common name. `None`
+/// if there is no such name, or any of them cannot be read or has characters of another kind: no
+/// other name is used in place of one that is invalid. A name says its kind, because authorities
+/// can check the kinds differently.
 pub fn name_of(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let extension = certificate.subject_alternative_name().ok()?;
@@ -195,8 +198,8 @@ pub fn name_of(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     alternative.or(common)
 }
 
-/// Returns true if a text names a client as `principals` do. `dns:` stands before DNS names alone: before `cn:` it would
-/// let a common name in.
+/// Returns true if a text names a client as `principals` do. `dns:` stands before DNS names alone:
+/// before `cn:` it would let a common name in.
 pub fn is_principal(text: &str) -> bool {
     if let Some(name) = text.strip_prefix("dns:") {
         return is_dns_name(name);

@@ -1,8 +1,8 @@
 //! Decodes content codings (gzip, deflate, br, zstd) of bodies that are changed, within bounds.
 //!
-//! Input is pushed as it arrives. A decoder fails once its output exceeds a number of bytes or a ratio to its input, so a
-//! small body cannot fill the memory. A body that ends early or goes on after its end is an error too: another decoder
-//! could read it differently.
+//! Input is pushed as it arrives. A decoder fails once its output exceeds a number of bytes or a
+//! ratio to its input, so a small body cannot fill the memory. A body that ends early or goes on
+//! after its end is an error too: another decoder could read it differently.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -165,8 +165,8 @@ impl fmt::Debug for Decoder {
 }
 
 impl Decoder {
-    /// Creates a decoder for the value of `Content-Encoding`; `None` for an empty value or `identity`. The output has at
-    /// most `bytes_max` bytes.
+    /// Creates a decoder for the value of `Content-Encoding`; `None` for an empty value or
+    /// `identity`. The output has at most `bytes_max` bytes.
     ///
     /// # Errors
     ///
@@ -192,8 +192,9 @@ impl Decoder {
         matches!(self.coding, Coding::Zstd)
     }
 
-    /// Memory of the decoder itself in bytes: window, tables and input that it holds. After [`Decoder::push`] it is what
-    /// the decoder has allocated. [`Decoder::finish`] of zstd allocates the most here, which is counted from the begin.
+    /// Memory of the decoder itself in bytes: window, tables and input that it holds. After
+    /// [`Decoder::push`] it is what the decoder has allocated. [`Decoder::finish`] of zstd
+    /// allocates the most here, which is counted from the begin.
     pub fn memory_bytes(&self) -> usize {
         match &self.engine {
             None => 0,
@@ -214,7 +215,8 @@ impl Decoder {
         }
     }
 
-    /// Decodes a part of the body and appends the output to `output`. zstd gives its output at the end only.
+    /// Decodes a part of the body and appends the output to `output`. zstd gives its output at the
+    /// end only.
     ///
     /// # Errors
     ///
@@ -296,7 +298,8 @@ type Brotli = DecompressorWriterCustomAlloc<
     CountingAlloc,
 >;
 
-/// Counts the bytes of what it allocates: the window that a brotli stream asks for has up to 16 MiB, its tables more.
+/// Counts the bytes of what it allocates: the window that a brotli stream asks for has up to 16
+/// MiB, its tables more.
 struct CountingAlloc(Arc<AtomicUsize>);
 
 impl<T: Clone + Default> Allocator<T> for CountingAlloc {
@@ -461,7 +464,8 @@ fn unzstd_frame(
     Ok(())
 }
 
-/// Returns true if a failed read was at the end of the input: fewer bytes are left than a block header says.
+/// Returns true if a failed read was at the end of the input: fewer bytes are left than a block
+/// header says.
 fn is_cut(input: &[u8], rest: &[u8]) -> bool {
     rest.len() < input.len() && rest.len() < 3
 }
@@ -567,8 +571,8 @@ impl ZstdBlocks {
         self.ended_output_max.saturating_add(self.frame_output_max)
     }
 
-    /// Follows the headers of frames and blocks (RFC 8878, section 3.1.1). Malformed ones are found when the body is
-    /// decoded.
+    /// Follows the headers of frames and blocks (RFC 8878, section 3.1.1). Malformed ones are found
+    /// when the body is decoded.
     fn follow(&mut self, input: &[u8]) {
         while let Some(rest) = input.get(self.next..) {
             let Some(frame) = &self.frame else {
@@ -740,7 +744,8 @@ mod tests {
         assert!((STEP_BYTES..1 << 20).contains(&short), "{short}");
         assert_eq!(memory("gzip", &gzip(TEXT)), INFLATE_BYTES);
         assert_eq!(memory("deflate", &zlib(TEXT)), INFLATE_BYTES);
-        // zstd gives its output at the end: as many bytes as the frame says, or as its blocks can have, up to the ratio.
+        // zstd gives its output at the end: as many bytes as the frame says, or as its blocks can
+        // have, up to the ratio.
         let stated = memory("zstd", ZSTD);
         assert!((TEXT.len()..1 << 10).contains(&stated), "{stated}");
         let raw = [b"\x28\xb5\x2f\xfd\x00\x58\x81\x00\x00", &[b'x'; 16][..]].concat();

@@ -1,4 +1,5 @@
-//! The end of an exchange: its permits, its log line and its metrics. Exactly one per request, whatever way it ends.
+//! The end of an exchange: its permits, its log line and its metrics. Exactly one per request,
+//! whatever way it ends.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use crate::usage::Usage;
 /// Name of a method that the client made up, as in OpenTelemetry's conventions.
 const OTHER_METHOD: &str = "_OTHER";
 
-/// An exchange that runs. Dropping it ends the exchange: the log line is written then, and the permits are released.
+/// An exchange that runs. Dropping it ends the exchange: the log line is written then, and the
+/// permits are released.
 pub struct Completion {
     relay: Arc<Relay>,
     peer: Arc<Peer>,
@@ -40,7 +42,8 @@ pub struct Completion {
     status: Option<StatusCode>,
     failure: Option<Failure>,
     sent_bytes: u64,
-    /// True once the last byte of the response was given to hyper, or, over HTTP/2, written to the connection.
+    /// True once the last byte of the response was given to hyper, or, over HTTP/2, written to the
+    /// connection.
     is_complete: bool,
     permits: Vec<OwnedSemaphorePermit>,
     memory: Vec<Reservation>,
@@ -118,8 +121,8 @@ impl Completion {
         self.permits.push(permit);
     }
 
-    /// Gives back permits and memory before the end: of an exchange that failed only a problem document is left, which a
-    /// client can leave unread as long as its connection allows.
+    /// Gives back permits and memory before the end: of an exchange that failed only a problem
+    /// document is left, which a client can leave unread as long as its connection allows.
     pub fn releases(&mut self) {
         self.permits.clear();
         self.memory.clear();
@@ -145,7 +148,8 @@ impl Completion {
         &self.peer
     }
 
-    /// Notes the request that a stream of the exchange carries. Its trace and method are those of the exchange.
+    /// Notes the request that a stream of the exchange carries. Its trace and method are those of
+    /// the exchange.
     pub fn carries(&mut self, request: &Parts) {
         self.method = request.method.clone();
         self.trace(&request.headers);

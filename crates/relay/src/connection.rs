@@ -1,8 +1,8 @@
 //! HTTP on one connection of a client: version, time limits, drain and parking.
 //!
-//! hyper keeps about 24 KiB of state and buffers per connection, also while nothing happens. A connection over HTTP/1.1
-//! without traffic is therefore parked: hyper's part of it is dropped, the socket stays, and the next byte creates a new
-//! one. Connections over HTTP/2 are not parked.
+//! hyper keeps about 24 KiB of state and buffers per connection, also while nothing happens. A
+//! connection over HTTP/1.1 without traffic is therefore parked: hyper's part of it is dropped, the
+//! socket stays, and the next byte creates a new one. Connections over HTTP/2 are not parked.
 
 use std::convert::Infallible;
 use std::io;
@@ -173,7 +173,8 @@ where
         }
     }
 
-    /// Serves requests over HTTP/1.1 until the connection ends. Returns the I/O of one that is parked.
+    /// Serves requests over HTTP/1.1 until the connection ends. Returns the I/O of one that is
+    /// parked.
     async fn http1<IO>(&mut self, io: ReadAhead<IO>) -> Option<ReadAhead<IO>>
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -192,7 +193,8 @@ where
         loop {
             tokio::select! {
                 ended = &mut connection => {
-                    // Nothing helps a response that broke off. A connection that left HTTP has no I/O here.
+                    // Nothing helps a response that broke off. A connection that left HTTP has no
+                    // I/O here.
                     let is_answered = ended.map_or_else(|error| error.is_parse(), |()| true);
                     let io = connection.into_parts().map(|parts| parts.io.into_inner());
                     if let Some(io) = io.filter(|_| is_answered) {
@@ -220,8 +222,9 @@ where
 
     /// Takes and drops what the client still sends after the last response, until it ends its side.
     ///
-    /// A socket that is closed with unread bytes resets the connection, and a client that sends a whole body before it
-    /// reads would lose the response that says why it was rejected (RFC 9112, section 9.6).
+    /// A socket that is closed with unread bytes resets the connection, and a client that sends a
+    /// whole body before it reads would lose the response that says why it was rejected (RFC 9112,
+    /// section 9.6).
     async fn linger<IO: AsyncRead + AsyncWrite + Unpin>(&mut self, mut io: IO) {
         let mut dropped = vec![0; 16 << 10];
         let drain = async {
@@ -306,7 +309,8 @@ impl<IO: AsyncRead + Unpin> ReadAhead<IO> {
         }
     }
 
-    /// Returns the I/O of a parked connection, with the bytes in front that hyper has read and not used.
+    /// Returns the I/O of a parked connection, with the bytes in front that hyper has read and not
+    /// used.
     fn parked(mut self, unused: &[u8]) -> Self {
         self.is_http1 = true;
         let rest = std::mem::replace(&mut self.ahead, BytesMut::from(unused));
@@ -314,8 +318,8 @@ impl<IO: AsyncRead + Unpin> ReadAhead<IO> {
         self
     }
 
-    /// Waits for the first bytes of a request, and tells its version. Returns `None` if the connection ended.
-    /// Dropping the future loses no byte.
+    /// Waits for the first bytes of a request, and tells its version. Returns `None` if the
+    /// connection ended. Dropping the future loses no byte.
     async fn version(&mut self) -> Option<Version> {
         loop {
             if !self.ahead.is_empty() {
@@ -379,7 +383,8 @@ mod tests {
 
     type Io = ReadAhead<HeadCheck<Watched<DuplexStream>>>;
 
-    /// A connection whose responses have a body of `len` bytes, its I/O, and the client's side with room for 64 bytes.
+    /// A connection whose responses have a body of `len` bytes, its I/O, and the client's side with
+    /// room for 64 bytes.
     fn connection(len: usize) -> (Connection<impl HttpServiceOf>, Io, DuplexStream) {
         let activity = Arc::new(Activity::new(TIMEOUTS));
         let (near, far) = tokio::io::duplex(64);
@@ -476,7 +481,8 @@ mod tests {
         tokio::spawn(connection.serve(io));
         for pause in [0, 1, 3, 30, 59] {
             tokio::time::sleep(Duration::from_secs(pause)).await;
-            // Cut where the first byte alone wakes the connection, and where the head is incomplete.
+            // Cut where the first byte alone wakes the connection, and where the head is
+            // incomplete.
             for cut in [1, 5, REQUEST.len() - 1] {
                 client.write_all(&REQUEST[..cut]).await.unwrap();
                 tokio::time::sleep(Duration::from_secs(3)).await;
@@ -566,7 +572,8 @@ mod tests {
         .concat();
         client.write_all(&begin).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        // HTTP/2 has taken the whole response, and the connection has not: the window is taken back.
+        // HTTP/2 has taken the whole response, and the connection has not: the window is taken
+        // back.
         client
             .write_all(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]))
             .await

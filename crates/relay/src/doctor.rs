@@ -1,6 +1,8 @@
-//! Checks a relay and all that its configuration names: files, certificates, addresses, upstreams and the engine.
+//! Checks a relay and all that its configuration names: files, certificates, addresses, upstreams
+//! and the engine.
 //!
-//! The checks change nothing and keep no port. A finding names the setting and the file, and never shows a secret.
+//! The checks change nothing and keep no port. A finding names the setting and the file, and never
+//! shows a secret.
 
 use std::fmt;
 use std::fs;
@@ -27,7 +29,8 @@ use crate::upstream::tls::UpstreamTls;
 const EXPIRES_SOON: time::Duration = time::Duration::days(14);
 /// Time for the name of an upstream.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
-/// File descriptors beside those of connections: files, listeners, event queues, the admin listener.
+/// File descriptors beside those of connections: files, listeners, event queues, the admin
+/// listener.
 const OTHER_FILES: u64 = 128;
 
 /// Severity of a finding.
@@ -270,7 +273,8 @@ impl Report {
         }
     }
 
-    /// Checks that a file has authorities. An expired one does no harm among others, as in the file of the system.
+    /// Checks that a file has authorities. An expired one does no harm among others, as in the file
+    /// of the system.
     fn authorities(&mut self, place: &str, file: &Path) {
         match roots(file) {
             Ok(roots) => self.add(Level::Good, place, format!("{} authorities", roots.len())),
@@ -390,7 +394,8 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Places and texts of findings that are not good, without those of the engine, which is not there.
+    /// Places and texts of findings that are not good, without those of the engine, which is not
+    /// there.
     async fn problems(text: &str) -> Vec<String> {
         let config = parse(text, []).unwrap_or_else(|errors| panic!("{errors}"));
         let findings = examine(&config, &compile(&config).unwrap()).await;

@@ -1,11 +1,12 @@
 //! Edits one body: source bytes, scanner, engine calls, and the edited bytes in their order.
 //!
-//! Bodies are cut by their content, never by reads: the scanner finds the same pieces for any cut. A batch starts as
-//! soon as fewer than two calls run, so a lone event leaves at once and a burst fills its batches. Memory is
-//! bounded by one read, three batches and the value that is being read.
+//! Bodies are cut by their content, never by reads: the scanner finds the same pieces for any cut.
+//! A batch starts as soon as fewer than two calls run, so a lone event leaves at once and a burst
+//! fills its batches. Memory is bounded by one read, three batches and the value that is being
+//! read.
 //!
-//! [`Editor::next`] can be dropped at any time; calls that run continue with the next call of it, and end with the
-//! editor.
+//! [`Editor::next`] can be dropped at any time; calls that run continue with the next call of it,
+//! and end with the editor.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -222,7 +223,8 @@ impl Editor {
         }
     }
 
-    /// Scans the next slice of what was read, or the end. Slices keep the number of pieces of one step small.
+    /// Scans the next slice of what was read, or the end. Slices keep the number of pieces of one
+    /// step small.
     fn scan(&mut self) -> Result<(), Failure> {
         let mut found = Vec::new();
         if self.unread.is_empty() {

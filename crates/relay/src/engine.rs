@@ -1,7 +1,8 @@
 //! Calls to the engine: replaces the values of one batch.
 //!
-//! The values of a batch travel as one flat array per action, app and context, so the depth of a body never matters.
-//! Every failure of the engine becomes one [`Failure`] here. Dropping a future cancels its calls in the engine.
+//! The values of a batch travel as one flat array per action, app and context, so the depth of a
+//! body never matters. Every failure of the engine becomes one [`Failure`] here. Dropping a future
+//! cancels its calls in the engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,8 @@ use crate::metrics::Metrics;
 use crate::route::{Action, Direction, Route, Rule, Unneeded};
 use crate::usage::Usage;
 
-/// A literal of at least this length is forwarded as it is; shorter pieces are copied into one frame.
+/// A literal of at least this length is forwarded as it is; shorter pieces are copied into one
+/// frame.
 const COPY_BYTES_MAX: usize = 16 << 10;
 
 /// Selects every element of a batch as a whole, so that a container becomes one envelope or token.
@@ -42,7 +44,8 @@ pub struct Scope {
     pub traceparent: Option<Box<str>>,
     /// Sums of the exchange.
     pub usage: Arc<Usage>,
-    /// End of the exchange's time; `None` in a response that streams, where each call has the engine's own deadline.
+    /// End of the exchange's time; `None` in a response that streams, where each call has the
+    /// engine's own deadline.
     pub deadline: Option<Instant>,
 }
 
@@ -244,7 +247,8 @@ impl Engine {
         sent.iter()
             .for_each(|value| payload.extend_from_slice(value));
         let begun = Instant::now();
-        // The exchange is late, and not the engine: this must not look like an engine that does not answer.
+        // The exchange is late, and not the engine: this must not look like an engine that does not
+        // answer.
         if scope.deadline.is_some_and(|end| begun >= end) {
             return Err(scope.failure(Reason::ClientTimeout));
         }
@@ -287,7 +291,8 @@ impl Engine {
                 if value != *sent {
                     return Ok(Replacement::Value(value));
                 }
-                // Rules that share a call can differ in what they do with values that need no action.
+                // Rules that share a call can differ in what they do with values that need no
+                // action.
                 let at = holes.get(*at).map_or(group.rule, |hole| hole.rule);
                 let own = scope.direction().rules.get(at).unwrap_or(rule);
                 match (&own.action, own.unneeded) {
@@ -308,8 +313,8 @@ impl Engine {
             .collect()
     }
 
-    /// Fail-open is for an engine that does not answer, not for one that says no or that was given too little time, and
-    /// never for a rule that reveals.
+    /// Fail-open is for an engine that does not answer, not for one that says no or that was given
+    /// too little time, and never for a rule that reveals.
     fn may_fail_open(&self, scope: &Scope, failure: &Failure, begun: Instant) -> bool {
         let is_absent = match failure.reason {
             Reason::Overloaded | Reason::EngineUnavailable => true,
@@ -418,7 +423,8 @@ fn is_needed(scope: &Scope, hole: &Hole) -> Result<bool, Failure> {
     let is_native = envelope::is_native(text);
     let is_envelope = is_native || envelope::is_evervault(text);
     match (&rule.action, rule.unneeded) {
-        // A string of another format says nothing of its key, so it passes only where the rule says so.
+        // A string of another format says nothing of its key, so it passes only where the rule says
+        // so.
         (Action::Encrypt, Unneeded::Default) => Ok(!is_native),
         (Action::Encrypt, Unneeded::Pass) => Ok(!is_envelope),
         (Action::Encrypt, Unneeded::Deny) if is_envelope => Err(scope.failure_at(

@@ -1,7 +1,8 @@
 //! Recognizes envelopes by their form (`proto/envelope.md`, `proto/evervault.md`), without any key.
 //!
-//! Only the key can tell whether an envelope opens. The id of a key is in every envelope, so it proves nothing, and no
-//! engine tells clients which ids an app has. A route that must let no value past says `unneeded = "deny"`.
+//! Only the key can tell whether an envelope opens. The id of a key is in every envelope, so it
+//! proves nothing, and no engine tells clients which ids an app has. A route that must let no value
+//! past says `unneeded = "deny"`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};

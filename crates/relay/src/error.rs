@@ -1,7 +1,8 @@
-//! Failures of an exchange, and the one mapping from a failure to a status and a problem document (RFC 9457).
+//! Failures of an exchange, and the one mapping from a failure to a status and a problem document
+//! (RFC 9457).
 //!
-//! A failure says which side it belongs to, whether the upstream was called, and whether the client can repeat the
-//! request. It never carries a value, a header value or a key of a body.
+//! A failure says which side it belongs to, whether the upstream was called, and whether the client
+//! can repeat the request. It never carries a value, a header value or a key of a body.
 
 use std::fmt::Write as _;
 
@@ -16,7 +17,8 @@ pub enum Phase {
     Response,
 }
 
-/// The reason of a failure. The name is the last part of the problem's `type` and the label of the metric.
+/// The reason of a failure. The name is the last part of the problem's `type` and the label of the
+/// metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The request can be read in two ways, or has a form that proxies disagree on.
@@ -57,7 +59,8 @@ pub enum Reason {
     EngineUnavailable,
     /// The engine did not answer in time.
     EngineTimeout,
-    /// The engine denies it or does not understand it: the relay's configuration is wrong. The engine's code.
+    /// The engine denies it or does not understand it: the relay's configuration is wrong. The
+    /// engine's code.
     EngineDenied(&'static str),
     /// The upstream cannot be reached. The stage.
     UpstreamUnreachable(&'static str),
@@ -107,7 +110,8 @@ impl Failure {
         }
     }
 
-    /// The status of the response. The same reason is the client's fault in a request and the upstream's in a response.
+    /// The status of the response. The same reason is the client's fault in a request and the
+    /// upstream's in a response.
     pub const fn status(&self) -> StatusCode {
         let is_request = matches!(self.phase, Phase::Request);
         match self.reason {

@@ -1,7 +1,9 @@
-//! The path of one request, from its head to the end of its response. Read [`handle`], `run` and `Exchange::run` first.
+//! The path of one request, from its head to the end of its response. Read [`handle`], `run` and
+//! `Exchange::run` first.
 //!
-//! Cancel safety: hyper drops the future of [`handle`] when the client hangs up. No task is detached but those of
-//! upgraded connections, so engine calls and the request to the upstream end with the future.
+//! Cancel safety: hyper drops the future of [`handle`] when the client hangs up. No task is
+//! detached but those of upgraded connections, so engine calls and the request to the upstream end
+//! with the future.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -313,7 +315,8 @@ impl Exchange<'_> {
         Ok(Response::from_parts(parts, held(completion, edited.body)))
     }
 
-    /// Value of `Trailer` for the next hop: rules are not applied to trailers, so these pass on passing routes alone.
+    /// Value of `Trailer` for the next hop: rules are not applied to trailers, so these pass on
+    /// passing routes alone.
     fn declared_trailers(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         self.edit
             .route

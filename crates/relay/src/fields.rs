@@ -1,4 +1,5 @@
-//! Values outside of bodies: headers, query parameters and path segments, and the context bytes of rules.
+//! Values outside of bodies: headers, query parameters and path segments, and the context bytes of
+//! rules.
 
 use std::borrow::Cow;
 
@@ -99,7 +100,8 @@ pub async fn edit_headers(
     Ok(true)
 }
 
-/// Rejects headers that gateways of the CGI kind give the variable of a selected one, such as `X_Card` of `X-Card`.
+/// Rejects headers that gateways of the CGI kind give the variable of a selected one, such as
+/// `X_Card` of `X-Card`.
 fn check_header_names(direction: &Direction, headers: &HeaderMap) -> Result<(), Reason> {
     if direction.sealed_headers.is_empty() {
         return Ok(());
@@ -122,8 +124,8 @@ fn check_header_names(direction: &Direction, headers: &HeaderMap) -> Result<(), 
     Ok(())
 }
 
-/// Returns path and query with the values of path segments and query parameters replaced; borrowed if no rule selects
-/// one.
+/// Returns path and query with the values of path segments and query parameters replaced; borrowed
+/// if no rule selects one.
 ///
 /// # Errors
 /// The failure of a value, or a query that some readers take for one with a selected parameter.
@@ -216,8 +218,8 @@ pub fn target_pieces(
     Ok(pieces)
 }
 
-/// Rejects a query, in which no rule selects, with the name of a value that a rule seals elsewhere: some frameworks join
-/// query and body. The query passes as it is otherwise.
+/// Rejects a query, in which no rule selects, with the name of a value that a rule seals elsewhere:
+/// some frameworks join query and body. The query passes as it is otherwise.
 fn check_unread_query(direction: &Direction, query: &str) -> Result<(), Reason> {
     let is_accepted = |name: &str| {
         direction

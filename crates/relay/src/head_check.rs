@@ -1,9 +1,10 @@
 //! Rejects HTTP/1 heads whose conflicting lengths hyper hides from a service.
 //!
-//! hyper 1.12 drops `Content-Length` beside `Transfer-Encoding`, and merges equal `Content-Length` lines, before a service
-//! sees the request. A proxy in front of the relay can have read such a request in the other way. [`HeadCheck`] follows
-//! heads and bodies in the plaintext that hyper reads. The colon of a framing header that conflicts with an earlier one
-//! becomes a NUL byte, so hyper rejects the head with 400 and closes the connection. No byte is held back.
+//! hyper 1.12 drops `Content-Length` beside `Transfer-Encoding`, and merges equal `Content-Length`
+//! lines, before a service sees the request. A proxy in front of the relay can have read such a
+//! request in the other way. [`HeadCheck`] follows heads and bodies in the plaintext that hyper
+//! reads. The colon of a framing header that conflicts with an earlier one becomes a NUL byte, so
+//! hyper rejects the head with 400 and closes the connection. No byte is held back.
 //!
 //! Where the bytes are malformed for another reason, hyper rejects them itself, and the check ends.
 
@@ -220,7 +221,8 @@ pub struct HeadCheck<T> {
 }
 
 impl<T> HeadCheck<T> {
-    /// Checks the bytes that are read until `upgrade` begins, and tells `activity` if a head is incomplete.
+    /// Checks the bytes that are read until `upgrade` begins, and tells `activity` if a head is
+    /// incomplete.
     pub const fn new(io: T, upgrade: Upgrade, activity: Arc<Activity>) -> Self {
         Self {
             io,
@@ -262,7 +264,8 @@ mod tests {
         13;content-length: 3\r\ncontent-length: 3\r\n\r\n0\r\ncontent-length: 3\r\ncontent-length: 3\r\n\r\n\
         POST / HTTP/1.1\r\nContent-Length: 0\r\nX-Content-Length: 3\r\n\r\n";
 
-    /// Scans the stream cut at each position, and checks that each cut gives one result. Returns the result.
+    /// Scans the stream cut at each position, and checks that each cut gives one result. Returns
+    /// the result.
     fn scanned(stream: &str) -> String {
         let scan = |cut: usize| {
             let mut bytes = stream.as_bytes().to_vec();

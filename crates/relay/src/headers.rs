@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use sealwire_relay_body::name::NameSet;
 
-/// Headers of one connection (RFC 9110, section 7.6.1). `upgrade` is set anew by the caller for WebSocket.
+/// Headers of one connection (RFC 9110, section 7.6.1). `upgrade` is set anew by the caller for
+/// WebSocket.
 const HOP_BY_HOP: [&str; 8] = [
     "connection",
     "http2-settings",
@@ -32,7 +33,8 @@ const OF_THE_BYTES: [&str; 6] = [
     "etag",
     "repr-digest",
 ];
-/// Trailers that are never forwarded: framing, routing, authentication, and request modifiers (RFC 9110, section 6.5.1).
+/// Trailers that are never forwarded: framing, routing, authentication, and request modifiers (RFC
+/// 9110, section 6.5.1).
 const NOT_TRAILERS: [&str; 29] = [
     "age",
     "authorization",
@@ -104,8 +106,8 @@ pub struct Hop<'a> {
     pub via: &'a str,
 }
 
-/// Returns true if a request has already taken the route with this name: an entry of `Via` (RFC 9110, section 7.6.3) has
-/// it as its second word.
+/// Returns true if a request has already taken the route with this name: an entry of `Via` (RFC
+/// 9110, section 7.6.3) has it as its second word.
 pub fn has_taken(headers: &HeaderMap, via: &str) -> bool {
     let mut entries = headers
         .get_all(header::VIA)
@@ -119,8 +121,8 @@ pub fn has_taken(headers: &HeaderMap, via: &str) -> bool {
     })
 }
 
-/// Removes hop-by-hop headers and those that `Connection` names. `te: trailers` remains if `keep_te_trailers`, which is
-/// meant for HTTP/2 upstreams.
+/// Removes hop-by-hop headers and those that `Connection` names. `te: trailers` remains if
+/// `keep_te_trailers`, which is meant for HTTP/2 upstreams.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap, keep_te_trailers: bool) {
     let accepts_trailers = keep_te_trailers && has_token(headers, &header::TE, b"trailers");
     let named: Vec<HeaderName> = headers
@@ -142,7 +144,8 @@ fn is_override(present: &str) -> bool {
     OVERRIDE_NAMES.takes(present)
 }
 
-/// Removes headers that some servers take method or path from, in any spelling, because these decided on the rules.
+/// Removes headers that some servers take method or path from, in any spelling, because these
+/// decided on the rules.
 pub fn remove_overrides(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .keys()
@@ -154,8 +157,8 @@ pub fn remove_overrides(headers: &mut HeaderMap) {
     }
 }
 
-/// Makes the headers of a request ready for an upstream: removes those of the hop, `Expect` and proxy credentials, joins
-/// cookies, and sets `Via` and the forwarding headers.
+/// Makes the headers of a request ready for an upstream: removes those of the hop, `Expect` and
+/// proxy credentials, joins cookies, and sets `Via` and the forwarding headers.
 pub fn forward_request(headers: &mut HeaderMap, hop: &Hop<'_>, to_h2: bool) {
     remove_hop_by_hop(headers, to_h2);
     remove_all(headers, &PROXY_ONLY);
@@ -192,7 +195,8 @@ pub fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes trailers that a recipient could take for framing, routing, authentication or a description of the content.
+/// Removes trailers that a recipient could take for framing, routing, authentication or a
+/// description of the content.
 pub fn filter_trailers(trailers: &mut HeaderMap) {
     let named: Vec<HeaderName> = trailers
         .keys()
@@ -204,7 +208,8 @@ pub fn filter_trailers(trailers: &mut HeaderMap) {
     }
 }
 
-/// Names of trailers that a message declares and that can pass, as a value of `Trailer`. HTTP/1.1 sends no others.
+/// Names of trailers that a message declares and that can pass, as a value of `Trailer`. HTTP/1.1
+/// sends no others.
 pub fn declared_trailers(headers: &HeaderMap) -> Option<HeaderValue> {
     let names: Vec<HeaderName> = headers
         .get_all(header::TRAILER)
@@ -236,7 +241,8 @@ pub fn body_of_request_changed(headers: &mut HeaderMap, was_decoded: bool) {
     }
 }
 
-/// Adjusts a request whose response will be changed: the upstream must send the whole body without coding.
+/// Adjusts a request whose response will be changed: the upstream must send the whole body without
+/// coding.
 pub fn response_will_be_changed(headers: &mut HeaderMap) {
     remove_all(headers, &["if-none-match", "if-range", "range"]);
     headers.insert(
@@ -254,8 +260,8 @@ pub fn body_of_response_changed(headers: &mut HeaderMap, was_decoded: bool) {
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("none"));
 }
 
-/// Adjusts a response that now holds plaintext, in its body or a header: no cache may keep it. Each kind of cache has
-/// headers of its own that go before `Cache-Control`, so those go by pattern.
+/// Adjusts a response that now holds plaintext, in its body or a header: no cache may keep it. Each
+/// kind of cache has headers of its own that go before `Cache-Control`, so those go by pattern.
 pub fn revealed(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .keys()
@@ -268,7 +274,8 @@ pub fn revealed(headers: &mut HeaderMap) {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
 }
 
-/// Returns true if a cache can take the header for a reason to keep a response, or a validator of one that it kept.
+/// Returns true if a cache can take the header for a reason to keep a response, or a validator of
+/// one that it kept.
 fn concerns_caches(name: &str) -> bool {
     let plain = name.replace('_', "-");
     // These are for browsers and their preflights.
@@ -285,8 +292,8 @@ fn concerns_caches(name: &str) -> bool {
         || ["age", "last-modified", "pragma"].contains(&plain.as_str())
 }
 
-/// Returns true for `Expires`, `Max-Age` and those of a kind of cache, such as `X-Accel-Expires`. A session or a token can
-/// have such times too.
+/// Returns true for `Expires`, `Max-Age` and those of a kind of cache, such as `X-Accel-Expires`. A
+/// session or a token can have such times too.
 fn is_lifetime_in_caches(name: &str) -> bool {
     let owner = name
         .strip_suffix("expires")
@@ -317,8 +324,8 @@ fn append_via(headers: &mut HeaderMap, via: &str, version: &str) {
     }
 }
 
-/// Sets `X-Forwarded-For`, `-Proto` and `-Host`. Values of the client remain only behind a trusted proxy; `Forwarded`
-/// remains there unchanged, because it is not extended.
+/// Sets `X-Forwarded-For`, `-Proto` and `-Host`. Values of the client remain only behind a trusted
+/// proxy; `Forwarded` remains there unchanged, because it is not extended.
 fn set_forwarded(headers: &mut HeaderMap, hop: &Hop<'_>) {
     let known: Vec<HeaderName> = headers
         .keys()

@@ -23,7 +23,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// Exit code of a configuration that cannot be used (sysexits.h, EX_USAGE).
 const BAD_CONFIG: u8 = 64;
 
-/// An HTTP proxy that encrypts, decrypts, tokenizes and masks fields of traffic through a Sealwire engine.
+/// An HTTP proxy that encrypts, decrypts, tokenizes and masks fields of traffic through a Sealwire
+/// engine.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -46,7 +47,8 @@ enum Command {
     /// Print a configuration, or check one
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Check a configuration with all that it names: files, certificates, addresses, upstreams and the engine
+    /// Check a configuration with all that it names: files, certificates, addresses, upstreams and
+    /// the engine
     Doctor {
         /// Configuration file
         #[arg(long, value_name = "FILE", env = config::FILE_VARIABLE)]
@@ -54,7 +56,8 @@ enum Command {
     },
     /// Make the authority of a CONNECT proxy, which clients behind it must trust
     Authority {
-        /// Hosts that may be intercepted, such as api.example.com; the authority can certify no others
+        /// Hosts that may be intercepted, such as api.example.com; the authority can certify no
+        /// others
         #[arg(required = true, value_name = "HOST")]
         hosts: Vec<String>,
         /// File for the certificate
@@ -80,7 +83,8 @@ enum ConfigCommand {
         #[arg(long)]
         metrics: bool,
     },
-    /// Check a configuration, and list its listeners, routes, rules and warnings; opens no file that it names
+    /// Check a configuration, and list its listeners, routes, rules and warnings; opens no file
+    /// that it names
     Check {
         /// Configuration file
         file: PathBuf,
@@ -220,8 +224,8 @@ fn doctor(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
 /// Keeps this process's memory, which holds values, out of core dumps and away from debuggers.
 fn forbid_core_dumps() {
     use rustix::process::{Resource, Rlimit, setrlimit};
-    // Each is tried, also if the other fails: the limit does not apply to dumps that the kernel pipes to a program, and the
-    // second call also keeps debuggers off.
+    // Each is tried, also if the other fails: the limit does not apply to dumps that the kernel
+    // pipes to a program, and the second call also keeps debuggers off.
     let is_limited = setrlimit(
         Resource::Core,
         Rlimit {
@@ -286,7 +290,8 @@ fn log(config: &Config) {
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
     };
-    // Libraries log at `debug` what passes through them, so only this program's own targets go so far.
+    // Libraries log at `debug` what passes through them, so only this program's own targets go so
+    // far.
     let ours = tracing_subscriber::filter::filter_fn(|metadata| {
         *metadata.level() <= tracing::Level::WARN
             || metadata.target().starts_with("sealwire")

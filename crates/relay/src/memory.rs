@@ -1,8 +1,9 @@
-//! Memory for bodies: an exchange takes it as bytes arrive, within the shares of its connection and of its client.
+//! Memory for bodies: an exchange takes it as bytes arrive, within the shares of its connection and
+//! of its client.
 //!
-//! A client leaves a part of what other clients leave, and a body that finds no room in an empty share is too large.
-//! Nothing is taken for bytes that were only announced. The unit is small against a body, so what is counted is what
-//! was read, and the decoder's own memory.
+//! A client leaves a part of what other clients leave, and a body that finds no room in an empty
+//! share is too large. Nothing is taken for bytes that were only announced. The unit is small
+//! against a body, so what is counted is what was read, and the decoder's own memory.
 
 use std::sync::Arc;
 
@@ -93,8 +94,8 @@ impl Reservation {
     /// Takes memory until at least `bytes` are reserved. Memory that was taken stays.
     ///
     /// # Errors
-    /// [`Reason::Busy`] with the budget that is used up, or [`Reason::TooLarge`] if a share is smaller.
-    /// Nothing more is taken then.
+    /// [`Reason::Busy`] with the budget that is used up, or [`Reason::TooLarge`] if a share is
+    /// smaller. Nothing more is taken then.
     pub fn at_least(&mut self, bytes: usize) -> Result<(), Reason> {
         let units = bytes.div_ceil(UNIT);
         if units <= self.units {

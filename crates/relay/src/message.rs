@@ -1,4 +1,5 @@
-//! Applies the body rules of one direction to one body: chooses format and coding, and holds the body or streams it.
+//! Applies the body rules of one direction to one body: chooses format and coding, and holds the
+//! body or streams it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,7 +45,8 @@ pub struct Message<'a> {
     pub headers: &'a HeaderMap,
     /// Status of a response.
     pub status: Option<StatusCode>,
-    /// If true, the receiver cannot tell a broken body from a complete one, so the body must be held.
+    /// If true, the receiver cannot tell a broken body from a complete one, so the body must be
+    /// held.
     pub must_hold: bool,
     /// If true, a body that was cut looks like a complete one.
     pub is_close_delimited: bool,
@@ -84,7 +86,8 @@ impl Message<'_> {
         }
         let readable = self.readable(direction);
         let passes = readable.is_err() && self.passes_unread(direction);
-        // A body that passes is not waited for, nor is one that is rejected unless it is empty for long.
+        // A body that passes is not waited for, nor is one that is rejected unless it is empty for
+        // long.
         let is_empty = match &readable {
             Ok(_) => body::is_empty(&mut source).await?,
             Err(_) if passes || self.headers.contains_key(EXPECT) => source.is_end_stream(),
@@ -144,8 +147,8 @@ impl Message<'_> {
         })
     }
 
-    /// A body that nobody reads passes if its route says so. So does an error page of an upstream if the rules only
-    /// reveal, because it passes as it came and nothing in it is revealed.
+    /// A body that nobody reads passes if its route says so. So does an error page of an upstream
+    /// if the rules only reveal, because it passes as it came and nothing in it is revealed.
     fn passes_unread(&self, direction: &Direction) -> bool {
         let is_error = self
             .status
@@ -174,8 +177,8 @@ impl Message<'_> {
         Ok((format, decoder, rules))
     }
 
-    /// Waits for the first edited bytes, and takes what else is there already: a short body that arrived at once is
-    /// held as a whole, so that each of its failures becomes a status.
+    /// Waits for the first edited bytes, and takes what else is there already: a short body that
+    /// arrived at once is held as a whole, so that each of its failures becomes a status.
     async fn begin_stream(&self, mut editor: Editor) -> Result<Edited, Failure> {
         let mut frames = VecDeque::new();
         let mut next = editor.next().await?;
@@ -210,7 +213,8 @@ impl Message<'_> {
         source: Source,
     ) -> Result<Edited, Failure> {
         let limits = &self.relay.limits;
-        // Lines and events that are malformed pass one by one; of the other formats the whole body does.
+        // Lines and events that are malformed pass one by one; of the other formats the whole body
+        // does.
         let has_records = matches!(format, Format::JsonLines | Format::EventStream);
         let passes_unparsed = self.passes_unread(direction);
         let length = content_length(self.headers).filter(|_| decoder.is_none());
@@ -306,7 +310,8 @@ pub fn scanner_limits(relay: &Relay, pass_unparsed: bool) -> sealwire_relay_body
     }
 }
 
-/// The only value of a header, as text. An error if there are several, or one that is not visible ASCII.
+/// The only value of a header, as text. An error if there are several, or one that is not visible
+/// ASCII.
 fn single(headers: &HeaderMap, name: http::HeaderName) -> Result<Option<&str>, ()> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {

@@ -1,4 +1,5 @@
-//! Metrics in the Prometheus text format. Labels are closed sets: names of the configuration, and reasons.
+//! Metrics in the Prometheus text format. Labels are closed sets: names of the configuration, and
+//! reasons.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -408,7 +409,8 @@ impl Metrics {
         text
     }
 
-    /// Counts an exchange that ended. `route` is empty if there was none; `reason` is empty without a failure.
+    /// Counts an exchange that ended. `route` is empty if there was none; `reason` is empty without
+    /// a failure.
     pub fn request(&self, route: &Label, status: StatusCode, reason: &'static str, time: Duration) {
         let labels = ResultLabels {
             route: Arc::clone(route),
@@ -526,7 +528,8 @@ impl Metrics {
             .set(is_rejected.into());
     }
 
-    /// Sets the time until the first certificate of a file expires, in seconds. `listener` is empty for files of no listener.
+    /// Sets the time until the first certificate of a file expires, in seconds. `listener` is empty
+    /// for files of no listener.
     pub fn set_certificate_remaining(&self, listener: &Label, of: &'static str, seconds: f64) {
         let labels = CertificateLabels {
             listener: Arc::clone(listener),

@@ -111,7 +111,8 @@ impl Relay {
         if is_within { Ok(permit) } else { Err(busy()) }
     }
 
-    /// The budget of a new connection. That of a proxy, whose clients have shares of their own, is the whole.
+    /// The budget of a new connection. That of a proxy, whose clients have shares of their own, is
+    /// the whole.
     pub fn connection_memory(&self, listener: &Listener) -> Budget {
         if listener.trust_forwarded {
             return Budget::new(self.limits.memory_bytes, "limits.memory_bytes are in use");
@@ -156,7 +157,8 @@ pub struct Listener {
     pub clients: Clients,
     /// Routes.
     pub routes: RouteTable,
-    /// If true, forwarding headers of clients are kept, and limits count for the client that they name.
+    /// If true, forwarding headers of clients are kept, and limits count for the client that they
+    /// name.
     pub trust_forwarded: bool,
     /// First bits of an IPv6 address that are one client.
     pub ipv6_bits: u8,
@@ -249,7 +251,8 @@ impl Peer {
             listener
                 .clients
                 .authenticate(&parts.headers, is_proxy, self.name.as_ref(), address)?;
-        // Behind a proxy the certificate and the address are the proxy's. A token is the client's own.
+        // Behind a proxy the certificate and the address are the proxy's. A token is the client's
+        // own.
         if listener.trust_forwarded
             && !matches!(client.id, ClientId::Token(_))
             && let Some(address) = forwarded_address(&parts.headers)

@@ -1,12 +1,13 @@
 //! Rejects requests that two readers of HTTP can read differently.
 //!
-//! hyper parses what is on the wire and lets several forms pass on which proxies and servers disagree. A request that
-//! passes [`check`] has one framing, one host, a method in capital letters and a path without escapes that an upstream
-//! could resolve. The path that is matched against routes is therefore the path that is forwarded.
+//! hyper parses what is on the wire and lets several forms pass on which proxies and servers
+//! disagree. A request that passes [`check`] has one framing, one host, a method in capital letters
+//! and a path without escapes that an upstream could resolve. The path that is matched against
+//! routes is therefore the path that is forwarded.
 //!
-//! Two forms never reach [`check`] through hyper 1.12, which drops `Content-Length` beside `Transfer-Encoding` and merges
-//! equal `Content-Length` lines: [`crate::head_check`] rejects both before. They are checked here anyway, for heads from
-//! elsewhere and for a later hyper.
+//! Two forms never reach [`check`] through hyper 1.12, which drops `Content-Length` beside
+//! `Transfer-Encoding` and merges equal `Content-Length` lines: [`crate::head_check`] rejects both
+//! before. They are checked here anyway, for heads from elsewhere and for a later hyper.
 
 use std::sync::LazyLock;
 
@@ -18,14 +19,16 @@ use sealwire_relay_body::name::NameSet;
 
 use crate::error::{Failure, Reason};
 
-/// Most bytes of names and values of all headers. hyper limits HTTP/1 while reading; its HTTP/2 limit counts otherwise.
+/// Most bytes of names and values of all headers. hyper limits HTTP/1 while reading; its HTTP/2
+/// limit counts otherwise.
 pub const HEADER_BYTES_MAX: usize = 32 << 10;
 /// Most headers of a request.
 pub const HEADERS_MAX: usize = 100;
 /// Longest path with its query, in bytes.
 pub const TARGET_BYTES_MAX: usize = 16 << 10;
 
-/// Headers that `Connection` must not name: their removal would change framing, routing or identity.
+/// Headers that `Connection` must not name: their removal would change framing, routing or
+/// identity.
 const NOT_CONNECTION_OPTIONS: [&str; 8] = [
     "authorization",
     "content-encoding",
@@ -36,8 +39,8 @@ const NOT_CONNECTION_OPTIONS: [&str; 8] = [
     "trailer",
     "transfer-encoding",
 ];
-/// Names whose `_` form is rejected: gateways of the CGI kind take both for one header. Those that begin with
-/// `x-forwarded-` come on top.
+/// Names whose `_` form is rejected: gateways of the CGI kind take both for one header. Those that
+/// begin with `x-forwarded-` come on top.
 const TWINS: [&str; 14] = [
     "accept-encoding",
     "content-encoding",
@@ -75,7 +78,8 @@ fn parameters(names: &[&str]) -> NameSet {
 /// Target of a request that passed [`check`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct CheckedTarget {
-    /// Host in lower case without port; an IPv6 address has its brackets. Empty only for HTTP/1.0 without `Host`.
+    /// Host in lower case without port; an IPv6 address has its brackets. Empty only for HTTP/1.0
+    /// without `Host`.
     pub host: Box<str>,
     /// Port of the authority, if it names one.
     pub port: Option<u16>,
@@ -99,8 +103,9 @@ impl std::fmt::Debug for CheckedTarget {
 ///
 /// # Errors
 ///
-/// [`Reason::Ambiguous`] (400), [`Reason::Expectation`] (417) or [`Reason::TooLarge`]. After any of them the caller must
-/// close an HTTP/1 connection, because the body may have been framed differently by a proxy in front.
+/// [`Reason::Ambiguous`] (400), [`Reason::Expectation`] (417) or [`Reason::TooLarge`]. After any of
+/// them the caller must close an HTTP/1 connection, because the body may have been framed
+/// differently by a proxy in front.
 pub fn check(request: &Parts, is_tls: bool) -> Result<CheckedTarget, Failure> {
     check_sizes(request)?;
     check_names(&request.headers)?;
@@ -129,8 +134,8 @@ pub fn check(request: &Parts, is_tls: bool) -> Result<CheckedTarget, Failure> {
     })
 }
 
-/// The path with the digits of its escapes in capital letters. Clients of .NET write small ones, and no reader tells them
-/// apart (RFC 3986, section 6.2.2.1).
+/// The path with the digits of its escapes in capital letters. Clients of .NET write small ones,
+/// and no reader tells them apart (RFC 3986, section 6.2.2.1).
 fn with_capital_escapes(path: &str) -> String {
     let mut parts = path.split('%');
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -310,8 +315,8 @@ fn check_form(method: &Method, uri: &Uri, is_h2: bool, is_tls: bool) -> Result<(
     }
 }
 
-/// A reverse proxy cannot be told to speak another scheme. Over HTTP/1 a forward proxy takes `http` targets in the clear
-/// and over TLS; `https` targets there need CONNECT.
+/// A reverse proxy cannot be told to speak another scheme. Over HTTP/1 a forward proxy takes `http`
+/// targets in the clear and over TLS; `https` targets there need CONNECT.
 fn check_scheme(scheme: &str, is_h2: bool, is_tls: bool) -> Result<(), &'static str> {
     match scheme {
         "https" if is_tls => Ok(()),
@@ -381,7 +386,8 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     if path.contains("//") {
         return Err("a path with an empty segment");
     }
-    // A segment's parameters after `;` are dropped by some servers before dot segments are resolved.
+    // A segment's parameters after `;` are dropped by some servers before dot segments are
+    // resolved.
     let is_dots = |segment: &str| {
         let name = segment.split(';').next().unwrap_or_default();
         matches!(
@@ -401,8 +407,9 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Checks the two digits of an escape. An escaped control, `/`, `\` or `%` is read differently by a server that decodes
-/// before it splits, or decodes twice. [`crate::route_table`] rejects a path that takes another route with other escapes.
+/// Checks the two digits of an escape. An escaped control, `/`, `\` or `%` is read differently by a
+/// server that decodes before it splits, or decodes twice. [`crate::route_table`] rejects a path
+/// that takes another route with other escapes.
 fn check_escape(digits: Option<&[u8]>) -> Result<(), &'static str> {
     let text = digits.and_then(|digits| std::str::from_utf8(digits).ok());
     let text = text
@@ -412,7 +419,8 @@ fn check_escape(digits: Option<&[u8]>) -> Result<(), &'static str> {
         Err(_) => Err("a path with a malformed escape"),
         Ok(b'/' | b'\\' | b'%') => Err("a path with an escaped slash, backslash or percent sign"),
         Ok(0..=0x1f | 0x7f) => Err("a path with an escaped control character"),
-        // Routes are matched by the bytes as they came, so one path must have one spelling (RFC 3986, 6.2.2).
+        // Routes are matched by the bytes as they came, so one path must have one spelling (RFC
+        // 3986, 6.2.2).
         Ok(b) if b.is_ascii_alphanumeric() || b"-._~;".contains(&b) => {
             Err("a path with an escape of a character that needs none")
         }
@@ -420,7 +428,8 @@ fn check_escape(digits: Option<&[u8]>) -> Result<(), &'static str> {
     }
 }
 
-/// Queries have no common syntax of escapes, so malformed ones pass; bytes outside visible ASCII do not.
+/// Queries have no common syntax of escapes, so malformed ones pass; bytes outside visible ASCII do
+/// not.
 fn check_query(query: &str) -> Result<(), &'static str> {
     if query
         .bytes()
@@ -431,7 +440,8 @@ fn check_query(query: &str) -> Result<(), &'static str> {
     Err("a query with a byte that is not visible ASCII")
 }
 
-/// Rejects a query with `_method` or a relative of it, which some frameworks take the method from. For paths whose route depends on the method.
+/// Rejects a query with `_method` or a relative of it, which some frameworks take the method from.
+/// For paths whose route depends on the method.
 ///
 /// # Errors
 /// [`Reason::Ambiguous`].

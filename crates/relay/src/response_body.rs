@@ -1,9 +1,10 @@
-//! Bodies of responses, as hyper polls them: their bytes are offers to the client ([`crate::stall`]), and their end ends the
-//! exchange.
+//! Bodies of responses, as hyper polls them: their bytes are offers to the client
+//! ([`crate::stall`]), and their end ends the exchange.
 //!
-//! hyper lets go of a stream of HTTP/2 with the end of its body, also if the client has not taken all of it. Nothing could
-//! reset the stream then. So the end comes as a frame of its own, after all bytes were written to the connection. Over
-//! HTTP/1.1 the whole connection ends if its client takes nothing, and the end comes with the last bytes.
+//! hyper lets go of a stream of HTTP/2 with the end of its body, also if the client has not taken
+//! all of it. Nothing could reset the stream then. So the end comes as a frame of its own, after
+//! all bytes were written to the connection. Over HTTP/1.1 the whole connection ends if its client
+//! takes nothing, and the end comes with the last bytes.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -21,11 +21,14 @@ pub struct Route {
     pub name: Arc<str>,
     /// Path as configured, for the log, which never has the path of a request.
     pub path: Box<str>,
-    /// Its name in `Via`, by which a request that comes back is known. Other processes have other names.
+    /// Its name in `Via`, by which a request that comes back is known. Other processes have other
+    /// names.
     pub via: Box<str>,
-    /// Destination of its requests; `None` on listeners for external processing, whose proxy has the destination.
+    /// Destination of its requests; `None` on listeners for external processing, whose proxy has
+    /// the destination.
     pub upstream: Option<Pool>,
-    /// Replaces the matched prefix of the path, for upstreams that are mounted elsewhere; `None` keeps the path.
+    /// Replaces the matched prefix of the path, for upstreams that are mounted elsewhere; `None`
+    /// keeps the path.
     pub strip_prefix: Option<Box<str>>,
     /// If true, bodies and headers pass unchanged, and no rule exists.
     pub pass: bool,
@@ -33,10 +36,11 @@ pub struct Route {
     pub request: Direction,
     /// Rules for responses.
     pub response: Direction,
-    /// If true, a request whose values cannot be encrypted, tokenized or masked because the engine does not answer
-    /// passes in the clear. Never true with a rule that decrypts or detokenizes.
+    /// If true, a request whose values cannot be encrypted, tokenized or masked because the engine
+    /// does not answer passes in the clear. Never true with a rule that decrypts or detokenizes.
     pub fail_open: bool,
-    /// Time from the first byte of a request to the last byte of its response, unless the response streams.
+    /// Time from the first byte of a request to the last byte of its response, unless the response
+    /// streams.
     pub deadline: Duration,
     /// WebSockets that are permitted.
     pub websockets: Sessions,
@@ -47,11 +51,14 @@ pub struct Route {
 pub struct Direction {
     /// The rules, in order of precedence: the first rule that selects a value applies to it.
     pub rules: Vec<Rule>,
-    /// If true, a body is forwarded while it arrives. If false, it is forwarded after every value of it was replaced.
+    /// If true, a body is forwarded while it arrives. If false, it is forwarded after every value
+    /// of it was replaced.
     pub stream: bool,
-    /// If true, a body that is not well-formed, or of a type or coding that the relay cannot read, passes unchanged.
+    /// If true, a body that is not well-formed, or of a type or coding that the relay cannot read,
+    /// passes unchanged.
     pub pass_unparsed: bool,
-    /// Longest body in bytes that is held before it is forwarded. A streamed body has no such limit.
+    /// Longest body in bytes that is held before it is forwarded. A streamed body has no such
+    /// limit.
     pub body_bytes_max: usize,
     /// Names that must not stand where no rule seals their values.
     pub guard: Arc<Guard>,
@@ -229,8 +236,8 @@ pub struct Rule {
     pub app: Arc<str>,
     /// Bytes that each value is bound to.
     pub context: Context,
-    /// Formats of bodies that the rule is for; empty for every format. All media types of JSON are one format, because
-    /// the sender chooses the type.
+    /// Formats of bodies that the rule is for; empty for every format. All media types of JSON are
+    /// one format, because the sender chooses the type.
     pub formats: Vec<Format>,
     /// Values in the body: paths as in the engine's `select`.
     pub body: Option<Arc<Selection>>,
@@ -246,7 +253,8 @@ pub struct Rule {
     pub required: bool,
     /// Handling of selected arrays and objects.
     pub containers: Containers,
-    /// Handling of values that need no action: an envelope before `encrypt`, or no envelope before `decrypt`.
+    /// Handling of values that need no action: an envelope before `encrypt`, or no envelope before
+    /// `decrypt`.
     pub unneeded: Unneeded,
 }
 
@@ -321,7 +329,8 @@ pub enum Containers {
 /// Handling of a value that needs no action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unneeded {
-    /// `encrypt` passes native envelopes; `decrypt` rejects the message with a value that is no envelope.
+    /// `encrypt` passes native envelopes; `decrypt` rejects the message with a value that is no
+    /// envelope.
     #[default]
     Default,
     /// The value passes unchanged.

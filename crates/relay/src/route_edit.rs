@@ -1,4 +1,5 @@
-//! Applies the rules of a route to a request and to its response, independent of the protocol that carries them.
+//! Applies the rules of a route to a request and to its response, independent of the protocol that
+//! carries them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -65,7 +66,8 @@ pub struct EditedResponse {
     pub body: EditedBody,
     /// True if a rule replaced a header.
     headers_changed: bool,
-    /// True if the response has no body, by the request's method or as unmodified, but describes one that would be edited.
+    /// True if the response has no body, by the request's method or as unmodified, but describes
+    /// one that would be edited.
     describes_edited: bool,
 }
 
@@ -81,7 +83,8 @@ pub struct EditedBody {
 }
 
 impl RouteEdit {
-    /// Returns the rules of one direction with the contexts that the request's headers and path give them.
+    /// Returns the rules of one direction with the contexts that the request's headers and path
+    /// give them.
     ///
     /// # Errors
     /// A header that a rule takes its context from is absent or occurs twice.
@@ -100,7 +103,8 @@ impl RouteEdit {
         }))
     }
 
-    /// Replaces the values of a request's target, headers and body. Waits for the body as far as the route holds it.
+    /// Replaces the values of a request's target, headers and body. Waits for the body as far as
+    /// the route holds it.
     ///
     /// # Errors
     /// The first failure. Nothing of the request may be forwarded then.
@@ -194,9 +198,11 @@ impl RouteEdit {
         })
     }
 
-    /// Adjusts the headers of a response that was edited. Headers of the hop must be removed before.
+    /// Adjusts the headers of a response that was edited. Headers of the hop must be removed
+    /// before.
     pub fn finish_response_headers(&self, headers: &mut HeaderMap, edited: &EditedResponse) {
-        // A response that describes a body has the headers that it would have with it. It reveals nothing itself.
+        // A response that describes a body has the headers that it would have with it. It reveals
+        // nothing itself.
         if edited.body.was_changed || edited.describes_edited {
             let was_decoded = headers.contains_key(CONTENT_ENCODING);
             headers::body_of_response_changed(headers, was_decoded);
@@ -263,7 +269,8 @@ pub struct ResponseFraming {
     pub has_body: bool,
     /// If true, the client cannot tell a broken body from a complete one, so the body must be held.
     pub must_hold: bool,
-    /// If true, only the end of the upstream's connection ends the body, so a broken connection looks like an end.
+    /// If true, only the end of the upstream's connection ends the body, so a broken connection
+    /// looks like an end.
     pub is_close_delimited: bool,
 }
 

@@ -1,9 +1,11 @@
-//! Finds the route of a request: the most specific host, then the most specific path, then the method.
+//! Finds the route of a request: the most specific host, then the most specific path, then the
+//! method.
 //!
-//! Paths are compared as they were sent. Servers also take a path in another case, with other escapes, with a slash at its
-//! end, with the suffix of a format (`/orders.json` in Rails and Spring) or through the script that serves it
-//! (`/index.php/orders`, `/orders/index`). So a path that would take a route with rules in one of these spellings, and
-//! another route in its own, is rejected. A route whose path ends so by itself decides on that spelling.
+//! Paths are compared as they were sent. Servers also take a path in another case, with other
+//! escapes, with a slash at its end, with the suffix of a format (`/orders.json` in Rails and
+//! Spring) or through the script that serves it (`/index.php/orders`, `/orders/index`). So a path
+//! that would take a route with rules in one of these spellings, and another route in its own, is
+//! rejected. A route whose path ends so by itself decides on that spelling.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -156,7 +158,8 @@ impl RouteTable {
         paths.add(path, methods, route)
     }
 
-    /// Finds the route of a request. `host` is in lower case; `path` is as it stands in the request.
+    /// Finds the route of a request. `host` is in lower case; `path` is as it stands in the
+    /// request.
     ///
     /// # Errors
     /// [`NoMatch`].
@@ -166,15 +169,17 @@ impl RouteTable {
         method: &Method,
         path: &str,
     ) -> Result<(Arc<Route>, Segments), NoMatch> {
-        // The most specific host decides alone: what it has no route for must not fall to a wider one.
+        // The most specific host decides alone: what it has no route for must not fall to a wider
+        // one.
         self.of_host(host)
             .next()
             .ok_or(NoMatch::Host)?
             .find(method, path)
     }
 
-    /// Returns true if path and method of a request decide on the rules that apply to it: its host has routes with rules, and
-    /// more than one route, or one that is not for all paths and methods.
+    /// Returns true if path and method of a request decide on the rules that apply to it: its host
+    /// has routes with rules, and more than one route, or one that is not for all paths and
+    /// methods.
     pub fn depends_on_target(&self, host: &str) -> bool {
         self.of_host(host).next().is_some_and(|paths| {
             let is_for_all = |entry: &Entry| entry.path.starts_with("/{*") && !entry.has_methods();
@@ -326,7 +331,8 @@ impl Paths {
         Ok((Arc::clone(route), segments))
     }
 
-    /// Other entries with rules that some server finds under the path, which takes the routes of `entry`.
+    /// Other entries with rules that some server finds under the path, which takes the routes of
+    /// `entry`.
     fn others_of<'a>(&'a self, entry: &'a Entry, path: &str) -> Vec<&'a Entry> {
         let path = folded(path);
         let mut others = self.folded_like(entry, &path);
@@ -364,8 +370,8 @@ impl Paths {
             .collect()
     }
 
-    /// Entries with rules that a folded path takes without the suffix of a format, an index or a script, if the path of
-    /// `entry` does not have these itself.
+    /// Entries with rules that a folded path takes without the suffix of a format, an index or a
+    /// script, if the path of `entry` does not have these itself.
     fn bare_like(&self, entry: &Entry, path: &str) -> Vec<&Entry> {
         let mut others = Vec::new();
         for (bare, removed) in bares(path) {
@@ -400,7 +406,8 @@ impl Entry {
         route.is_none_or(|(_, route)| !route.pass)
     }
 
-    /// Returns true if a segment of the path itself ends with this text, which is no value of a name.
+    /// Returns true if a segment of the path itself ends with this text, which is no value of a
+    /// name.
     fn has_own(&self, at: usize, text: &str) -> bool {
         self.folded
             .split('/')
@@ -422,8 +429,9 @@ fn folded(path: &str) -> String {
     folded
 }
 
-/// The folded path without scripts that serve the rest of it and without the name of an index, and the same without each
-/// suffix that can be a format, with the texts that were removed and their segments. Rails takes any word for a format.
+/// The folded path without scripts that serve the rest of it and without the name of an index, and
+/// the same without each suffix that can be a format, with the texts that were removed and their
+/// segments. Rails takes any word for a format.
 fn bares(folded: &str) -> Vec<(String, Vec<(usize, String)>)> {
     let segments: Vec<&str> = folded.split('/').skip(1).collect();
     let Some((mut last, before)) = segments.split_last().map(|(last, before)| (*last, before))
@@ -459,15 +467,15 @@ fn bares(folded: &str) -> Vec<(String, Vec<(usize, String)>)> {
     }
 }
 
-/// Returns true for what can be a format, and for nothing, as behind a final dot. What begins with another character than a
-/// letter is a version.
+/// Returns true for what can be a format, and for nothing, as behind a final dot. What begins with
+/// another character than a letter is a version.
 fn is_word(suffix: &str) -> bool {
     suffix.is_empty()
         || (suffix.starts_with(char::is_alphabetic) && suffix.chars().all(char::is_alphanumeric))
 }
 
-/// The bare form of a route's folded path. A word that is no known format is a part of the name, as in
-/// `/api/chat.postMessage`.
+/// The bare form of a route's folded path. A word that is no known format is a part of the name, as
+/// in `/api/chat.postMessage`.
 fn bare_template(folded: &str) -> String {
     let segments: Vec<&str> = folded.split('/').skip(1).collect();
     let Some((last, before)) = segments.split_last() else {
@@ -500,7 +508,8 @@ fn is_script(segment: &str) -> bool {
         .is_some_and(|(_, suffix)| SCRIPTS.contains(&suffix))
 }
 
-/// The folded form of a route's path: names in braces become numbers, so that equal forms are equal texts.
+/// The folded form of a route's path: names in braces become numbers, so that equal forms are equal
+/// texts.
 fn folded_template(path: &str) -> String {
     let (mut out, mut rest, mut names) = (String::new(), path, 0);
     let literal = |text: &str| {
@@ -966,9 +975,11 @@ mod tests {
             ("b.example", "/z", NoMatch::Path),
             ("b.example", "/y/", NoMatch::Path),
             ("b.example", "/y/1/2", NoMatch::Path),
-            // The most specific host decides alone, so that no other spelling of a path is a way around its rules.
+            // The most specific host decides alone, so that no other spelling of a path is a way
+            // around its rules.
             ("a.example", "/y/1", NoMatch::Path),
-            // The method of the most specific host decides: a route for fewer methods is no way around it.
+            // The method of the most specific host decides: a route for fewer methods is no way
+            // around it.
             ("a.example", "/x", NoMatch::Method),
         ] {
             assert_eq!(

@@ -1,4 +1,5 @@
-//! A running relay: reads the files of a configuration, binds its listeners, probes the engine, and drains.
+//! A running relay: reads the files of a configuration, binds its listeners, probes the engine, and
+//! drains.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -293,7 +294,8 @@ impl CertificateFile {
     }
 }
 
-/// Reloads the certificates of a listener if their files changed. Returns false if the new ones are rejected. Blocks.
+/// Reloads the certificates of a listener if their files changed. Returns false if the new ones are
+/// rejected. Blocks.
 fn reload(listener: &Listener) -> bool {
     match listener.tls.as_ref().map(ServerTls::reload_if_changed) {
         Some(Ok(true)) => tracing::info!(listener = %listener.name, "certificates were reloaded"),

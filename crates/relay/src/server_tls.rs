@@ -1,4 +1,5 @@
-//! TLS towards clients: certificate, key and client authorities from files, which can change while the relay runs.
+//! TLS towards clients: certificate, key and client authorities from files, which can change while
+//! the relay runs.
 
 use std::fs;
 use std::io;
@@ -93,7 +94,8 @@ impl ServerTls {
         )
     }
 
-    /// Reads the files again if one has changed, and returns true if the configuration was replaced. Blocks.
+    /// Reads the files again if one has changed, and returns true if the configuration was
+    /// replaced. Blocks.
     ///
     /// # Errors
     ///
@@ -162,7 +164,8 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-/// Size and time of files, to detect changes. A replaced file has another inode even within one tick of the clock.
+/// Size and time of files, to detect changes. A replaced file has another inode even within one
+/// tick of the clock.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Stamp(Vec<Option<(u64, Option<SystemTime>, u64)>>);
 
@@ -203,8 +206,8 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-/// Returns the time at which the first certificate of a PEM file expires, in seconds since 1970. `None` if the file cannot be
-/// read.
+/// Returns the time at which the first certificate of a PEM file expires, in seconds since 1970.
+/// `None` if the file cannot be read.
 pub(crate) fn first_expiry(file: &Path) -> Option<i64> {
     let certificates = certificates(file).ok()?;
     let ends = certificates.iter().map(|certificate| {

@@ -1,8 +1,9 @@
-//! Shares of clients: each client has permits of its own, so none can take all permits of a limit that clients share.
+//! Shares of clients: each client has permits of its own, so none can take all permits of a limit
+//! that clients share.
 //!
-//! One host can be several clients: by its addresses in several networks, or by an address on one listener and a name or
-//! token on another. So a client also leaves a part of what other clients leave ([`leaves_others_their_part`]), and a few
-//! clients together leave something, too.
+//! One host can be several clients: by its addresses in several networks, or by an address on one
+//! listener and a name or token on another. So a client also leaves a part of what other clients
+//! leave ([`leaves_others_their_part`]), and a few clients together leave something, too.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,7 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use http::HeaderMap;
 use tokio::sync::Semaphore;
 
-/// Entries of clients that left are removed when there are more than this, and twice as many as at the last removal.
+/// Entries of clients that left are removed when there are more than this, and twice as many as at
+/// the last removal.
 const ENTRIES_MIN: usize = 64;
 
 /// The client that a share is counted for.
@@ -22,7 +24,8 @@ pub enum ClientId {
     Name(Arc<str>),
     /// The digest of its token.
     Token([u8; 32]),
-    /// Its address, where clients are not authenticated. Of IPv6 the network, since one host can have all its addresses.
+    /// Its address, where clients are not authenticated. Of IPv6 the network, since one host can
+    /// have all its addresses.
     Address(IpAddr),
 }
 
@@ -40,8 +43,9 @@ impl ClientId {
     }
 }
 
-/// The client's address as the proxy in front of the relay saw it: the last one of `X-Forwarded-For`, which the proxy adds.
-/// Earlier ones are the client's own words. `None` without one that is an address.
+/// The client's address as the proxy in front of the relay saw it: the last one of
+/// `X-Forwarded-For`, which the proxy adds. Earlier ones are the client's own words. `None` without
+/// one that is an address.
 pub fn forwarded_address(headers: &HeaderMap) -> Option<IpAddr> {
     let last = headers
         .get_all("x-forwarded-for")
@@ -59,8 +63,9 @@ pub fn forwarded_address(headers: &HeaderMap) -> Option<IpAddr> {
     last.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
 }
 
-/// Returns true if a client that uses `used` of `left`, which is all that other clients leave, leaves enough to others: a
-/// quarter, or less if its share of the total is larger. A client has at least one.
+/// Returns true if a client that uses `used` of `left`, which is all that other clients leave,
+/// leaves enough to others: a quarter, or less if its share of the total is larger. A client has at
+/// least one.
 pub fn leaves_others_their_part(used: usize, left: usize, share: usize, total: usize) -> bool {
     let share = share.max(total - total / 4);
     used <= 1 || used as u128 * total as u128 <= left as u128 * share as u128
@@ -105,8 +110,8 @@ impl ClientShares {
         self.permits
     }
 
-    /// Returns the share of a client. Its permits must be taken from it as owned permits, which keep it alive: a client
-    /// without a permit has its whole share again.
+    /// Returns the share of a client. Its permits must be taken from it as owned permits, which
+    /// keep it alive: a client without a permit has its whole share again.
     pub fn of(&self, client: &ClientId) -> Arc<Semaphore> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = clients.shares.get(client).and_then(Weak::upgrade) {
@@ -181,7 +186,8 @@ mod tests {
 
     #[test]
     fn clients_leave_a_part_of_what_others_leave() {
-        // Three quarters of 64: what each of several clients gets while those before it keep theirs.
+        // Three quarters of 64: what each of several clients gets while those before it keep
+        // theirs.
         let mut free = 64;
         let mut used = Vec::new();
         for _ in 0..4 {

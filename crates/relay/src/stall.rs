@@ -1,11 +1,12 @@
-//! Ends a stream of HTTP/2 whose client takes nothing of its response, and nothing else of the connection.
+//! Ends a stream of HTTP/2 whose client takes nothing of its response, and nothing else of the
+//! connection.
 //!
-//! Bytes that hyper was given report when they are written to the connection ([`OfferedBytes`]): hyper and h2 hold up to
-//! 64 KiB of a stream, whose progress the body would not see.
+//! Bytes that hyper was given report when they are written to the connection ([`OfferedBytes`]):
+//! hyper and h2 hold up to 64 KiB of a stream, whose progress the body would not see.
 //!
-//! A stream that has no window is not polled by hyper, so its body cannot fail. The future of the stream is dropped
-//! instead, which resets the stream and releases all that its exchange holds. hyper spawns these futures by an executor,
-//! so the executor watches them.
+//! A stream that has no window is not polled by hyper, so its body cannot fail. The future of the
+//! stream is dropped instead, which resets the stream and releases all that its exchange holds.
+//! hyper spawns these futures by an executor, so the executor watches them.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,7 +23,8 @@ tokio::task_local! {
     static OFFER: Arc<Offer>;
 }
 
-/// Fewest bytes that a client must take within the time limit, unless fewer wait. With several streams: for each of them.
+/// Fewest bytes that a client must take within the time limit, unless fewer wait. With several
+/// streams: for each of them.
 const PROGRESS_BYTES_MIN: usize = 512;
 /// Longest frame that h2 sends of a stream before the turn of the next one.
 const FRAME_BYTES_MAX: usize = 16 << 10;
@@ -137,10 +139,11 @@ impl Offer {
         self.waiting().since.unwrap_or(now) + time
     }
 
-    /// Waits until bytes have waited for this time, and the connection has given this stream its turn or takes nothing
-    /// either. Safe to drop.
+    /// Waits until bytes have waited for this time, and the connection has given this stream its
+    /// turn or takes nothing either. Safe to drop.
     pub async fn stalls(&self, time: Duration) {
-        // When the time began that was looked at last, and what the connection had taken at that look.
+        // When the time began that was looked at last, and what the connection had taken at that
+        // look.
         let mut looked_at = (None, 0);
         loop {
             let now = Instant::now();
@@ -159,7 +162,8 @@ impl Offer {
             } else {
                 taken_at_begin
             };
-            // h2 sends a frame of each stream in turn. Until one of each is sent, the client could not take this stream's.
+            // h2 sends a frame of each stream in turn. Until one of each is sent, the client could
+            // not take this stream's.
             let had_its_turn =
                 taken - taken_at_begin >= self.connection.of_each_stream(FRAME_BYTES_MAX);
             let connection_stalls =
@@ -173,7 +177,8 @@ impl Offer {
     }
 }
 
-/// Bytes of a response that wait until its connection has written them. Dropped, they wait no longer.
+/// Bytes of a response that wait until its connection has written them. Dropped, they wait no
+/// longer.
 #[derive(Debug)]
 pub struct OfferedBytes {
     bytes: Bytes,
@@ -278,7 +283,8 @@ mod tests {
         OfferedBytes::new(Bytes::from(vec![0; bytes]), &Offer::of_task().unwrap())
     }
 
-    /// Seconds until a stream ends whose client takes this many bytes at once, ten times, with pauses of this many seconds.
+    /// Seconds until a stream ends whose client takes this many bytes at once, ten times, with
+    /// pauses of this many seconds.
     async fn seconds_of_reader(waiting: usize, taken: usize, pause: u64) -> Option<u64> {
         let work = async move {
             let mut bytes = give(waiting);
@@ -328,8 +334,8 @@ mod tests {
         assert_eq!(seconds_of_reader(10, 1, 1).await, None);
     }
 
-    /// Seconds until a stream of a connection ends that takes nothing of it, beside another one that takes these bytes each
-    /// second.
+    /// Seconds until a stream of a connection ends that takes nothing of it, beside another one
+    /// that takes these bytes each second.
     async fn seconds_beside_a_reader(taken: usize) -> Option<u64> {
         let executor = StreamExecutor::new(TIME);
         let begun = Instant::now();

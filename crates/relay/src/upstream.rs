@@ -32,12 +32,13 @@ pub struct Upstream {
     pub roots: Option<PathBuf>,
     /// Files with the relay's own certificate chain and key towards it, in PEM.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Networks that its addresses must be in. Empty: any public address, and none that is loopback, private,
-    /// link-local or otherwise special.
+    /// Networks that its addresses must be in. Empty: any public address, and none that is
+    /// loopback, private, link-local or otherwise special.
     pub addresses: Vec<IpNet>,
     /// HTTP versions that are offered.
     pub protocol: Protocol,
-    /// Most connections at once, over HTTP/1.1; half as many are kept idle. WebSockets do not count.
+    /// Most connections at once, over HTTP/1.1; half as many are kept idle. WebSockets do not
+    /// count.
     pub connections_max: usize,
     /// Most of these connections that one client uses at once.
     pub connections_per_client_max: usize,

@@ -1,4 +1,5 @@
-//! Sums of one exchange that its parts add to: bytes of the request's body, and requests to the engine.
+//! Sums of one exchange that its parts add to: bytes of the request's body, and requests to the
+//! engine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,9 +1,10 @@
 //! WebSocket sessions (RFC 6455): each text message is one JSON document.
 //!
-//! Messages are joined from their fragments, edited, and sent in frames of at most 32 KiB. Extensions are not negotiated, so no
-//! message is compressed. A message that cannot be edited ends the session on both sides: 1003 and 1007 for its form,
-//! 1009 for its length, 1011 for the engine. The reason of a close is a text that no rule can be applied to, so it is
-//! dropped where rules are.
+//! Messages are joined from their fragments, edited, and sent in frames of at most 32 KiB.
+//! Extensions are not negotiated, so no message is compressed. A message that cannot be edited ends
+//! the session on both sides: 1003 and 1007 for its form, 1009 for its length, 1011 for the engine.
+//! The reason of a close is a text that no rule can be applied to, so it is dropped where rules
+//! are.
 
 use std::io;
 use std::pin::Pin;
@@ -51,7 +52,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(2);
 const CONTROL_HEADER_BYTES: usize = 2;
 /// Header of a control frame of a client, which has a mask.
 const MASKED_CONTROL_HEADER_BYTES: usize = 6;
-/// Longest payload of a frame that is sent. The library keeps a buffer for the longest frame of a session.
+/// Longest payload of a frame that is sent. The library keeps a buffer for the longest frame of a
+/// session.
 const FRAME_BYTES_MAX: usize = 32 << 10;
 /// Most bytes that wait in that buffer: a frame, its header, and control frames.
 const WRITE_BYTES_MAX: usize = FRAME_BYTES_MAX + 1_024;
@@ -76,7 +78,8 @@ impl Default for Sessions {
 }
 
 impl Sessions {
-    /// Creates the sessions of a route: their origins, most of them at once, and most of one client.
+    /// Creates the sessions of a route: their origins, most of them at once, and most of one
+    /// client.
     pub fn new(origins: Option<Vec<String>>, max: usize, per_client_max: usize) -> Self {
         let permits = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
         Self {
@@ -130,11 +133,12 @@ pub struct Handshake {
 
 /// Takes the handshake out of a request that asks for a WebSocket.
 ///
-/// A handshake has no body (RFC 6455, section 4.1): an upstream that speaks WebSocket already would take the bytes of a
-/// body for frames, which no rule was applied to.
+/// A handshake has no body (RFC 6455, section 4.1): an upstream that speaks WebSocket already would
+/// take the bytes of a body for frames, which no rule was applied to.
 ///
 /// # Errors
-/// The handshake is malformed or has a body, the route or the origin does not allow it, or too many sessions are open.
+/// The handshake is malformed or has a body, the route or the origin does not allow it, or too many
+/// sessions are open.
 pub fn handshake(
     sessions: &Sessions,
     of_upstream: &Arc<Semaphore>,
@@ -218,7 +222,8 @@ pub fn ask_upstream(headers: &mut HeaderMap) {
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
 }
 
-/// Checks that the upstream accepted the handshake with that key, and sets the headers of the response to the client.
+/// Checks that the upstream accepted the handshake with that key, and sets the headers of the
+/// response to the client.
 ///
 /// # Errors
 /// The response does not belong to the handshake.
@@ -240,7 +245,8 @@ fn accept(key: &HeaderValue, headers: &mut HeaderMap) -> Result<(), Failure> {
 /// Accepts the upstream's 101 and starts the session.
 ///
 /// # Errors
-/// [`Reason::UpstreamBroken`] if the upstream did not accept; [`Reason::Busy`] without a connection left.
+/// [`Reason::UpstreamBroken`] if the upstream did not accept; [`Reason::Busy`] without a connection
+/// left.
 pub fn start(
     relay: &Arc<Relay>,
     peer: &Arc<Peer>,
@@ -261,7 +267,8 @@ pub fn start(
         crate::headers::revealed(&mut parts.headers);
     }
     accept(&key, &mut parts.headers)?;
-    // A session is no longer a connection of hyper's, so it has a permit of its own, which a drain waits for.
+    // A session is no longer a connection of hyper's, so it has a permit of its own, which a drain
+    // waits for.
     let connection = relay
         .connection_permit()
         .ok_or_else(|| Failure::response(Reason::Busy("limits.connections_max are open")))?;
@@ -281,8 +288,8 @@ pub fn start(
         last_message: LastMessage::now(),
         stop: peer.stop.clone(),
     };
-    // Counted from here, so that a client with a response is counted. Dropped in this order: a session that the metric
-    // counts no longer has given its permits back.
+    // Counted from here, so that a client with a response is counted. Dropped in this order: a
+    // session that the metric counts no longer has given its permits back.
     let open = (permit, connection, relay.metrics.websocket());
     tokio::spawn(async move {
         let _open = open;
@@ -502,7 +509,8 @@ impl Edited {
     }
 }
 
-/// Sends a message. Fails if the other side is gone, or takes too little of the message for this time.
+/// Sends a message. Fails if the other side is gone, or takes too little of the message for this
+/// time.
 async fn send<S>(
     to: &mut S,
     offer: &Offer,
@@ -535,7 +543,8 @@ where
     }
 }
 
-/// The close frame for the other side. Its reason passes where no rule is applied to texts of its direction.
+/// The close frame for the other side. Its reason passes where no rule is applied to texts of its
+/// direction.
 fn forwarded(scope: &Scope, frame: Option<CloseFrame>) -> CloseFrame {
     let Some(frame) = frame else {
         return close(CloseCode::Normal, "");
@@ -547,8 +556,8 @@ fn forwarded(scope: &Scope, frame: Option<CloseFrame>) -> CloseFrame {
     }
 }
 
-/// Time of the last message of a session, in either direction: when it was received, and when a frame of it was sent.
-/// Pings, and messages that do not end, are none.
+/// Time of the last message of a session, in either direction: when it was received, and when a
+/// frame of it was sent. Pings, and messages that do not end, are none.
 #[derive(Debug)]
 struct LastMessage(Mutex<Instant>);
 
@@ -578,8 +587,8 @@ impl LastMessage {
 struct Received {
     /// Bytes of messages that were not passed on.
     pending: usize,
-    /// Bytes of the longest message. The library keeps its read buffer at the length of the longest frame, of which the
-    /// relay knows only that its message is not shorter.
+    /// Bytes of the longest message. The library keeps its read buffer at the length of the longest
+    /// frame, of which the relay knows only that its message is not shorter.
     longest: usize,
     reservation: Reservation,
 }
@@ -591,7 +600,8 @@ impl Received {
     }
 }
 
-/// Memory of the messages that one side has sent in part, and of the buffer that they were read into.
+/// Memory of the messages that one side has sent in part, and of the buffer that they were read
+/// into.
 #[derive(Clone, Debug)]
 struct MessageMemory {
     counted: Arc<Mutex<Received>>,
@@ -634,7 +644,8 @@ impl MessageMemory {
     }
 }
 
-/// I/O whose incoming bytes are counted until their message is complete, and that tells when bytes are written.
+/// I/O whose incoming bytes are counted until their message is complete, and that tells when bytes
+/// are written.
 #[derive(Debug)]
 struct Counted<T> {
     io: T,
@@ -760,8 +771,8 @@ mod tests {
         assert_eq!(tokio::join!(messages, ages).1, 115);
     }
 
-    /// A side that takes these bytes at once, with pauses of this many seconds, and the seconds after which sending ends.
-    /// The session ends after `idle` seconds without a message.
+    /// A side that takes these bytes at once, with pauses of this many seconds, and the seconds
+    /// after which sending ends. The session ends after `idle` seconds without a message.
     async fn sends(len: usize, taken: usize, pause: u64, idle: u64) -> (bool, u64) {
         let (near, mut far) = tokio::io::duplex(1 << 10);
         let budget = Budget::new(1 << 20, "test");

@@ -1,4 +1,5 @@
-//! Finds the table, the column and the key of a rule in the database, and the side effects of updates on the table.
+//! Finds the table, the column and the key of a rule in the database, and the side effects of
+//! updates on the table.
 
 use sealwire_mask_job::{Endpoint, JobError, quoted};
 use tokio_postgres::types::ToSql;
@@ -39,7 +40,8 @@ impl Target {
         format!("{}.{}", self.schema, self.table)
     }
 
-    /// Returns the table for SQL. Tables that inherit from it are not included, because its key does not cover them.
+    /// Returns the table for SQL. Tables that inherit from it are not included, because its key
+    /// does not cover them.
     pub(crate) fn source(&self) -> String {
         let only = if self.is_partitioned { "" } else { "ONLY " };
         format!("{only}{}.{}", quoted(&self.schema), quoted(&self.table))
@@ -111,8 +113,8 @@ const SLOTS: &str = "\
 
 const SUBSCRIBED: &str = "SELECT 'x' FROM pg_subscription_rel WHERE srrelid = $1 LIMIT 1";
 
-/// Functions and types of roles that are no superusers, which reading or updating a table uses: by check constraints,
-/// defaults, indexes, statistics and the types of its columns.
+/// Functions and types of roles that are no superusers, which reading or updating a table uses: by
+/// check constraints, defaults, indexes, statistics and the types of its columns.
 const OWN_CODE: &str = "\
     SELECT DISTINCT found.name FROM ( \
         SELECT p.oid::regprocedure::text AS name, p.proowner AS owner FROM pg_depend d JOIN pg_proc p ON p.oid = d.refobjid \

@@ -15,7 +15,8 @@ pub enum Encoding {
     Binary,
 }
 
-/// A request that rewraps the values of a page. The engine must report values that do not open, instead of failing.
+/// A request that rewraps the values of a page. The engine must report values that do not open,
+/// instead of failing.
 #[derive(Clone, Copy)]
 pub struct RewrapRequest<'a> {
     /// The app whose keys open and seal.
@@ -50,7 +51,8 @@ pub enum EngineError {
 
 /// Rewraps values with the keys of an app.
 pub trait Engine: Sync {
-    /// Carries out a request. Jobs call this concurrently. The future can be dropped; its results are then discarded.
+    /// Carries out a request. Jobs call this concurrently. The future can be dropped; its results
+    /// are then discarded.
     fn rewrap(
         &self,
         request: RewrapRequest<'_>,

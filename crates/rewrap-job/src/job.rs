@@ -1,4 +1,5 @@
-//! A job: checks its rules against the database, then walks the column of each rule until a pass changes nothing.
+//! A job: checks its rules against the database, then walks the column of each rule until a pass
+//! changes nothing.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,8 @@ use crate::rules::Rules;
 
 /// Maximum number of rows of a page, which is one transaction.
 pub const PAGE_ROWS_MAX: u64 = 500;
-/// Maximum number of passes over a table. Rows that are still locked or changing then are left for the next job.
+/// Maximum number of passes over a table. Rows that are still locked or changing then are left for
+/// the next job.
 const PASSES_MAX: u64 = 20;
 /// Pause before another pass if applications had locked or changed all values that were left.
 const CONTENDED_PAUSE: Duration = Duration::from_secs(1);
@@ -54,7 +56,8 @@ impl RewrapJob {
             .await
             .map_err(sealwire_mask_job::JobError::from)??;
         let client = endpoint.connect().await?;
-        // The compare-and-set of a page needs READ COMMITTED, where a row is compared again after a concurrent change.
+        // The compare-and-set of a page needs READ COMMITTED, where a row is compared again after a
+        // concurrent change.
         let set = "SET application_name = 'sealwire rewrap'; SET default_transaction_isolation = 'read committed'";
         client
             .batch_execute(set)
@@ -98,11 +101,12 @@ impl PreparedJob {
         &self.warnings
     }
 
-    /// Rewraps all columns. The future can be dropped at any point: each page is written as a whole or not at all, and
-    /// another job goes on.
+    /// Rewraps all columns. The future can be dropped at any point: each page is written as a whole
+    /// or not at all, and another job goes on.
     ///
     /// # Errors
-    /// [`RewrapError`] if the database or the engine fails. Values that were rewrapped before stay rewrapped.
+    /// [`RewrapError`] if the database or the engine fails. Values that were rewrapped before stay
+    /// rewrapped.
     pub async fn run<E: Engine>(
         self,
         engine: &E,

@@ -1,4 +1,5 @@
-//! One pass over the column of a rule: reads pages in key order, has their envelopes rewrapped, and writes the results.
+//! One pass over the column of a rule: reads pages in key order, has their envelopes rewrapped, and
+//! writes the results.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -100,8 +101,9 @@ impl<E: Engine> ColumnWalk<'_, E> {
         }
     }
 
-    /// Counts the rows of a page. Returns the envelopes whose key version is not known to be newest. A dry run returns
-    /// one envelope per unknown key version, from which it learns whether that is newest.
+    /// Counts the rows of a page. Returns the envelopes whose key version is not known to be
+    /// newest. A dry run returns one envelope per unknown key version, from which it learns whether
+    /// that is newest.
     fn classify(&mut self, rows: &[Row]) -> Vec<Envelope> {
         let mut envelopes: Vec<Envelope> = Vec::new();
         for row in rows {
@@ -141,7 +143,8 @@ impl<E: Engine> ColumnWalk<'_, E> {
         envelopes
     }
 
-    /// Sends envelopes to the engine, with at most four concurrent requests. Returns the changes to write.
+    /// Sends envelopes to the engine, with at most four concurrent requests. Returns the changes to
+    /// write.
     async fn rewrap(&mut self, envelopes: Vec<Envelope>) -> Result<Changes, RewrapError> {
         let mut queues = [const { Vec::new() }; 4];
         for (at, positions) in requests(&envelopes).into_iter().enumerate() {
@@ -173,8 +176,8 @@ impl<E: Engine> ColumnWalk<'_, E> {
         Ok(changes)
     }
 
-    /// Checks a value of the engine. Returns `None` if it has the same key version as before, because a value that is
-    /// already under the newest key is not written.
+    /// Checks a value of the engine. Returns `None` if it has the same key version as before,
+    /// because a value that is already under the newest key is not written.
     fn checked(&mut self, old: KeyId, new: Vec<u8>) -> Result<Option<Vec<u8>>, LeftReason> {
         let ValueClass::Envelope { key, suite } = classify(&new, self.target.encoding) else {
             return Err(LeftReason::Malformed);
@@ -204,7 +207,8 @@ impl<E: Engine> ColumnWalk<'_, E> {
         Ok(outcomes)
     }
 
-    /// Sends some envelopes, in halves if they are too many for the engine. Returns the outcome of each.
+    /// Sends some envelopes, in halves if they are too many for the engine. Returns the outcome of
+    /// each.
     async fn request(
         &self,
         all: &[Envelope],
@@ -251,7 +255,8 @@ impl<E: Engine> ColumnWalk<'_, E> {
         Ok(outcomes)
     }
 
-    /// Writes changes in one statement, which is one transaction. Returns the number of rows that were written.
+    /// Writes changes in one statement, which is one transaction. Returns the number of rows that
+    /// were written.
     async fn write(&self, statement: &Statement, changes: Changes) -> Result<u64, RewrapError> {
         if changes.old.is_empty() {
             return Ok(0);
@@ -326,7 +331,8 @@ impl<E: Engine> ColumnWalk<'_, E> {
     }
 }
 
-/// Divides envelopes into requests, by their context and by size. Returns the positions of the envelopes of each.
+/// Divides envelopes into requests, by their context and by size. Returns the positions of the
+/// envelopes of each.
 fn requests(envelopes: &[Envelope]) -> Vec<Vec<usize>> {
     let mut by_context: BTreeMap<&[u8], Vec<(usize, Vec<usize>)>> = BTreeMap::new();
     for (at, envelope) in envelopes.iter().enumerate() {

@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sealwire_crypto::{KeyId, Suite};
 use serde::Serialize;
 
-/// Maximum number of values per rule that a report lists by the key of their row. Further values are counted only.
+/// Maximum number of values per rule that a report lists by the key of their row. Further values
+/// are counted only.
 pub const LEFT_LISTED_MAX: usize = 100;
 
 /// A reason why a value was left as it is and not moved to the newest key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeftReason {
-    /// The engine does not open the envelope: another app or context, a disabled key, or altered bytes.
+    /// The engine does not open the envelope: another app or context, a disabled key, or altered
+    /// bytes.
     CannotOpen,
     /// The value begins like an envelope and is none.
     Malformed,
@@ -120,8 +122,8 @@ pub struct RuleReport {
     pub rows: u64,
     /// Values that were rewrapped, in all passes.
     pub rewrapped: u64,
-    /// Values that were not written at first, in all passes: an application changed or locked them between reading and
-    /// writing, or an engine did not have the newest key yet.
+    /// Values that were not written at first, in all passes: an application changed or locked them
+    /// between reading and writing, or an engine did not have the newest key yet.
     pub contended: u64,
     /// Nulls.
     pub nulls: u64,
@@ -193,13 +195,15 @@ pub struct Report {
 pub(crate) struct KeyStandings {
     /// Key versions that the engine was seen to seal to in this pass. Their values need no rewrap.
     newest: HashSet<KeyId>,
-    /// The last observation of any pass. A key version that was once older than another one stays so in a job.
+    /// The last observation of any pass. A key version that was once older than another one stays
+    /// so in a job.
     seen: HashMap<KeyId, bool>,
     counts: BTreeMap<[u8; 5], (Suite, u64)>,
 }
 
 impl KeyStandings {
-    /// Starts a pass. Which key versions are newest is learned again, because an app can be rotated between passes.
+    /// Starts a pass. Which key versions are newest is learned again, because an app can be rotated
+    /// between passes.
     pub(crate) fn begin_pass(&mut self) {
         self.newest.clear();
         self.counts.clear();
@@ -209,8 +213,8 @@ impl KeyStandings {
         self.counts.entry(*key.as_bytes()).or_insert((suite, 0)).1 += 1;
     }
 
-    /// Records that the engine rewrapped a value under `old` to `new`. Returns false if an engine was seen to seal to a
-    /// newer key version before, so that this one lags behind.
+    /// Records that the engine rewrapped a value under `old` to `new`. Returns false if an engine
+    /// was seen to seal to a newer key version before, so that this one lags behind.
     pub(crate) fn learn(&mut self, old: KeyId, new: KeyId, suite: Suite) -> bool {
         if old != new {
             self.newest.remove(&old);

@@ -205,7 +205,8 @@ fn key_columns(
 }
 
 impl ContextTemplate {
-    /// Parses the text of a context. `{NAME}` stands for a column of the row; `{{` and `}}` stand for braces.
+    /// Parses the text of a context. `{NAME}` stands for a column of the row; `{{` and `}}` stand
+    /// for braces.
     fn parse(text: &str) -> Result<Self, String> {
         const FORM: &str = "in a context {NAME} is a column of the row, and {{ and }} are braces";
         if text.len() > CONTEXT_BYTES_MAX {
@@ -249,7 +250,8 @@ impl ContextTemplate {
         })
     }
 
-    /// Returns the context of a row with these values of [`Self::columns`]. Returns `None` if one of them is null.
+    /// Returns the context of a row with these values of [`Self::columns`]. Returns `None` if one
+    /// of them is null.
     pub(crate) fn render<'v>(
         &self,
         values: impl IntoIterator<Item = Option<&'v str>>,

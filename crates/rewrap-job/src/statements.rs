@@ -5,10 +5,12 @@ use sealwire_mask_job::quoted;
 use crate::catalog::Target;
 use crate::engine::Encoding;
 
-/// Returns the statement that reads a page in key order. Its columns: the key columns as text, the value, and the
-/// columns of the context as text. `is_first`: without the condition that the key follows that of the parameters.
+/// Returns the statement that reads a page in key order. Its columns: the key columns as text, the
+/// value, and the columns of the context as text. `is_first`: without the condition that the key
+/// follows that of the parameters.
 pub(crate) fn read_page(target: &Target, rows_max: u64, is_first: bool) -> String {
-    // Qualified, because ORDER BY otherwise takes a column of the result, which is text and has another order.
+    // Qualified, because ORDER BY otherwise takes a column of the result, which is text and has
+    // another order.
     let key = target
         .key
         .iter()
@@ -44,12 +46,12 @@ pub(crate) fn read_page(target: &Target, rows_max: u64, is_first: bool) -> Strin
     sql + &format!(" ORDER BY {key} LIMIT {rows_max}")
 }
 
-/// Returns the statement that writes the new values of a page. Its parameters are arrays: one per key column, the values
-/// that were read, and the new values.
+/// Returns the statement that writes the new values of a page. Its parameters are arrays: one per
+/// key column, the values that were read, and the new values.
 ///
-/// A row is written only if it still has the value that was read. A row that another transaction has locked is skipped
-/// instead of waited for, so that the statement can neither delay behind an application nor be part of a deadlock with
-/// it.
+/// A row is written only if it still has the value that was read. A row that another transaction
+/// has locked is skipped instead of waited for, so that the statement can neither delay behind an
+/// application nor be part of a deadlock with it.
 pub(crate) fn write_page(target: &Target) -> String {
     let keys = target.key.len();
     let array = match target.encoding {

@@ -1,6 +1,8 @@
-//! Admission by predicted wait: between two thresholds the delay grows smoothly, above the second one requests are rejected.
+//! Admission by predicted wait: between two thresholds the delay grows smoothly, above the second
+//! one requests are rejected.
 //!
-//! All of it is per tenant: another tenant's backlog does not delay a call, so it does not hold one back either.
+//! All of it is per tenant: another tenant's backlog does not delay a call, so it does not hold one
+//! back either.
 //!
 //! ```text
 //! R        = max(S - work admitted of others, S * w / sum of weights)  what a tenant can have, in ns of work per ns
@@ -11,41 +13,47 @@
 //! ```
 //!
 //! * `T <= t_min`: admitted at once. So is everything while a worker has nothing to do.
-//! * `t_min < T < t_max`: waits. For each nanosecond of the tenant's work that is done, `(t_max - T) / (T - t_min)` of
-//!   waiting work is admitted: the curve of the OpenZFS write throttle (2014, `dmu_tx_delay`), turned from a delay into
-//!   a rate and driven by the work itself. So it needs no scale, no timer and no clock; a stall admits nothing, and no
-//!   sleep that was fixed on arrival goes stale. At saturation T settles halfway between the thresholds.
-//! * `T >= t_max`, or as much waiting: a call of ordinary size is refused: one that would itself take at most
-//!   `wait_max / 16` if the workers were as fast as their model. A larger one waits on, since it need not even be read.
+//! * `t_min < T < t_max`: waits. For each nanosecond of the tenant's work that is done,
+//!   `(t_max - T) / (T - t_min)` of waiting work is admitted: the curve of the OpenZFS write
+//!   throttle (2014, `dmu_tx_delay`), turned from a delay into a rate and driven by the work
+//!   itself. So it needs no scale, no timer and no clock; a stall admits nothing, and no sleep that
+//!   was fixed on arrival goes stale. At saturation T settles halfway between the thresholds.
+//! * `T >= t_max`, or as much waiting: a call of ordinary size is refused: one that would itself
+//!   take at most `wait_max / 16` if the workers were as fast as their model. A larger one waits
+//!   on, since it need not even be read.
 //!
-//! Each call has a bound on its wait: `wait_max` if it is of ordinary size, else the longest of `t_max(c)` and the wait
-//! that was predicted when it was offered. A call that has not begun after twice its bound is refused, admitted or not.
+//! Each call has a bound on its wait: `wait_max` if it is of ordinary size, else the longest of
+//! `t_max(c)` and the wait that was predicted when it was offered. A call that has not begun after
+//! twice its bound is refused, admitted or not.
 //!
-//! Refused is also what would not be done by its deadline. Smaller work that keeps arriving (`r`, as a part of R) goes
-//! first, and one call runs on one worker at a time:
+//! Refused is also what would not be done by its deadline. Smaller work that keeps arriving (`r`,
+//! as a part of R) goes first, and one call runs on one worker at a time:
 //!
 //! ```text
 //! finish = now + (T + H) / f + c / min(f R, speed),  f = max(1 - r, 1/16)
 //! ```
 //!
-//! And refused is what exceeds its proportion. Smallest first would serve only the small under lasting overload, since
-//! predictions refuse the large alone. So each class is refused the fraction that the worst class is, up to what must be
-//! refused in all for what is behind to be made good within a quarter of the window of the rates:
+//! And refused is what exceeds its proportion. Smallest first would serve only the small under
+//! lasting overload, since predictions refuse the large alone. So each class is refused the
+//! fraction that the worst class is, up to what must be refused in all for what is behind to be
+//! made good within a quarter of the window of the rates:
 //!
 //! ```text
 //! behind = min(work admitted or waiting / R, wait_max) - wait_max / 4
 //! all    = 1 - R (1 - 4 behind / 1 s) / offered
 //! ```
 //!
-//! With less ahead than `wait_max / 4`, `behind` is negative, and more than R fits. Otherwise one rejection would be followed
-//! by others for ever: a client that always has a few requests under way offers each rejected one again, so all it offers
-//! exceeds R by what is rejected, although little waits.
+//! With less ahead than `wait_max / 4`, `behind` is negative, and more than R fits. Otherwise one
+//! rejection would be followed by others for ever: a client that always has a few requests under
+//! way offers each rejected one again, so all it offers exceeds R by what is rejected, although
+//! little waits.
 //!
-//! Rejecting small requests makes room for large ones, until all classes are rejected alike. Rejecting the excess alone
-//! would keep the backlog: the small requests of the first moments of overload would be in the way for seconds.
-//! Requests that could not be done in time even alone do not count, or one request of an hour would reject all others. And
-//! no class is rejected more than 4 times the overall fraction, or one rejected request would cost half of the small ones.
-//! Nothing is rejected for this reason while a worker is idle.
+//! Rejecting small requests makes room for large ones, until all classes are rejected alike.
+//! Rejecting the excess alone would keep the backlog: the small requests of the first moments of
+//! overload would be in the way for seconds. Requests that could not be done in time even alone do
+//! not count, or one request of an hour would reject all others. And no class is rejected more than
+//! 4 times the overall fraction, or one rejected request would cost half of the small ones. Nothing
+//! is rejected for this reason while a worker is idle.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -84,10 +92,10 @@ impl Reason {
 pub struct Rejection {
     /// Why.
     pub reason: Reason,
-    /// When what is in the way will have gone, and those been served that were refused before and come again: at least
-    /// 5 ms and at most an hour, and spread over half as much again so that callers do not return together. Meant for calls of
-    /// this class and above: the connection begins none of them for as long, at most a second, and still reads a little
-    /// ahead.
+    /// When what is in the way will have gone, and those been served that were refused before and
+    /// come again: at least 5 ms and at most an hour, and spread over half as much again so that
+    /// callers do not return together. Meant for calls of this class and above: the connection
+    /// begins none of them for as long, at most a second, and still reads a little ahead.
     pub retry_after: Duration,
     /// How long the call would have taken, from now to its end.
     pub predicted: Duration,
@@ -95,7 +103,8 @@ pub struct Rejection {
 
 /// Shortest time to stay away: what an answer and a new request take anyway.
 const RETRY_AFTER_MIN: f64 = 5e6;
-/// Longest time to stay away: an hour. Estimates can be wrong, and nobody should be sent away for good by one.
+/// Longest time to stay away: an hour. Estimates can be wrong, and nobody should be sent away for
+/// good by one.
 const RETRY_AFTER_MAX: f64 = 3.6e12;
 
 /// Admission state of a tenant. Work is in nanoseconds.
@@ -181,8 +190,8 @@ impl AdmissionRules {
         sum / self.window
     }
 
-    /// A call that is to be refused rather than wait for longer. A slow machine makes no call larger, or it would
-    /// refuse none.
+    /// A call that is to be refused rather than wait for longer. A slow machine makes no call
+    /// larger, or it would refuse none.
     fn is_ordinary(&self, own: f64, rate: Rate) -> bool {
         own * rate.worker.min(1.0) <= self.wait_max * self.ordinary
     }
@@ -209,7 +218,8 @@ impl AdmissionRules {
     }
 }
 
-/// Work admitted for each nanosecond of work done, where the wait is `ahead`: none at `max`, all at `min`.
+/// Work admitted for each nanosecond of work done, where the wait is `ahead`: none at `max`, all at
+/// `min`.
 fn curve(ahead: f64, min: f64, max: f64) -> f64 {
     if ahead >= max {
         0.0
@@ -292,8 +302,8 @@ impl TenantAdmission {
         self.refusal(reason, offer, rules)
     }
 
-    /// Counts a refusal of a call that has waited since it was offered, and writes it out. It counts as if it had been
-    /// refused at once: what was offered then has faded since.
+    /// Counts a refusal of a call that has waited since it was offered, and writes it out. It
+    /// counts as if it had been refused at once: what was offered then has faded since.
     pub(crate) fn expire(
         &mut self,
         since: Time,
@@ -320,7 +330,8 @@ impl TenantAdmission {
         } = offer;
         let forecast = self.forecast(class, work, rate, rules);
         let (min, _) = rules.thresholds(forecast.own, rate);
-        // Time for what is in the way to shrink, and for those to be served that were refused before and come again.
+        // Time for what is in the way to shrink, and for those to be served that were refused
+        // before and come again.
         let way = match reason {
             Reason::Proportion => self.all() / rate.tenant - rules.wait_max * rules.wait_min,
             Reason::Backlog | Reason::Deadline | Reason::Memory => {
@@ -349,8 +360,8 @@ impl TenantAdmission {
         self.backlog.iter().chain(&self.held).sum::<u64>() as f64
     }
 
-    /// Returns true if `class` is rejected less than the worst class, and less than all must be. Of requests that have
-    /// waited as asked, it must be rejected a good deal less.
+    /// Returns true if `class` is rejected less than the worst class, and less than all must be. Of
+    /// requests that have waited as asked, it must be rejected a good deal less.
     fn owes(&self, class: Class, has_waited: bool, rate: Rate, rules: &AdmissionRules) -> bool {
         let behind =
             (self.all() / rate.tenant).min(rules.wait_max) - rules.wait_max * rules.wait_min;
@@ -444,8 +455,9 @@ impl TenantAdmission {
         self.waiting[class.index()].first().copied()
     }
 
-    /// Returns true if the oldest request of `class`, of `work`, can be admitted once `done` nanoseconds of the
-    /// tenant's work are done. Call once with what was done and, after each that was admitted, with zero.
+    /// Returns true if the oldest request of `class`, of `work`, can be admitted once `done`
+    /// nanoseconds of the tenant's work are done. Call once with what was done and, after each that
+    /// was admitted, with zero.
     pub(crate) fn may_admit(
         &mut self,
         class: Class,

@@ -1,11 +1,12 @@
 //! Decides how far a measured slice may change a cost model that all tenants share.
 //!
-//! If the machine becomes slower, the work of all tenants takes longer than the model says. If a tenant sends what the
-//! model does not foresee, only its own work does. So a slice changes the model at most as far as the median of what the
-//! latest tenants' slices took. The calibrated model counts as one tenant, so it decides if two tenants disagree.
+//! If the machine becomes slower, the work of all tenants takes longer than the model says. If a
+//! tenant sends what the model does not foresee, only its own work does. So a slice changes the
+//! model at most as far as the median of what the latest tenants' slices took. The calibrated model
+//! counts as one tenant, so it decides if two tenants disagree.
 //!
-//! A tenant that is alone may change the model by a factor of two, which makes no other tenant's work
-//! long, and not by work that is long or corrected.
+//! A tenant that is alone may change the model by a factor of two, which makes no other tenant's
+//! work long, and not by work that is long or corrected.
 
 use std::time::Duration;
 
@@ -89,7 +90,8 @@ impl<K: Clone + Eq> Agreement<K> {
         model.observe_nanos(done, took);
     }
 
-    /// Updates the ratio of a tenant. Forgets those that were not seen for long, and the oldest if there are too many.
+    /// Updates the ratio of a tenant. Forgets those that were not seen for long, and the oldest if
+    /// there are too many.
     fn remember(&mut self, now: Time, tenant: &K, ratio: f64) {
         self.tenants
             .retain(|recent| now.since(recent.last) <= RECENT);
@@ -113,7 +115,8 @@ impl<K: Clone + Eq> Agreement<K> {
         });
     }
 
-    /// Returns the two middle ratios of all tenants and the calibrated model, which are one if their number is odd.
+    /// Returns the two middle ratios of all tenants and the calibrated model, which are one if
+    /// their number is odd.
     fn median(&self) -> (f64, f64) {
         if let [alone] = self.tenants.as_slice() {
             let ratio = alone.ratio.exp().clamp(1.0 / ALONE_MAX, ALONE_MAX);
@@ -152,7 +155,8 @@ mod tests {
         bytes: 0,
     };
 
-    /// Tenants whose slices take so many times what the calibrated model says, with their corrections.
+    /// Tenants whose slices take so many times what the calibrated model says, with their
+    /// corrections.
     struct Tenants {
         agreement: Agreement<usize>,
         model: CostModel,
@@ -171,7 +175,8 @@ mod tests {
             }
         }
 
-        /// Each has a slice in turn, so many times; all of them are sampled. `weights`: slices of each per turn.
+        /// Each has a slice in turn, so many times; all of them are sampled. `weights`: slices of
+        /// each per turn.
         fn run(&mut self, turns: usize, ratios: &[f64], weights: &[usize]) {
             for _ in 0..turns {
                 for (tenant, (ratio, weight)) in ratios.iter().zip(weights).enumerate() {

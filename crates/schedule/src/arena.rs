@@ -1,7 +1,7 @@
 //! Slots that are used again, and names for what is in them that are not.
 
-/// Names one call. A name is never given twice, so one that came too late names nothing; of two calls the older has
-/// the lesser. Safe to log.
+/// Names one call. A name is never given twice, so one that came too late names nothing; of two
+/// calls the older has the lesser. Safe to log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id {
     // First, so that ids are ordered by age.

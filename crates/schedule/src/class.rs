@@ -1,8 +1,9 @@
 //! Size classes: how much work a call has left, on a scale of fours.
 //!
-//! Shortest remaining processing time first (Schrage 1968) gives the least mean waiting time of all orders, but an
-//! order by the exact remainder leaves nothing to compare tenants by. Classes do: within one, tenants take turns by
-//! their share. A factor of 4 costs the small and medium at most 12 % of p99 against a factor of 2, 10 costs 21 %.
+//! Shortest remaining processing time first (Schrage 1968) gives the least mean waiting time of all
+//! orders, but an order by the exact remainder leaves nothing to compare tenants by. Classes do:
+//! within one, tenants take turns by their share. A factor of 4 costs the small and medium at most
+//! 12 % of p99 against a factor of 2, 10 costs 21 %.
 
 use crate::tuning::Tuning;
 use crate::units::Cost;
@@ -10,8 +11,8 @@ use crate::units::Cost;
 /// How many classes there are.
 pub(crate) const CLASSES: usize = 8;
 
-/// A size class: `0` is at most 0.1 ms of work left, each further one four times as much, the last (`7`) all above
-/// 410 ms.
+/// A size class: `0` is at most 0.1 ms of work left, each further one four times as much, the last
+/// (`7`) all above 410 ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Class(u8);
 

@@ -1,9 +1,9 @@
 //! The core: calls from their offer to their end.
 //!
-//! A call is offered with what its head tells, then waits, is admitted or is refused. An admitted one is submitted once
-//! its body is there, runs slice by slice, may be resumed after a wait for something else, and holds its bytes until it
-//! is closed, which may happen at any time and in any state. Nothing here blocks, reads a clock or does I/O: the owner
-//! puts it behind a mutex.
+//! A call is offered with what its head tells, then waits, is admitted or is refused. An admitted
+//! one is submitted once its body is there, runs slice by slice, may be resumed after a wait for
+//! something else, and holds its bytes until it is closed, which may happen at any time and in any
+//! state. Nothing here blocks, reads a clock or does I/O: the owner puts it behind a mutex.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
@@ -22,8 +22,8 @@ use crate::throughput::Speed;
 use crate::tuning::{Order, SchedulerOptions, Tuning};
 use crate::units::{Cost, Time};
 
-/// Range of a request's cost: at least something, so that it counts; at most an hour, so that sums of a million do not
-/// overflow.
+/// Range of a request's cost: at least something, so that it counts; at most an hour, so that sums
+/// of a million do not overflow.
 const COST: RangeInclusive<Cost> = Cost::from_nanos(1)..=Cost::from_nanos(3_600_000_000_000);
 
 struct RequestEntry<W, T> {
@@ -54,7 +54,8 @@ enum RequestStage<W, T> {
     Done,
 }
 
-/// Decides what may begin and what runs next. `K` names a tenant, `W` wakes a call that waited, `T` is a call's work.
+/// Decides what may begin and what runs next. `K` names a tenant, `W` wakes a call that waited, `T`
+/// is a call's work.
 ///
 /// Time per operation is logarithmic in the calls of a tenant and in the tenants with work.
 pub struct Core<K, W, T> {
@@ -213,14 +214,16 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
     }
 
-    /// A call that waited and is now admitted, with what it was to be woken by. To be asked until there is none, after
-    /// [`Self::update_estimate`], [`Self::pick`], [`Self::done`] and [`Self::close`].
+    /// A call that waited and is now admitted, with what it was to be woken by. To be asked until
+    /// there is none, after [`Self::update_estimate`], [`Self::pick`], [`Self::done`] and
+    /// [`Self::close`].
     pub fn promoted(&mut self) -> Option<(Id, W)> {
         self.promoted.pop_front()
     }
 
-    /// Says that all of a call is there now, and what it costs, as more of it is known than when it was offered: while
-    /// it waits, or once it is admitted. After it is submitted it changes nothing.
+    /// Says that all of a call is there now, and what it costs, as more of it is known than when it
+    /// was offered: while it waits, or once it is admitted. After it is submitted it changes
+    /// nothing.
     ///
     /// A worker that has nothing to do may admit it.
     pub fn update_estimate(&mut self, now: Time, id: Id, cost: Cost) {
@@ -251,8 +254,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
     }
 
-    /// Puts right what a call costs while its body arrives, waiting or admitted. After it is submitted it changes
-    /// nothing.
+    /// Puts right what a call costs while its body arrives, waiting or admitted. After it is
+    /// submitted it changes nothing.
     pub fn correct(&mut self, id: Id, cost: Cost) {
         let after = self.measured(cost);
         let Some(entry) = self.entries.get_mut(id) else {
@@ -277,8 +280,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
     }
 
-    /// Hands over the work of an admitted call, and what it costs now that all of it is known. Given back when the call
-    /// is closed, or not admitted.
+    /// Hands over the work of an admitted call, and what it costs now that all of it is known.
+    /// Given back when the call is closed, or not admitted.
     pub fn submit(&mut self, id: Id, cost: Cost, work: T) -> Result<(), T> {
         self.correct(id, cost);
         let Some(entry) = self
@@ -302,11 +305,12 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         Ok(())
     }
 
-    /// The next slice for a worker that has none, or `None` if there is nothing to run. In that case one who waits is
-    /// promoted, unless a whole call is on its way to this worker.
+    /// The next slice for a worker that has none, or `None` if there is nothing to run. In that
+    /// case one who waits is promoted, unless a whole call is on its way to this worker.
     ///
-    /// No worker idles while a call waits that could run: whole calls are promoted, oldest first and before any whose
-    /// body still arrives, as soon as those that run, are ready, or were admitted whole are fewer than the workers.
+    /// No worker idles while a call waits that could run: whole calls are promoted, oldest first
+    /// and before any whose body still arrives, as soon as those that run, are ready, or were
+    /// admitted whole are fewer than the workers.
     pub fn pick(&mut self, now: Time) -> Option<Slice<T>> {
         self.picks = self.picks.wrapping_add(1);
         let guarded = self.guard > 0 && self.picks.is_multiple_of(self.guard);
@@ -316,7 +320,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             self.turns.next()
         };
         let Some(tenant) = tenant else {
-            // A whole one was promoted as soon as there was room. One that arrives may at least be read on.
+            // A whole one was promoted as soon as there was room. One that arrives may at least be
+            // read on.
             if self.busy() + self.coming < self.workers
                 && let Some(id) = self.arriving_waiters.first().copied()
             {
@@ -346,8 +351,9 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         Some(Slice { id, work, budget })
     }
 
-    /// Takes back a slice that cost `spent`: units done times what they cost by the model, rather than time passed, so
-    /// that a tenant does not pay for a core that was taken away. `unfinished` is the work, if there is more of it.
+    /// Takes back a slice that cost `spent`: units done times what they cost by the model, rather
+    /// than time passed, so that a tenant does not pay for a core that was taken away. `unfinished`
+    /// is the work, if there is more of it.
     ///
     /// A call that needs more than it was estimated at is taken to need as much again as it had.
     ///
@@ -408,9 +414,10 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         unwanted
     }
 
-    /// Goes on with a call whose work was done: since then it waited for something other than a worker, counted as no
-    /// work and stood in nobody's way. It was offered with all it costs, so it is not judged again. `cost` is what
-    /// there is to do from here. The work is given back when the call is closed, or not done.
+    /// Goes on with a call whose work was done: since then it waited for something other than a
+    /// worker, counted as no work and stood in nobody's way. It was offered with all it costs, so
+    /// it is not judged again. `cost` is what there is to do from here. The work is given back when
+    /// the call is closed, or not done.
     pub fn resume(&mut self, now: Time, id: Id, cost: Cost, work: T) -> Result<(), T> {
         let (class, left) = self.measured(cost);
         let Some(entry) = self
@@ -426,8 +433,9 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         self.submit(id, cost, work)
     }
 
-    /// Ends a call in whatever state it is, and gives back its bytes: at once, or when the slice that runs is done. Of
-    /// a call that is gone already, or closed while its slice runs, there is nothing to end.
+    /// Ends a call in whatever state it is, and gives back its bytes: at once, or when the slice
+    /// that runs is done. Of a call that is gone already, or closed while its slice runs, there is
+    /// nothing to end.
     pub fn close(&mut self, now: Time, id: Id) -> Option<Closed<T>> {
         let entry = self.entries.get_mut(id)?;
         let (tenant, class, left, whole) = (entry.tenant, entry.class, entry.left, entry.whole);
@@ -469,15 +477,16 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         Some(Closed { work, left })
     }
 
-    /// When a call is to be refused if it has not begun by then: ask [`Self::expire`] then. Never for one that has
-    /// begun.
+    /// When a call is to be refused if it has not begun by then: ask [`Self::expire`] then. Never
+    /// for one that has begun.
     pub fn expires(&self, id: Id) -> Time {
         self.entries
             .get(id)
             .map_or(Time::NEVER, |entry| entry.expires)
     }
 
-    /// Begins the wait of a call anew that has not begun: until now it was kept by something other than the workers.
+    /// Begins the wait of a call anew that has not begun: until now it was kept by something other
+    /// than the workers.
     pub fn restart_wait(&mut self, now: Time, id: Id) {
         let Some(&RequestEntry {
             tenant,
@@ -500,8 +509,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
     }
 
-    /// Refuses and closes a call that has waited for twice its bound, for admission or for a worker. A call that was
-    /// admitted and not submitted waits for neither.
+    /// Refuses and closes a call that has waited for twice its bound, for admission or for a
+    /// worker. A call that was admitted and not submitted waits for neither.
     ///
     /// No worker has a part in this: its owner calls it by a timer, so it works when no slice ends.
     pub fn expire(&mut self, now: Time, id: Id) -> Expiry<T> {
@@ -556,14 +565,14 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
     }
 
-    /// A number in `0..1` for this offer: multiples of the golden ratio fall evenly into it, any number of them in a
-    /// row.
+    /// A number in `0..1` for this offer: multiples of the golden ratio fall evenly into it, any
+    /// number of them in a row.
     fn spread(&self) -> f64 {
         (self.offers as f64 * 0.618_033_988_749_895).fract()
     }
 
-    /// Changes what a call holds to `bytes`; `false`, and no change, when that is more than its tenant's share, or when
-    /// the call is closed.
+    /// Changes what a call holds to `bytes`; `false`, and no change, when that is more than its
+    /// tenant's share, or when the call is closed.
     pub fn resize(&mut self, id: Id, bytes: u64) -> bool {
         let Some(entry) = self.entries.get_mut(id) else {
             return false;
@@ -596,8 +605,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
     }
 
-    /// Returns the work of a request that runs before the next pick. A request that fits a slice runs whole; a longer
-    /// one runs in smaller parts, so that small requests wait less for it.
+    /// Returns the work of a request that runs before the next pick. A request that fits a slice
+    /// runs whole; a longer one runs in smaller parts, so that small requests wait less for it.
     fn budget(&self, left: Cost) -> Cost {
         if left <= self.slice {
             self.slice

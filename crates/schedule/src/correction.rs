@@ -1,10 +1,13 @@
-//! Correction factors for estimates, by tenant and kind of work: measured time over the cost model's estimate.
+//! Correction factors for estimates, by tenant and kind of work: measured time over the cost
+//! model's estimate.
 //!
-//! The model is one for all tenants, and a tenant can send what it does not foresee. The time beyond the model is charged
-//! to the tenant, and multiplies the estimates of its next requests of the same kind. It changes neither the model nor the
-//! speed of the workers, by which other tenants' requests are predicted.
+//! The model is one for all tenants, and a tenant can send what it does not foresee. The time
+//! beyond the model is charged to the tenant, and multiplies the estimates of its next requests of
+//! the same kind. It changes neither the model nor the speed of the workers, by which other
+//! tenants' requests are predicted.
 //!
-//! A factor is the time of the last work over its estimate, weighted by both, so one request does not decide it.
+//! A factor is the time of the last work over its estimate, weighted by both, so one request does
+//! not decide it.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -24,12 +27,13 @@ const WINDOW: f64 = 1e7;
 const WATCHED: u32 = 64;
 /// A slice is long if it takes this many times its estimate, and what any slice may take.
 const LONG: u32 = 2;
-/// Time that any slice may take beyond its estimate: caches are cold, and a slice without a field has an estimate of
-/// almost nothing. So it counts in no factor, which would multiply the estimates of work of any size.
+/// Time that any slice may take beyond its estimate: caches are cold, and a slice without a field
+/// has an estimate of almost nothing. So it counts in no factor, which would multiply the estimates
+/// of work of any size.
 const SLICE_OVERHEAD: Duration = Duration::from_micros(20);
 
-/// A bounded table of correction factors of tenants `K` for `N` kinds of work. Holds only tenants whose work exceeded
-/// its estimates.
+/// A bounded table of correction factors of tenants `K` for `N` kinds of work. Holds only tenants
+/// whose work exceeded its estimates.
 #[derive(Debug)]
 pub struct Corrections<K, const N: usize> {
     tenants: HashMap<K, Correction<N>>,
@@ -75,7 +79,8 @@ impl Ratio {
     }
 }
 
-/// Returns true if a slice took much longer than estimated: twice as long and 20 us more, since caches can be cold.
+/// Returns true if a slice took much longer than estimated: twice as long and 20 us more, since
+/// caches can be cold.
 fn is_long(estimated: Cost, took: Duration) -> bool {
     took > SLICE_OVERHEAD + Duration::from_nanos(estimated.as_nanos()).saturating_mul(LONG)
 }
@@ -100,7 +105,8 @@ impl<K: Clone + Eq + Hash, const N: usize> Corrections<K, N> {
             .map_or(1.0, |ratio| ratio.factor())
     }
 
-    /// Returns true if the tenant's slices must be measured: one of the last took much longer than estimated.
+    /// Returns true if the tenant's slices must be measured: one of the last took much longer than
+    /// estimated.
     #[must_use]
     pub fn is_watched(&self, tenant: &K) -> bool {
         self.tenants
@@ -108,21 +114,23 @@ impl<K: Clone + Eq + Hash, const N: usize> Corrections<K, N> {
             .is_some_and(|correction| correction.watched > 0)
     }
 
-    /// Returns true if the tenant's last work of a kind took no longer than estimated, and no slice is watched: so its
-    /// estimates are those of the model.
+    /// Returns true if the tenant's last work of a kind took no longer than estimated, and no slice
+    /// is watched: so its estimates are those of the model.
     #[must_use]
     pub fn is_ordinary(&self, tenant: &K, kind: usize) -> bool {
         !self.is_watched(tenant) && self.factor(tenant, kind) <= 1.0
     }
 
-    /// Learns that a slice whose CPU time was not measured took `passed`, in which other processes can have run.
+    /// Learns that a slice whose CPU time was not measured took `passed`, in which other processes
+    /// can have run.
     pub fn passed(&mut self, tenant: &K, estimated: Cost, passed: Duration) {
         if is_long(estimated, passed) {
             self.correction(tenant).watched = WATCHED;
         }
     }
 
-    /// Learns that work of a kind that was estimated took so much CPU. Returns the time beyond the estimate.
+    /// Learns that work of a kind that was estimated took so much CPU. Returns the time beyond the
+    /// estimate.
     pub fn measured(&mut self, tenant: &K, kind: usize, estimated: Cost, took: Duration) -> Cost {
         let is_long = is_long(estimated, took);
         let (estimated, took) = (estimated.as_nanos(), nanos(took));
@@ -141,7 +149,8 @@ impl<K: Clone + Eq + Hash, const N: usize> Corrections<K, N> {
         Cost::from_nanos(took.saturating_sub(estimated))
     }
 
-    /// Returns the correction of a tenant. Forgets the one that changed the longest time ago if there are too many.
+    /// Returns the correction of a tenant. Forgets the one that changed the longest time ago if
+    /// there are too many.
     fn correction(&mut self, tenant: &K) -> &mut Correction<N> {
         self.changes += 1;
         if self.tenants.len() >= self.tenants_max && !self.tenants.contains_key(tenant) {
@@ -235,7 +244,8 @@ mod tests {
 
     #[test]
     fn slices_of_almost_nothing_decide_no_factor() {
-        // The second walk of a request whose tokens are all new: some bytes, no field, and the response.
+        // The second walk of a request whose tokens are all new: some bytes, no field, and the
+        // response.
         for (estimated, took, factor_max) in
             [(3, 5, 1.01), (3, 25, 1.2), (0, 40, 1.4), (20, 39, 1.4)]
         {

@@ -4,9 +4,10 @@
 //! cost [ns] = requests * request + key_agreements * key_agreement + fields * field + bytes * byte
 //! ```
 //!
-//! The number of key agreements matters most: a field with its own key costs about 250 times as much as a field under
-//! the key of its request. An estimate within a factor of two is as good as an exact estimate: in the simulation, the
-//! p99 latency of small requests is 2.8 ms instead of 2.4 ms. A factor of ten is not: the p99 latency is 15.6 ms.
+//! The number of key agreements matters most: a field with its own key costs about 250 times as
+//! much as a field under the key of its request. An estimate within a factor of two is as good as
+//! an exact estimate: in the simulation, the p99 latency of small requests is 2.8 ms instead of 2.4
+//! ms. A factor of ten is not: the p99 latency is 15.6 ms.
 
 use std::time::Duration;
 
@@ -14,8 +15,9 @@ use crate::units::{Cost, nanos};
 
 /// Maximum ratio between a coefficient and its calibrated value, in both directions.
 const DRIFT_MAX: f64 = 4.0;
-/// Step size of the adaptation: the weight of one slice. A change is learned over about 64 slices, which take 6 ms.
-/// That is fast enough to follow a change of the CPU's clock rate, and slow enough to ignore a single slow slice.
+/// Step size of the adaptation: the weight of one slice. A change is learned over about 64 slices,
+/// which take 6 ms. That is fast enough to follow a change of the CPU's clock rate, and slow enough
+/// to ignore a single slow slice.
 const GAIN: f64 = 1.0 / 64.0;
 
 /// Amount of work in a request, or in one slice of a request.
@@ -51,8 +53,8 @@ pub struct Coefficients {
     pub byte: f64,
 }
 
-/// Estimates the CPU time of work. Adapts its coefficients to the measured time of finished slices, of which
-/// [`Agreement`](crate::Agreement) chooses.
+/// Estimates the CPU time of work. Adapts its coefficients to the measured time of finished slices,
+/// of which [`Agreement`](crate::Agreement) chooses.
 #[derive(Clone, Debug)]
 pub struct CostModel {
     calibrated: [f64; 4],
@@ -60,7 +62,8 @@ pub struct CostModel {
 }
 
 impl CostModel {
-    /// Creates a model from coefficients measured at start-up. Raises coefficients below 1 ps to 1 ps.
+    /// Creates a model from coefficients measured at start-up. Raises coefficients below 1 ps to 1
+    /// ps.
     pub fn new(calibrated: Coefficients) -> Self {
         let Coefficients {
             request,
@@ -80,8 +83,8 @@ impl CostModel {
         Cost::from_nanos(self.nanos(work_size) as u64)
     }
 
-    /// Returns the number of fields that fit within `budget`, at least one. Each field has `key_agreements` (0 or 1)
-    /// key agreements and `bytes` bytes.
+    /// Returns the number of fields that fit within `budget`, at least one. Each field has
+    /// `key_agreements` (0 or 1) key agreements and `bytes` bytes.
     pub fn fields_within(&self, budget: Cost, key_agreements: u64, bytes: u64) -> u64 {
         let per_field = self.nanos(WorkSize {
             requests: 0,
@@ -94,9 +97,10 @@ impl CostModel {
 
     /// Updates the coefficients from the measured time of finished work.
     ///
-    /// Each coefficient is corrected in proportion to its share of the estimate (normalised least mean squares), so
-    /// slices with many fields mostly correct the time per field. The measured time is clamped to between half and
-    /// twice the estimate, because on a shared machine another process can have used the CPU in between.
+    /// Each coefficient is corrected in proportion to its share of the estimate (normalised least
+    /// mean squares), so slices with many fields mostly correct the time per field. The measured
+    /// time is clamped to between half and twice the estimate, because on a shared machine another
+    /// process can have used the CPU in between.
     pub fn observe(&mut self, done: WorkSize, measured: Duration) {
         self.observe_nanos(done, nanos(measured) as f64);
     }
@@ -120,7 +124,8 @@ impl CostModel {
         }
     }
 
-    /// Returns how many times as much as when calibrated the work is estimated to take; `None` if there is none.
+    /// Returns how many times as much as when calibrated the work is estimated to take; `None` if
+    /// there is none.
     #[must_use]
     pub fn drift(&self, work_size: WorkSize) -> Option<f64> {
         let calibrated: f64 = self

@@ -32,7 +32,8 @@ impl<const N: usize> DecayingRate<N> {
         self.sums[index] += work.as_nanos() as f64;
     }
 
-    /// Corrects an earlier amount. The amount can have decayed meanwhile, so more can be subtracted than is left of it.
+    /// Corrects an earlier amount. The amount can have decayed meanwhile, so more can be subtracted
+    /// than is left of it.
     pub(crate) fn correct(&mut self, (from, work): (usize, Cost), (to, now_work): (usize, Cost)) {
         self.sums[from] = (self.sums[from] - work.as_nanos() as f64).max(0.0);
         self.add(to, now_work);

@@ -1,8 +1,9 @@
 //! Chooses the next tenant: size classes first, bounded by fairness between tenants.
 //!
-//! Start-time fair queueing (Goyal, Vin and Cheng 1996) keeps a virtual time `V`, which advances by `work / sum of
-//! weights` of the tenants with work, and per tenant the virtual service it got, `u`. Here a tenant has one `u` per
-//! class, which counts service in that class **and all smaller ones**:
+//! Start-time fair queueing (Goyal, Vin and Cheng 1996) keeps a virtual time `V`, which advances by
+//! `work / sum of weights` of the tenants with work, and per tenant the virtual service it got,
+//! `u`. Here a tenant has one `u` per class, which counts service in that class **and all smaller
+//! ones**:
 //!
 //! ```text
 //! charge(tenant, class k, work):
@@ -12,10 +13,11 @@
 //!          else:           the tenant with the least u[7]
 //! ```
 //!
-//! So a tenant's own 100 ms of batch never disqualifies its next small call, only a flood of small calls does. Since
-//! `u[j]` does not fall with `j`, a tenant that fails the gate for its smallest call would fail it for every other, and
-//! one look per tenant is enough. Both bounds on `u` matter: without the lower a tenant saves up seconds of credit,
-//! without the upper it is punished for seconds for having used what nobody wanted.
+//! So a tenant's own 100 ms of batch never disqualifies its next small call, only a flood of small
+//! calls does. Since `u[j]` does not fall with `j`, a tenant that fails the gate for its smallest
+//! call would fail it for every other, and one look per tenant is enough. Both bounds on `u`
+//! matter: without the lower a tenant saves up seconds of credit, without the upper it is punished
+//! for seconds for having used what nobody wanted.
 //!
 //! A tenant without calls is forgotten once `u[7] <= V - 20 ms`, which is how it would begin anew.
 

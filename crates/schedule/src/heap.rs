@@ -1,7 +1,8 @@
-//! A binary heap whose members can be taken out wherever they are, and which allocates only to grow.
+//! A binary heap whose members can be taken out wherever they are, and which allocates only to
+//! grow.
 //!
-//! A B-tree does as much, but as members leave at its front and come back at its end it makes and frees nodes all the
-//! time: once in four slices with twenty tenants.
+//! A B-tree does as much, but as members leave at its front and come back at its end it makes and
+//! frees nodes all the time: once in four slices with twenty tenants.
 
 use crate::arena::Id;
 
@@ -37,7 +38,8 @@ impl IndexedHeap {
         }
     }
 
-    /// Moves a member towards the front for as long as it goes before who is there. Returns where it is then.
+    /// Moves a member towards the front for as long as it goes before who is there. Returns where
+    /// it is then.
     fn rise(&mut self, places: &mut HeapIndex, mut at: usize) -> usize {
         while at > 0 {
             let parent = (at - 1) / 2;
@@ -87,7 +89,8 @@ mod tests {
     use crate::arena::Arena;
 
     proptest! {
-        /// Against a B-tree: two heaps that share places, members that come, go from anywhere, and change heaps.
+        /// Against a B-tree: two heaps that share places, members that come, go from anywhere, and
+        /// change heaps.
         #[test]
         fn the_first_is_the_least(
             ops in prop::collection::vec((any::<bool>(), 0..2_usize, 0..20_u64, any::<usize>()), 1..200),

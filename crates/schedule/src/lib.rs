@@ -1,10 +1,12 @@
-//! Decides which call may begin and which runs next, so that the small are not kept waiting by the large, nor one
-//! tenant by another, and overload makes everybody a little later rather than some very late.
+//! Decides which call may begin and which runs next, so that the small are not kept waiting by the
+//! large, nor one tenant by another, and overload makes everybody a little later rather than some
+//! very late.
 //!
-//! A [`Core`] is bookkeeping only: no I/O, no threads, no async, and time is an argument, so what runs in production is
-//! what the simulation in this crate's tests runs. It refuses to know what a call does: it sees a tenant, an estimate,
-//! a number of bytes and a deadline. Admission needs no timer, since whatever may end a wait well (work done, a call closed, an
-//! idle worker) passes through the core. A timer ends it badly: see [`Core::expire`].
+//! A [`Core`] is bookkeeping only: no I/O, no threads, no async, and time is an argument, so what
+//! runs in production is what the simulation in this crate's tests runs. It refuses to know what a
+//! call does: it sees a tenant, an estimate, a number of bytes and a deadline. Admission needs no
+//! timer, since whatever may end a wait well (work done, a call closed, an idle worker) passes
+//! through the core. A timer ends it badly: see [`Core::expire`].
 //!
 //! ```
 //! use std::num::NonZeroU32;

@@ -1,8 +1,9 @@
 //! Memory as a budget with a share for each tenant that needs no count of tenants.
 //!
-//! Dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998):
-//! a tenant may hold as much as is left free, times alpha. With alpha = 1 one tenant gets at most a half, n tenants one
-//! part of n + 1 each, and there is always room for a newcomer.
+//! Dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
+//! packet switches", 1998): a tenant may hold as much as is left free, times alpha. With alpha = 1
+//! one tenant gets at most a half, n tenants one part of n + 1 each, and there is always room for a
+//! newcomer.
 
 /// Bytes held for calls, over all tenants.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +26,8 @@ impl Memory {
         self.used
     }
 
-    /// Takes `more` bytes for a tenant that holds `held`; `false`, and no change, when that is more than its share.
+    /// Takes `more` bytes for a tenant that holds `held`; `false`, and no change, when that is more
+    /// than its share.
     pub(crate) fn take(&mut self, held: u64, more: u64) -> bool {
         let Some(free) = self
             .max
@@ -50,7 +52,8 @@ impl Memory {
 mod tests {
     use super::*;
 
-    /// Returns the bytes of each tenant when all take one of 1,200 bytes in turn for as long as any can.
+    /// Returns the bytes of each tenant when all take one of 1,200 bytes in turn for as long as any
+    /// can.
     fn shares(tenants: usize, alpha: f64) -> Vec<u64> {
         let mut memory = Memory::new(1_200, alpha);
         let mut held = vec![0; tenants];

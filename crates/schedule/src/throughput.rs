@@ -1,17 +1,19 @@
 //! How fast the workers are: modelled work done, over the time it took.
 //!
-//! Less than 1 is what a pick, a network thread on the same core, another process or a cost model that is too low take
-//! away. Without it predictions are too short exactly when it matters: at ten times what can be done, reading calls in
-//! order to refuse them takes a good part of the cores.
+//! Less than 1 is what a pick, a network thread on the same core, another process or a cost model
+//! that is too low take away. Without it predictions are too short exactly when it matters: at ten
+//! times what can be done, reading calls in order to refuse them takes a good part of the cores.
 //!
-//! An exponential average over the workers' time, in its implicit form, which needs no exponential function:
+//! An exponential average over the workers' time, in its implicit form, which needs no exponential
+//! function:
 //!
 //! ```text
 //! rate := (rate + work / window) / (1 + span / window)
 //! ```
 //!
-//! A slice that takes longer than its budget counts before it ends, as if it ended now. So a machine that stands still
-//! is noticed while it does: two workers that have not advanced for 100 ms are taken to be a third as fast.
+//! A slice that takes longer than its budget counts before it ends, as if it ended now. So a
+//! machine that stands still is noticed while it does: two workers that have not advanced for 100
+//! ms are taken to be a third as fast.
 
 use std::time::Duration;
 
@@ -71,7 +73,8 @@ impl Speed {
         self.rate
     }
 
-    /// Returns the rate with running slices included: slices that should have ended by now lower it.
+    /// Returns the rate with running slices included: slices that should have ended by now lower
+    /// it.
     pub(crate) fn rate_at(&self, now: Time) -> f64 {
         let (mut work, mut span) = (0.0, Duration::ZERO);
         for Running { since, budget, .. } in &self.running {

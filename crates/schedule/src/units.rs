@@ -1,9 +1,10 @@
-//! The two quantities everything here is counted in: points in time and CPU work, both in nanoseconds.
+//! The two quantities everything here is counted in: points in time and CPU work, both in
+//! nanoseconds.
 
 use std::time::Duration;
 
-/// A point in time, in nanoseconds since an origin of the caller's choice. Later calls pass later times; an earlier
-/// one is taken as "no time has passed".
+/// A point in time, in nanoseconds since an origin of the caller's choice. Later calls pass later
+/// times; an earlier one is taken as "no time has passed".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 

@@ -1,4 +1,5 @@
-//! Slices come a hundred thousand times a second on ten cores: in a steady state they allocate nothing.
+//! Slices come a hundred thousand times a second on ten cores: in a steady state they allocate
+//! nothing.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

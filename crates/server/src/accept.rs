@@ -1,4 +1,5 @@
-//! Accepts connections: TCP, TLS, the client's name, and limits on their number. A [`Serve`] handles the requests.
+//! Accepts connections: TCP, TLS, the client's name, and limits on their number. A [`Serve`]
+//! handles the requests.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,8 +26,9 @@ use sealwire_telemetry::metrics::{ConnectionOutcome, Metrics};
 
 /// Pause after a failed accept, such as a process out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Length of the pause after a handshake while other clients use the network threads, as a multiple of the handshake's
-/// time. Handshakes so take at most a quarter of a thread. A handshake is a unit of some 0.3 ms, which no other task can interrupt.
+/// Length of the pause after a handshake while other clients use the network threads, as a multiple
+/// of the handshake's time. Handshakes so take at most a quarter of a thread. A handshake is a unit
+/// of some 0.3 ms, which no other task can interrupt.
 const HANDSHAKE_REST: u32 = 3;
 /// Shortest such rest, in which a handshake that was accepted can begin.
 const HANDSHAKE_REST_MIN: Duration = Duration::from_millis(1);
@@ -82,8 +84,8 @@ pub(crate) struct Acceptor<T> {
     pub(crate) principals: Arc<Principals>,
     /// Shares the network threads among principals.
     pub(crate) network: NetworkScheduler,
-    /// The share of all clients of this listener whose handshakes are not complete. Each listener has its own, so that
-    /// strangers at one delay nobody at another.
+    /// The share of all clients of this listener whose handshakes are not complete. Each listener
+    /// has its own, so that strangers at one delay nobody at another.
     pub(crate) handshaking: Arc<Flow>,
     pub(crate) drains: watch::Receiver<bool>,
 }
@@ -102,13 +104,15 @@ impl<T: Serve> Acceptor<T> {
             slice.count_unit(0).await;
             let now = (Instant::now(), self.handshaking.used());
             let (began, before) = std::mem::replace(&mut last, now);
-            // The time since then has been rest, too: most of it was spent waiting for this connection.
+            // The time since then has been rest, too: most of it was spent waiting for this
+            // connection.
             if let Some(rest) = rest(before, now.1, now.0 - began)
                 && self.drains_within(rest).await
             {
                 return;
             }
-            // Waiting for a handshake's admission before accepting leaves the others in the kernel's queue.
+            // Waiting for a handshake's admission before accepting leaves the others in the
+            // kernel's queue.
             let handshake = tokio::select! {
                 handshake = Arc::clone(&self.handshakes).acquire_owned() => handshake,
                 _ = self.drains.wait_for(|draining| *draining) => return,
@@ -224,8 +228,8 @@ impl<T: Serve> Acceptor<T> {
     }
 }
 
-/// Logs that a certificate names no principal. The names in the certificate can contain any bytes, so the log names it by
-/// its fingerprint.
+/// Logs that a certificate names no principal. The names in the certificate can contain any bytes,
+/// so the log names it by its fingerprint.
 fn log_nameless(
     throttle: &LogThrottle,
     error: PrincipalError,
@@ -243,8 +247,8 @@ fn log_nameless(
     tracing::warn!(%error, sha256, suppressed, "rejected a client certificate that names no principal; see access.name_order");
 }
 
-/// Returns how long the next handshake must wait, by the time that handshakes and all others have used, before and now,
-/// and by the time that has passed between.
+/// Returns how long the next handshake must wait, by the time that handshakes and all others have
+/// used, before and now, and by the time that has passed between.
 fn rest(before: [Duration; 2], now: [Duration; 2], passed: Duration) -> Option<Duration> {
     let [handshakes, others] = [0, 1].map(|at| now[at].saturating_sub(before[at]));
     if handshakes.is_zero() || others.is_zero() {
@@ -284,7 +288,8 @@ struct Connections {
 }
 
 impl Principals {
-    /// Counts one more connection of a principal, until dropped; `None` when it has as many as it may.
+    /// Counts one more connection of a principal, until dropped; `None` when it has as many as it
+    /// may.
     fn enter(
         self: &Arc<Self>,
         principal: &Principal,

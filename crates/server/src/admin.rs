@@ -1,12 +1,14 @@
 //! Health and metrics on a listener and an OS thread of their own, in plain HTTP/1.1.
 //!
-//! The thread runs its own runtime and shares only atomics with the engine, so it answers while every crypto and
-//! network thread is busy or stuck. `/live` says that the process runs, and nothing else: a lost dependency is no
-//! reason to restart it. `/ready` says whether to send requests here: those that need no store are served while the store
-//! is lost. `/ready/store` says whether the others are served, too. None asks anything of anybody while answering.
+//! The thread runs its own runtime and shares only atomics with the engine, so it answers while
+//! every crypto and network thread is busy or stuck. `/live` says that the process runs, and
+//! nothing else: a lost dependency is no reason to restart it. `/ready` says whether to send
+//! requests here: those that need no store are served while the store is lost. `/ready/store` says
+//! whether the others are served, too. None asks anything of anybody while answering.
 //!
-//! At most 64 connections. When one more arrives, the one that has been quiet longest is closed: a pile of idle or
-//! stalled connections never keeps a probe out. Nothing here is authenticated; it listens where operators are.
+//! At most 64 connections. When one more arrives, the one that has been quiet longest is closed: a
+//! pile of idle or stalled connections never keeps a probe out. Nothing here is authenticated; it
+//! listens where operators are.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -30,7 +32,8 @@ use tokio::task::AbortHandle;
 use sealwire_telemetry::metrics;
 use sealwire_telemetry::{LogThrottle, State, Telemetry};
 
-/// Most connections at once. A few probes and scrapers are usual; each holds at most 16 KiB of buffers.
+/// Most connections at once. A few probes and scrapers are usual; each holds at most 16 KiB of
+/// buffers.
 const CONNECTIONS_MAX: usize = 64;
 /// Time for a request's headers, also the time an idle connection is kept.
 const HEADER_MS_MAX: u64 = 5_000;
@@ -149,7 +152,8 @@ impl Connections {
 
     fn open(&mut self, stream: TcpStream, state: &Arc<Telemetry>) {
         self.make_room();
-        // Answers are one small write each; without this a probe may wait 40 ms for the peer's delayed ACK.
+        // Answers are one small write each; without this a probe may wait 40 ms for the peer's
+        // delayed ACK.
         if stream.set_nodelay(true).is_err() {
             return; // The peer is gone already.
         }

@@ -1,12 +1,13 @@
 //! Certificates in use: reloaded without a dropped connection, and watched for their expiry.
 //!
-//! One task reloads them, at an operator's request or when files have changed and then stayed unchanged for [`SETTLE`],
-//! because files can be written piece by piece. Files that do not load change nothing: the log says why once, and a
-//! metric shows it. Files that load serve every later handshake, and the [`ConnectionRegistry`] of each listener
-//! rechecks the connected clients.
+//! One task reloads them, at an operator's request or when files have changed and then stayed
+//! unchanged for [`SETTLE`], because files can be written piece by piece. Files that do not load
+//! change nothing: the log says why once, and a metric shows it. Files that load serve every later
+//! handshake, and the [`ConnectionRegistry`] of each listener rechecks the connected clients.
 //!
-//! No request of a client begins later than `tls.watch_s`, twice [`SETTLE`], and two milliseconds per certificate in
-//! use after the files revoke its certificate or its authority; or more than a second after its certificate expires.
+//! No request of a client begins later than `tls.watch_s`, twice [`SETTLE`], and two milliseconds
+//! per certificate in use after the files revoke its certificate or its authority; or more than a
+//! second after its certificate expires.
 
 mod connection_registry;
 
@@ -30,7 +31,8 @@ const SETTLE: Duration = Duration::from_millis(500);
 const SETTLE_LOOKS_MAX: u32 = 10;
 /// How often ends are looked at.
 const END_PERIOD: Duration = Duration::from_secs(1);
-/// Certificates and lists that are logged by name when they come into service. A bundle may have hundreds.
+/// Certificates and lists that are logged by name when they come into service. A bundle may have
+/// hundreds.
 const LOGGED_MAX: usize = 16;
 /// Operators that wait for a reload at once.
 const ASKED_MAX: usize = 4;
@@ -108,7 +110,8 @@ impl Certificates {
         self.control_gate.clone()
     }
 
-    /// Keeps them until dropped. `reloaded` hears `ok` or `refused` of files that were put in service or did not load.
+    /// Keeps them until dropped. `reloaded` hears `ok` or `refused` of files that were put in
+    /// service or did not load.
     pub(crate) async fn keep(mut self, reloaded: impl Fn(&'static str)) {
         let mut ends = interval(END_PERIOD);
         ends.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -144,7 +147,8 @@ impl Certificates {
             }
             return None;
         }
-        // Files that were refused may have become good by themselves: a certificate's time may have come.
+        // Files that were refused may have become good by themselves: a certificate's time may have
+        // come.
         let known = self
             .refused
             .as_ref()
@@ -230,7 +234,8 @@ impl Certificates {
         }
     }
 
-    /// Leaves what is in service there. Whether this is news: other files, or another fault of the same.
+    /// Leaves what is in service there. Whether this is news: other files, or another fault of the
+    /// same.
     fn refuse(&mut self, digest: [u8; 32], error: &TlsError) -> bool {
         let refused = Some((digest, error.with_cause()));
         if self.refused == refused {
@@ -280,8 +285,8 @@ impl Certificates {
         }
     }
 
-    /// Says of each that comes near its end so, once at each stage; the engine is ready while its own certificate
-    /// holds.
+    /// Says of each that comes near its end so, once at each stage; the engine is ready while its
+    /// own certificate holds.
     fn say_ends(&mut self) {
         let now = OffsetDateTime::now_utc();
         let mut own = true;
@@ -331,7 +336,8 @@ impl Certificates {
 }
 
 impl Reload {
-    /// Puts the files of a configuration in service, and returns when everybody who is connected is judged by them.
+    /// Puts the files of a configuration in service, and returns when everybody who is connected is
+    /// judged by them.
     ///
     /// # Errors
     ///

@@ -1,17 +1,20 @@
-//! One connection, from its first byte to its last. Every request passes through this file and those beneath.
+//! One connection, from its first byte to its last. Every request passes through this file and
+//! those beneath.
 //!
 //! [`serve`] reads and writes concurrently. The reader finds messages, decodes them, asks the
-//! [scheduler](sealwire_jobs::scheduler) for admission, and spawns `request::handle` for each. Responses are
-//! written in the order in which they are ready. Network threads scan, look up, copy and do the smallest jobs; the
-//! crypto threads seal and open.
+//! [scheduler](sealwire_jobs::scheduler) for admission, and spawns `request::handle` for each.
+//! Responses are written in the order in which they are ready. Network threads scan, look up, copy
+//! and do the smallest jobs; the crypto threads seal and open.
 //!
-//! A request is offered to the scheduler when its message is complete or, if the message is long, before its body is
-//! read. A rejected request is answered at once, and requests of its size class or above pause for a while. Requests
-//! that must wait for that pause, or for an in-flight permit, are deferred, at most as many as one read brings. Then
-//! reading stops. Requests that cost nothing, and above all `cancel`, never wait behind deferred ones.
+//! A request is offered to the scheduler when its message is complete or, if the message is long,
+//! before its body is read. A rejected request is answered at once, and requests of its size class
+//! or above pause for a while. Requests that must wait for that pause, or for an in-flight permit,
+//! are deferred, at most as many as one read brings. Then reading stops. Requests that cost
+//! nothing, and above all `cancel`, never wait behind deferred ones.
 //!
-//! Everything has a time limit: the arrival of a message, the reading of a response by the client, the handling of a
-//! request, and an idle connection. When the connection ends, every request on it is stopped.
+//! Everything has a time limit: the arrival of a message, the reading of a response by the client,
+//! the handling of a request, and an idle connection. When the connection ends, every request on it
+//! is stopped.
 
 mod audit;
 mod input;
@@ -111,7 +114,8 @@ enum End {
     Drained,
 }
 
-/// Serves one connection until it ends. If the future is dropped, every request on the connection is stopped.
+/// Serves one connection until it ends. If the future is dropped, every request on the connection
+/// is stopped.
 pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     engine: Arc<Engine>,
     Peer { principal, state }: Peer,
@@ -156,7 +160,8 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     if end == End::Closed {
         writer.abort();
     }
-    // Stops the requests that still run. The writer ends when the last of them has dropped its sender.
+    // Stops the requests that still run. The writer ends when the last of them has dropped its
+    // sender.
     let input = reader.end();
     drop((stop, connection));
     let written = async {
@@ -194,8 +199,8 @@ impl Drop for StopOnDrop {
 }
 
 impl Connection {
-    /// After shutdown has begun, lets requests finish for a time, then stops the rest. Returns when every response is
-    /// written.
+    /// After shutdown has begun, lets requests finish for a time, then stops the rest. Returns when
+    /// every response is written.
     async fn drain(&self, mut ending: Shutdown) {
         let reason = ending.begun().await;
         let limits = &self.engine.limits;
@@ -238,7 +243,8 @@ impl Connection {
         })
     }
 
-    /// Waits for an in-flight permit. A future that is dropped loses its place among those that wait.
+    /// Waits for an in-flight permit. A future that is dropped loses its place among those that
+    /// wait.
     async fn in_flight(self: Arc<Self>) -> Option<InFlightPermit> {
         self.memory.below_max().await;
         let connection = Arc::clone(&self.in_flight_permits)
@@ -264,7 +270,8 @@ impl Connection {
         tokio::spawn(Arc::clone(&self.state.network).run(task))
     }
 
-    /// Queues a response that holds no in-flight permit. Waits while the queue is full, which pauses reading.
+    /// Queues a response that holds no in-flight permit. Waits while the queue is full, which
+    /// pauses reading.
     async fn send(&self, bytes: Vec<u8>) {
         let _ = self
             .replies
@@ -316,7 +323,8 @@ impl Connection {
         out
     }
 
-    /// Disconnects a client that reuses a msgid: it could not tell two responses to one msgid apart.
+    /// Disconnects a client that reuses a msgid: it could not tell two responses to one msgid
+    /// apart.
     async fn expel_for_msgid(&self) -> End {
         self.send_protocol_error(&RpcError::new(
             ErrorCode::BadRequest,

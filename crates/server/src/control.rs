@@ -1,11 +1,13 @@
 //! The control plane: a listener for changes of apps, keys and collections.
 //!
-//! Control requests are few and small, so one task serves a connection, one request after the other, without the
-//! scheduler. Clients are authorized twice: by the authority of their certificate, and by the configured list of
-//! principals. A client that is not listed gets one error and is disconnected; few such connections are served at a
-//! time. The operations are in `calls.rs`, which the command line also uses on a file.
+//! Control requests are few and small, so one task serves a connection, one request after the
+//! other, without the scheduler. Clients are authorized twice: by the authority of their
+//! certificate, and by the configured list of principals. A client that is not listed gets one
+//! error and is disconnected; few such connections are served at a time. The operations are in
+//! `calls.rs`, which the command line also uses on a file.
 //!
-//! A change that has begun completes, even if its client disconnects or stops waiting; a drain waits for it.
+//! A change that has begun completes, even if its client disconnects or stops waiting; a drain
+//! waits for it.
 
 mod audit;
 mod connection;
@@ -47,7 +49,8 @@ const CONNECTIONS_PER_PRINCIPAL_MAX: usize = 16;
 const HANDSHAKES_MAX: usize = 8;
 /// Callers at once that are not listed: what they hold, no operator has.
 const STRANGERS_MAX: usize = 8;
-/// How long one of them has for its first message and what it is told. The command line speaks at once.
+/// How long one of them has for its first message and what it is told. The command line speaks at
+/// once.
 const STRANGER_TIME_MAX: Duration = Duration::from_secs(3);
 /// Calls at once, with those that nobody waits for any more.
 const CALLS_MAX: usize = CONNECTIONS_MAX;
@@ -135,8 +138,8 @@ impl ControlServer {
         self.address
     }
 
-    /// Returns when every connection has ended, which the drain tells them to: after its call. Then every call has,
-    /// too.
+    /// Returns when every connection has ended, which the drain tells them to: after its call. Then
+    /// every call has, too.
     pub(crate) async fn ended(self) {
         let _ = self.accepting.await;
         let _ = self.connections.acquire_many(CONNECTIONS_MAX as u32).await;
@@ -153,8 +156,9 @@ pub(crate) struct ControlService {
     root: RootAdmin,
     /// The principals of `access.administrators`. `None`: nobody needs a role.
     ///
-    /// While the store is sealed, these alone may read the state of the root key and unseal. Their list is in a file that
-    /// only the machine's owner writes. Roles are in the store, and the key that verifies its records is wiped.
+    /// While the store is sealed, these alone may read the state of the root key and unseal. Their
+    /// list is in a file that only the machine's owner writes. Roles are in the store, and the key
+    /// that verifies its records is wiped.
     administrators: Option<Vec<Principal>>,
     /// The permitted clients; empty: everyone with a certificate of the authority.
     callers: Vec<Caller>,
@@ -201,8 +205,8 @@ impl ControlService {
         self.callers.is_empty() || self.callers.iter().any(listed)
     }
 
-    /// Fails where a call cannot begin now. A sealed engine has two methods left. One that started sealed has no audit trail
-    /// yet, which is no reason not to unseal it.
+    /// Fails where a call cannot begin now. A sealed engine has two methods left. One that started
+    /// sealed has no audit trail yet, which is no reason not to unseal it.
     fn ready(&self, call: &Control<'_>) -> Result<(), CallFailure> {
         let is_open = matches!(
             call,
@@ -215,8 +219,8 @@ impl ControlService {
         }
     }
 
-    /// Returns true if the store is sealed, also if this engine has not heard of that yet: roles in its cache must not unseal.
-    /// `None`: the store has no root key.
+    /// Returns true if the store is sealed, also if this engine has not heard of that yet: roles in
+    /// its cache must not unseal. `None`: the store has no root key.
     async fn is_sealed(&self) -> Result<Option<bool>, RpcError> {
         let apps = &self.engine.apps;
         let (_, root) = apps.control().root().await.map_err(control::refused)?;
@@ -429,13 +433,15 @@ impl ControlService {
             if changed.is_ok() {
                 self.engine.apps.changed_here().await;
             } else {
-                // A part may be done. No role is changed by it, so cached permissions stay: the store may be lost.
+                // A part may be done. No role is changed by it, so cached permissions stay: the
+                // store may be lost.
                 self.engine.apps.look();
             }
         }
         let changed = changed.map_err(control::refused)?;
         if matches!(operation, RootOperation::Unseal) {
-            // Its own record needs the audit trail, which an engine that started sealed opens only now.
+            // Its own record needs the audit trail, which an engine that started sealed opens only
+            // now.
             let _ = timeout(UNSEAL_WAIT, async {
                 self.engine.apps.unsealed().await;
                 self.engine.audit.opened().await;
@@ -490,8 +496,8 @@ fn not_listed() -> RpcError {
         "this certificate may not change control state: control.principals lists who may",
     )
 }
-/// Returns true if a request changes what is granted, or what is served to whom. Cached permissions are no longer true after
-/// it.
+/// Returns true if a request changes what is granted, or what is served to whom. Cached permissions
+/// are no longer true after it.
 const fn is_change(call: &Control<'_>) -> bool {
     matches!(
         call,

@@ -1,4 +1,5 @@
-//! Sockets around an engine: the data, control and admin listeners, TLS and certificates, connections, drain.
+//! Sockets around an engine: the data, control and admin listeners, TLS and certificates,
+//! connections, drain.
 //!
 //! [`server`] puts it together; [`connection`] is the path of every request.
 

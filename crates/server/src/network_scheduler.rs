@@ -1,19 +1,22 @@
 //! Fair shares of network-thread time among principals.
 //!
-//! What network threads do for one client runs in tasks under [`Flow::run`]: handshakes, reading, TLS, scanning,
-//! decoding, rejecting, discarding, small jobs, and writing. Each poll of such a task is timed and charged to its
-//! principal, whatever it was for. A principal that has used its share of a round (`fair_queue`) is not polled before
-//! the others were: its tasks wait here, outside the runtime's queue, which serves tasks rather than principals.
+//! What network threads do for one client runs in tasks under [`Flow::run`]: handshakes, reading,
+//! TLS, scanning, decoding, rejecting, discarding, small jobs, and writing. Each poll of such a
+//! task is timed and charged to its principal, whatever it was for. A principal that has used its
+//! share of a round (`fair_queue`) is not polled before the others were: its tasks wait here,
+//! outside the runtime's queue, which serves tasks rather than principals.
 //!
-//! What network threads do for all is charged to nobody: sessions of the database and their queries, which permits
-//! bound, store batches, and the writing of a group of audit records, for which others wait.
+//! What network threads do for all is charged to nobody: sessions of the database and their
+//! queries, which permits bound, store batches, and the writing of a group of audit records, for
+//! which others wait.
 //!
-//! A round ends when the runtime has polled everything that is ready and has asked the system for new events. So a
-//! request of another principal waits for at most one share of a flood, however many connections the flood has.
+//! A round ends when the runtime has polled everything that is ready and has asked the system for
+//! new events. So a request of another principal waits for at most one share of a flood, however
+//! many connections the flood has.
 //!
-//! A poll that takes long would delay the others all the same. So loops over messages, bytes and records call
-//! [`NetworkSlice::count_unit`] or [`next_slice`], which yield after a bounded number of messages and bytes and after `QUANTUM`,
-//! and [`SlicedStream`] ends a read that brings no data.
+//! A poll that takes long would delay the others all the same. So loops over messages, bytes and
+//! records call [`NetworkSlice::count_unit`] or [`next_slice`], which yield after a bounded number
+//! of messages and bytes and after `QUANTUM`, and [`SlicedStream`] ends a read that brings no data.
 
 mod fair_queue;
 
@@ -49,7 +52,8 @@ thread_local! {
     static WOKE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Tells that the calling network thread wakes up. It had nothing to do, so every principal has its share again.
+/// Tells that the calling network thread wakes up. It had nothing to do, so every principal has its
+/// share again.
 pub fn thread_woke() {
     WOKE.set(true);
 }
@@ -119,7 +123,8 @@ impl NetworkScheduler {
         let scheduler = self.clone();
         tokio::spawn(async move {
             loop {
-                // Tokio polls this again after all other tasks that are ready, and after asking for new events.
+                // Tokio polls this again after all other tasks that are ready, and after asking for
+                // new events.
                 tokio::task::yield_now().await;
                 if !scheduler.begin_round() {
                     return;
@@ -151,7 +156,8 @@ fn grant(Granted { task, delay }: Granted<Arc<Task>>) -> Option<Waker> {
 }
 
 impl Flow {
-    /// Runs a future, polled only when the principal may use a network thread. Charges each poll to the principal.
+    /// Runs a future, polled only when the principal may use a network thread. Charges each poll to
+    /// the principal.
     pub async fn run<F: Future>(self: Arc<Self>, future: F) -> F::Output {
         let mut future = pin!(future);
         let task = TaskGuard {
@@ -161,8 +167,8 @@ impl Flow {
         poll_fn(|context| task.poll(context, future.as_mut())).await
     }
 
-    /// Returns why and for how long the principal's next request should be rejected, if the principal's own work
-    /// delays its tasks so much that a request would be late by `wait_max`.
+    /// Returns why and for how long the principal's next request should be rejected, if the
+    /// principal's own work delays its tasks so much that a request would be late by `wait_max`.
     pub fn rejection(&self, wait_max: Duration) -> Option<Rejection> {
         overload(
             Duration::from_nanos(self.delay.load(Ordering::Relaxed)),
@@ -257,8 +263,8 @@ impl TaskGuard {
     fn charge(&self, time: Duration) {
         let Flow { scheduler, id, .. } = &*self.flow;
         let mut queue = scheduler.lock();
-        // Under the lock, or a task that is dropped meanwhile would find itself neither queued nor granted, and its
-        // right to run would be lost.
+        // Under the lock, or a task that is dropped meanwhile would find itself neither queued nor
+        // granted, and its right to run would be lost.
         let woken = queue.charge(*id, time).and_then(grant);
         drop(queue);
         if let Some(waker) = woken {
@@ -349,7 +355,8 @@ pub struct NetworkSlice {
 }
 
 impl NetworkSlice {
-    /// Counts one message, or a part of one, of so many bytes. Yields if the slice is over: by messages, bytes or time.
+    /// Counts one message, or a part of one, of so many bytes. Yields if the slice is over: by
+    /// messages, bytes or time.
     pub async fn count_unit(&mut self, bytes: usize) {
         self.messages += 1;
         self.bytes = self.bytes.saturating_add(bytes);
@@ -365,7 +372,8 @@ impl NetworkSlice {
     }
 }
 
-/// A socket whose reads end when the slice is over. TLS reads on by itself while records without data arrive.
+/// A socket whose reads end when the slice is over. TLS reads on by itself while records without
+/// data arrive.
 #[derive(Debug)]
 pub struct SlicedStream<S>(pub S);
 

@@ -1,4 +1,5 @@
-//! The tokio runtime of an engine: network threads, and a blocking pool with room for the crypto threads.
+//! The tokio runtime of an engine: network threads, and a blocking pool with room for the crypto
+//! threads.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,13 +20,15 @@ pub const CRYPTO: &str = "crypto";
 /// Threads beside the crypto threads for blocking work: file reads and name look-ups.
 const SPARE_BLOCKING_THREADS: usize = 8;
 
-/// Tasks that a network thread polls before it asks the system for events although more are ready. That also begins a
-/// round of the [`network_scheduler`], which should follow only when every ready task was polled; else a flood gets its
-/// next share before a neighbour its first. The default of 61 is less than the connections of a flood, each of which is
-/// polled in vain once. The time until then is bounded by the shares, not by this number.
+/// Tasks that a network thread polls before it asks the system for events although more are ready.
+/// That also begins a round of the [`network_scheduler`], which should follow only when every ready
+/// task was polled; else a flood gets its next share before a neighbour its first. The default of
+/// 61 is less than the connections of a flood, each of which is polled in vain once. The time until
+/// then is bounded by the shares, not by this number.
 const POLLS_BETWEEN_EVENTS: u32 = 1_024;
 
-/// Starts a runtime with the configured numbers of threads, and waits until every network thread runs.
+/// Starts a runtime with the configured numbers of threads, and waits until every network thread
+/// runs.
 ///
 /// # Errors
 ///
@@ -54,8 +57,8 @@ pub fn start(config: &Config) -> io::Result<Runtime> {
         .event_interval(POLLS_BETWEEN_EVENTS)
         .enable_all()
         .build()?;
-    // Tokio names a thread when it starts, and starts network threads first. But each thread takes whichever task waits,
-    // so nothing else may be spawned before every network thread runs.
+    // Tokio names a thread when it starts, and starts network threads first. But each thread takes
+    // whichever task waits, so nothing else may be spawned before every network thread runs.
     let all = Arc::new(Barrier::new(network_threads + 1));
     for _ in 0..network_threads {
         let all = Arc::clone(&all);

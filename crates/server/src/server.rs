@@ -1,7 +1,8 @@
-//! Puts the engine together from its configuration, accepts connections, and takes it down in order.
+//! Puts the engine together from its configuration, accepts connections, and takes it down in
+//! order.
 //!
-//! Everything that can be wrong is found before a port is bound: configuration, key-encryption key, apps,
-//! certificates. Call [`Server::start`] on a multi-threaded runtime.
+//! Everything that can be wrong is found before a port is bound: configuration, key-encryption key,
+//! apps, certificates. Call [`Server::start`] on a multi-threaded runtime.
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -73,7 +74,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the engine. Reads files; needs a multi-threaded runtime with room for the crypto threads.
+    /// Starts the engine. Reads files; needs a multi-threaded runtime with room for the crypto
+    /// threads.
     ///
     /// # Errors
     ///
@@ -84,8 +86,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts the server, but data connections wait in the system's queue until [`Server::open`]. For programs that
-    /// must create apps or roles first, over the control listener.
+    /// Starts the server, but data connections wait in the system's queue until [`Server::open`].
+    /// For programs that must create apps or roles first, over the control listener.
     ///
     /// # Errors
     ///
@@ -100,7 +102,8 @@ impl Server {
         if self.state.readiness.phase() != Phase::Starting {
             return;
         }
-        // Before the first connection is accepted: a client that gets a response finds the engine ready.
+        // Before the first connection is accepted: a client that gets a response finds the engine
+        // ready.
         self.state.readiness.enter(Phase::Ready);
         if let Some(open) = self.data.as_mut().and_then(|data| data.open.take()) {
             let _ = open.send(());
@@ -352,7 +355,8 @@ impl Server {
         })
     }
 
-    /// Returns the address of the data listener, if there is one, with the port that the system chose.
+    /// Returns the address of the data listener, if there is one, with the port that the system
+    /// chose.
     pub fn address(&self) -> Option<SocketAddr> {
         self.data.as_ref().map(|data| data.address)
     }
@@ -372,9 +376,10 @@ impl Server {
         &self.engine
     }
 
-    /// Takes over what of a configuration needs no restart of the engine: the certificates, revocation lists and what
-    /// else `[tls]` says, and those of `[control]`. Returns when everybody who is connected is judged by them, with the
-    /// names of what differs from the configuration of the start and stays as it was.
+    /// Takes over what of a configuration needs no restart of the engine: the certificates,
+    /// revocation lists and what else `[tls]` says, and those of `[control]`. Returns when
+    /// everybody who is connected is judged by them, with the names of what differs from the
+    /// configuration of the start and stays as it was.
     ///
     /// # Errors
     ///
@@ -385,8 +390,8 @@ impl Server {
             .control
             .clone()
             .map(|own| match &config.control {
-                // Changes of the named principals need a restart, since they decide whether the authority can be that of
-                // all clients.
+                // Changes of the named principals need a restart, since they decide whether the
+                // authority can be that of all clients.
                 Some(new) => ControlListen {
                     client_ca: new.client_ca.clone(),
                     client_crl: new.client_crl.clone(),
@@ -398,9 +403,9 @@ impl Server {
         Ok(self.config.needs_restart_for(config))
     }
 
-    /// Takes the engine down. For `limits.drain_delay_ms` only `/ready` changes. Then no new connections or requests are
-    /// accepted, running requests finish within `limits.drain_ms_max`, and the rest get `unavailable`. Returns when every
-    /// connection has ended.
+    /// Takes the engine down. For `limits.drain_delay_ms` only `/ready` changes. Then no new
+    /// connections or requests are accepted, running requests finish within `limits.drain_ms_max`,
+    /// and the rest get `unavailable`. Returns when every connection has ended.
     pub async fn shutdown(self) {
         self.state.readiness.enter(Phase::Draining);
         tracing::info!("draining");
@@ -420,7 +425,8 @@ impl Server {
         }
         let limits = &self.engine.limits;
         let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
-        // Each connection keeps its own drain limit; this one is behind it, for a peer that does not even close.
+        // Each connection keeps its own drain limit; this one is behind it, for a peer that does
+        // not even close.
         let patience = Duration::from_millis(limits.drain_ms_max + 2 * limits.write_stall_ms_max);
         let ended = async {
             let _ = self.connections.acquire_many(all).await;
@@ -460,8 +466,8 @@ async fn make_administrators(config: &Config, apps: &Apps) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Finishes the start of an engine that found its store sealed, once the store is unsealed. Requests that must be recorded
-/// fail until then.
+/// Finishes the start of an engine that found its store sealed, once the store is unsealed.
+/// Requests that must be recorded fail until then.
 async fn complete_start(
     config: Config,
     engine: Arc<Engine>,

@@ -1,7 +1,8 @@
-//! Why a connection ends from this side: the engine drains, or the certificate that opened it is not accepted any more.
+//! Why a connection ends from this side: the engine drains, or the certificate that opened it is
+//! not accepted any more.
 //!
-//! Either way calls in flight finish within the time of a drain and new ones are turned away; they differ in what the
-//! peer is told. Nothing here closes anything.
+//! Either way calls in flight finish within the time of a drain and new ones are turned away; they
+//! differ in what the peer is told. Nothing here closes anything.
 
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::sync::watch;
@@ -17,7 +18,8 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Creates a handle that reports shutdown when the engine drains or the client certificate is revoked.
+    /// Creates a handle that reports shutdown when the engine drains or the client certificate is
+    /// revoked.
     pub fn new(
         draining: watch::Receiver<bool>,
         expelled: watch::Receiver<Option<ExpulsionLabel>>,

@@ -1,15 +1,18 @@
-//! Builds the TLS side of the listeners from files: TLS 1.3, a client certificate always, post-quantum first.
+//! Builds the TLS side of the listeners from files: TLS 1.3, a client certificate always,
+//! post-quantum first.
 //!
-//! Every refusal names its file and what to do about it. No ALPN: a listener speaks one protocol. Nothing is cached:
-//! what another look at the files finds is loaded the same way, and `certificates.rs` puts it in service.
+//! Every refusal names its file and what to do about it. No ALPN: a listener speaks one protocol.
+//! Nothing is cached: what another look at the files finds is loaded the same way, and
+//! `certificates.rs` puts it in service.
 //!
-//! Session resumption is off. A resumed session carries the client's identity from the first handshake and skips the
-//! look at its certificate, so an expired or revoked certificate would live on in a ticket. Callers keep their
-//! connections, and a full handshake costs about 0.2 ms of CPU. No tickets also means no ticket keys to rotate, no
-//! early data and nothing to replay.
+//! Session resumption is off. A resumed session carries the client's identity from the first
+//! handshake and skips the look at its certificate, so an expired or revoked certificate would live
+//! on in a ticket. Callers keep their connections, and a full handshake costs about 0.2 ms of CPU.
+//! No tickets also means no ticket keys to rotate, no early data and nothing to replay.
 //!
-//! A revocation list past its `nextUpdate` stays in force. Rejecting all clients instead would turn a missed delivery of
-//! a file into an outage of every relay. The log warns before and after, and a metric shows the time.
+//! A revocation list past its `nextUpdate` stays in force. Rejecting all clients instead would turn
+//! a missed delivery of a file into an outage of every relay. The log warns before and after, and a
+//! metric shows the time.
 
 mod certificate_info;
 mod files;
@@ -56,7 +59,8 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// When the first certificate of the server's chain ends; each was still good when this was made.
+    /// When the first certificate of the server's chain ends; each was still good when this was
+    /// made.
     pub fn server_ends(&self) -> Option<OffsetDateTime> {
         self.ends(CertificateLabel::Server)
     }
@@ -167,8 +171,8 @@ impl TlsError {
 
 /// The cryptography behind TLS, passed explicitly so that no process-wide default matters.
 ///
-/// Key exchange: X25519 with ML-KEM-768 first, so traffic recorded today stays closed to a quantum computer; then
-/// X25519 and P-256 for callers without it.
+/// Key exchange: X25519 with ML-KEM-768 first, so traffic recorded today stays closed to a quantum
+/// computer; then X25519 and P-256 for callers without it.
 pub fn provider() -> CryptoProvider {
     use aws_lc_rs::kx_group::{SECP256R1, X25519, X25519MLKEM768};
     CryptoProvider {
@@ -177,7 +181,8 @@ pub fn provider() -> CryptoProvider {
     }
 }
 
-/// Client authorities of a listener: files, their configuration keys, and their names in logs and metrics.
+/// Client authorities of a listener: files, their configuration keys, and their names in logs and
+/// metrics.
 struct Clients<'a> {
     ca: (&'static str, &'a Path, CertificateLabel),
     crl: Option<(&'static str, &'a Path, CertificateLabel)>,
@@ -205,7 +210,8 @@ impl<'a> Clients<'a> {
             )
         });
         match &control.client_ca {
-            // Lists of an authority say nothing of another's certificates, and would refuse them all.
+            // Lists of an authority say nothing of another's certificates, and would refuse them
+            // all.
             Some(ca) => Self {
                 ca: ("control.client_ca", ca, CertificateLabel::ControlClientCa),
                 crl,
@@ -258,8 +264,8 @@ pub(crate) fn load_from(
     })
 }
 
-/// Refuses authorities of operators by which a certificate of any caller passes: the same key, or one that signed
-/// theirs.
+/// Refuses authorities of operators by which a certificate of any caller passes: the same key, or
+/// one that signed theirs.
 fn check_own(files: &Files, tls: &Tls, operators: &Path) -> Result<(), TlsError> {
     const OPERATORS: &str = "control.client_ca";
     let (callers, own) = (
@@ -394,7 +400,8 @@ fn client_verifier(
     let mut builder =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
     if let Some((key, file, of)) = clients.crl {
-        // An authority without a list refuses its callers: a list that got lost must not let the revoked back in.
+        // An authority without a list refuses its callers: a list that got lost must not let the
+        // revoked back in.
         let lists: Vec<CertificateRevocationListDer<'static>> =
             files.items(key, file, "PEM revocation list")?;
         lists

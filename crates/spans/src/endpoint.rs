@@ -10,7 +10,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads `http://host[:port][/path]`. Returns `None` for anything else, and for an address with a user or password.
+    /// Reads `http://host[:port][/path]`. Returns `None` for anything else, and for an address with
+    /// a user or password.
     pub fn parse(text: &str) -> Option<Self> {
         let uri: http::Uri = text
             .parse()

@@ -1,14 +1,16 @@
-//! Takes spans to a collector: OTLP/HTTP in JSON, from a thread of its own, so that neither making JSON nor a slow name
-//! server takes time of the network threads.
+//! Takes spans to a collector: OTLP/HTTP in JSON, from a thread of its own, so that neither making
+//! JSON nor a slow name server takes time of the network threads.
 //!
-//! Written here and not taken from `opentelemetry-otlp`: that and its SDK are eleven crates, of which the encoding
-//! would be used. Its processor counts what it drops where only its own log sees it, keeps a batch for no second
-//! attempt, and lets `OTEL_` variables of the environment change limits and headers that our configuration states. The
-//! JSON of OTLP is specified, stable and small.
+//! Written here and not taken from `opentelemetry-otlp`: that and its SDK are eleven crates, of
+//! which the encoding would be used. Its processor counts what it drops where only its own log sees
+//! it, keeps a batch for no second attempt, and lets `OTEL_` variables of the environment change
+//! limits and headers that our configuration states. The JSON of OTLP is specified, stable and
+//! small.
 //!
-//! Everything has a bound: the queue, a batch, the time for one attempt, attempts, the answer that is read, the stop. A
-//! connection carries one batch. A batch of which an attempt was cut off may arrive twice, with the same ids. Plain
-//! HTTP to a collector beside the engine; HTTPS is that collector's to speak.
+//! Everything has a bound: the queue, a batch, the time for one attempt, attempts, the answer that
+//! is read, the stop. A connection carries one batch. A batch of which an attempt was cut off may
+//! arrive twice, with the same ids. Plain HTTP to a collector beside the engine; HTTPS is that
+//! collector's to speak.
 
 use std::cell::Cell;
 use std::io;
@@ -33,7 +35,8 @@ use crate::{Endpoint, Settings};
 
 /// How often a batch is sent, if the collector may take it another time.
 const ATTEMPTS_MAX: u32 = 4;
-/// The first pause between two; the next are twice as long each, and each is cut by up to a half by chance.
+/// The first pause between two; the next are twice as long each, and each is cut by up to a half by
+/// chance.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The longest that a collector may ask for.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -297,7 +300,8 @@ fn pause_after(attempt: u32) -> Duration {
     longest - rand::random_range(Duration::ZERO..=longest / 2)
 }
 
-/// The spans that an `ExportTraceServiceResponse` says were refused. One that says nothing refused none.
+/// The spans that an `ExportTraceServiceResponse` says were refused. One that says nothing refused
+/// none.
 fn rejected(answer: &[u8]) -> u64 {
     let answer: serde_json::Value = serde_json::from_slice(answer).unwrap_or_default();
     let rejected = &answer["partialSuccess"]["rejectedSpans"];

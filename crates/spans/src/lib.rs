@@ -1,8 +1,10 @@
-//! Traces: the selection of requests that are kept as spans, and the queue to their exporter. Nothing here waits.
+//! Traces: the selection of requests that are kept as spans, and the queue to their exporter.
+//! Nothing here waits.
 //!
-//! A request is kept if its client's `traceparent` is sampled or, without a valid `traceparent`, at random; never more
-//! than [`Settings::spans_per_s_max`] per second. The decision is made when the request begins. Its span is made at its
-//! end. A span that finds the queue full is dropped and counted.
+//! A request is kept if its client's `traceparent` is sampled or, without a valid `traceparent`, at
+//! random; never more than [`Settings::spans_per_s_max`] per second. The decision is made when the
+//! request begins. Its span is made at its end. A span that finds the queue full is dropped and
+//! counted.
 //!
 //! Without a collector this costs one branch per request, and no thread.
 
@@ -193,7 +195,8 @@ impl Rate {
         let take = self
             .taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
-                // A thread that read the clock first and arrives second counts with the later second.
+                // A thread that read the clock first and arrives second counts with the later
+                // second.
                 let (second, taken) = if last >> 32 >= now {
                     (last >> 32, last as u32)
                 } else {

@@ -14,7 +14,8 @@ const SAMPLED: u32 = 1;
 const PARENT_KNOWN: u32 = 0x100;
 const PARENT_REMOTE: u32 = 0x200;
 
-/// Facts about a request at its end. A collector must never be told a value, token, path of a field, context or reason.
+/// Facts about a request at its end. A collector must never be told a value, token, path of a
+/// field, context or reason.
 #[derive(Debug)]
 pub struct SpanEnd {
     /// Name of the operation, from a closed set.

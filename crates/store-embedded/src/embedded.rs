@@ -1,13 +1,15 @@
-//! Control state, token maps and object collections in a folder that one process uses. The data is in a log-structured database (fjall)
-//! with a journal.
+//! Control state, token maps and object collections in a folder that one process uses. The data is
+//! in a log-structured database (fjall) with a journal.
 //!
-//! Acknowledged changes are synced to disk. The changes of many requests share one sync (see `threads`). The changes of
-//! each request are stored completely or not at all, whenever the process ends. A torn end of the journal after a crash
-//! is dropped, because it was never acknowledged.
+//! Acknowledged changes are synced to disk. The changes of many requests share one sync (see
+//! `threads`). The changes of each request are stored completely or not at all, whenever the
+//! process ends. A torn end of the journal after a crash is dropped, because it was never
+//! acknowledged.
 //!
-//! Memory: [`Options::cache_bytes`], plus four times [`Options::write_buffer_bytes`] for each of seven keyspaces, plus
-//! about 16 MiB for a write batch. Four of the keyspaces are of objects, and
-//! one of tokens of data subjects; a keyspace that is not written takes next to nothing. Up to 1,024 queued requests take memory in addition.
+//! Memory: [`Options::cache_bytes`], plus four times [`Options::write_buffer_bytes`] for each of
+//! seven keyspaces, plus about 16 MiB for a write batch. Four of the keyspaces are of objects, and
+//! one of tokens of data subjects; a keyspace that is not written takes next to nothing. Up to
+//! 1,024 queued requests take memory in addition.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -44,8 +46,8 @@ mod write_batch;
 pub struct Options {
     /// Bytes of file content cached in memory. Default 64 MiB.
     pub cache_bytes: u64,
-    /// Bytes written to a keyspace before they are flushed from memory to a file. Fixed when the folder is first used.
-    /// Default 16 MiB.
+    /// Bytes written to a keyspace before they are flushed from memory to a file. Fixed when the
+    /// folder is first used. Default 16 MiB.
     pub write_buffer_bytes: u64,
     /// Number of reader threads. Default 2.
     pub readers: NonZeroUsize,
@@ -83,12 +85,12 @@ impl std::fmt::Debug for EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Opens the store in `folder`, or creates a store that only its owner can read. Blocks. After a crash, opening
-    /// includes reading the journals (at most about a second).
+    /// Opens the store in `folder`, or creates a store that only its owner can read. Blocks. After
+    /// a crash, opening includes reading the journals (at most about a second).
     ///
     /// # Errors
-    /// [`StoreError::InUse`] while another store has the folder open, in this process or another; [`StoreError::Io`];
-    /// [`StoreError::Damaged`].
+    /// [`StoreError::InUse`] while another store has the folder open, in this process or another;
+    /// [`StoreError::Io`]; [`StoreError::Damaged`].
     pub fn open(folder: &Path, options: &Options) -> Result<Self, StoreError> {
         let threads = Threads::start(folder, options)?;
         let told = Mutex::new(threads.shared.generation.subscribe());
@@ -101,8 +103,8 @@ impl EmbeddedStore {
         })
     }
 
-    /// Finishes all earlier requests, closes the database and releases the folder. Later requests fail as unavailable.
-    /// Dropping the store does this too, a moment later.
+    /// Finishes all earlier requests, closes the database and releases the folder. Later requests
+    /// fail as unavailable. Dropping the store does this too, a moment later.
     pub async fn close(&self) {
         self.threads.end().await;
     }
@@ -163,7 +165,8 @@ impl EmbeddedStore {
         .await
     }
 
-    /// Returns the error for a request that a thread dropped, because the thread ended first or panicked.
+    /// Returns the error for a request that a thread dropped, because the thread ended first or
+    /// panicked.
     fn ended<J>(&self, thread: &mpsc::Sender<Order<J>>) -> StoreError {
         if thread.is_closed() {
             closed()
@@ -460,7 +463,8 @@ impl TokenStore for EmbeddedStore {
             .await
     }
 
-    /// Finds rows on a reader thread, and removes the rows that are still to be erased on the writer thread.
+    /// Finds rows on a reader thread, and removes the rows that are still to be erased on the
+    /// writer thread.
     async fn erase_subject_rows(
         &self,
         app: u32,
@@ -502,7 +506,8 @@ impl TokenStore for EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Finds due rows on a reader thread, and changes the rows that are still due on the writer thread.
+    /// Finds due rows on a reader thread, and changes the rows that are still due on the writer
+    /// thread.
     async fn sweep_page<R: Stored>(
         &self,
         now: u64,

@@ -1,9 +1,11 @@
-//! Control state in one JSON file, `{format, generation, records}`, for engines that do not store tokens.
+//! Control state in one JSON file, `{format, generation, records}`, for engines that do not store
+//! tokens.
 //!
-//! The file is replaced atomically: written to a temporary file, synced, renamed, and its folder synced. A writer that
-//! dies at any step leaves the old state or the new one. Only the owner can read the file. Several processes can read
-//! and write; a lock file beside it serializes writers. An engine opens the file read-only, and polls for changes made
-//! by the deployment. Records that are JSON are stored as JSON, for people to read; others as base64.
+//! The file is replaced atomically: written to a temporary file, synced, renamed, and its folder
+//! synced. A writer that dies at any step leaves the old state or the new one. Only the owner can
+//! read the file. Several processes can read and write; a lock file beside it serializes writers.
+//! An engine opens the file read-only, and polls for changes made by the deployment. Records that
+//! are JSON are stored as JSON, for people to read; others as base64.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -26,7 +28,8 @@ pub(crate) mod content;
 const FILE_BYTES_MAX: u64 = 256 << 20;
 /// Maximum time that a writer waits for the lock.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
-/// Age of the last change from which on the file's timestamps can tell a second change from the first.
+/// Age of the last change from which on the file's timestamps can tell a second change from the
+/// first.
 const TIMES_SETTLE: Duration = Duration::from_secs(2);
 
 /// The file store; see the module. It knows only instances of this process.
@@ -58,8 +61,8 @@ struct FileStamp {
 }
 
 impl FileStore {
-    /// Opens a file for reading and writing. The folder is created if absent. The file is created by the first change.
-    /// Blocks.
+    /// Opens a file for reading and writing. The folder is created if absent. The file is created
+    /// by the first change. Blocks.
     ///
     /// # Errors
     /// [`StoreError::Io`] or [`StoreError::Damaged`].
@@ -237,7 +240,8 @@ impl FileState {
         self.step().map_err(io(&self.path))
     }
 
-    /// Runs before every step of a write and after the last step. Tests use it to end the process there.
+    /// Runs before every step of a write and after the last step. Tests use it to end the process
+    /// there.
     #[cfg(not(test))]
     #[expect(clippy::unused_self, reason = "tests count the steps of each store")]
     fn step(&self) -> std::io::Result<()> {
@@ -276,7 +280,8 @@ impl FileStamp {
     }
 }
 
-/// Returns true if a change from now on would be visible in the file's timestamps, which advance in ticks.
+/// Returns true if a change from now on would be visible in the file's timestamps, which advance in
+/// ticks.
 fn settled(looks: &Metadata) -> bool {
     let Ok(modified) = looks.modified() else {
         return false;
@@ -328,7 +333,8 @@ impl ControlStore for FileStore {
             .await
     }
 
-    /// Reports only changes made by this store. Changes of other processes show when the generation is polled.
+    /// Reports only changes made by this store. Changes of other processes show when the generation
+    /// is polled.
     async fn changed(&self) {
         self.moved.notified().await;
     }

@@ -1,7 +1,8 @@
-//! The embedded store under load in a child process that is killed at random moments, and on a disk that is full.
+//! The embedded store under load in a child process that is killed at random moments, and on a disk
+//! that is full.
 //!
-//! After every kill, each acknowledged row is there, each group is complete, and no fingerprint leads to two rows.
-//! Objects and their terms are checked likewise (see `objects`).
+//! After every kill, each acknowledged row is there, each group is complete, and no fingerprint
+//! leads to two rows. Objects and their terms are checked likewise (see `objects`).
 //! `SEALWIRE_KILL_ROUNDS` sets how often the child is killed, 10 unless it is set.
 
 #![allow(
@@ -64,8 +65,8 @@ fn runtime() -> Runtime {
         .expect("starts")
 }
 
-/// Opens a store with small buffers, so that kills meet the writing and merging of tables. No sync of a busy disk reaches the
-/// time limit.
+/// Opens a store with small buffers, so that kills meet the writing and merging of tables. No sync
+/// of a busy disk reaches the time limit.
 fn open(folder: &Path) -> Arc<EmbeddedStore> {
     let timeout = Duration::from_secs(240);
     let options = Options {
@@ -180,7 +181,8 @@ async fn verify(folder: &Path, acknowledged: &Acknowledged) -> usize {
             );
         }
         let (group, size) = row.sealed.split_at(24);
-        // A row with a fingerprint can be there alone: another group wrote the others of its group before.
+        // A row with a fingerprint can be there alone: another group wrote the others of its group
+        // before.
         if row.fingerprint.is_none() {
             groups.entry(group).or_insert((0, size[0])).0 += 1;
         }
@@ -281,8 +283,8 @@ async fn load(folder: &Path) {
     }
 }
 
-/// Writes a group of one to eight rows without fingerprint, and of three rows whose fingerprints other tasks write too.
-/// Each row without fingerprint holds the number of such rows.
+/// Writes a group of one to eight rows without fingerprint, and of three rows whose fingerprints
+/// other tasks write too. Each row without fingerprint holds the number of such rows.
 async fn write(store: &EmbeddedStore, round: u64, task: u64, call: u64) -> Result<(), StoreError> {
     let size = (task + call) % 8 + 1;
     let own = (0..size).map(|index| row(round, task, call, index, size, None));
@@ -511,8 +513,8 @@ async fn until_written(mut write: impl AsyncFnMut() -> Result<(), StoreError>) {
     }
 }
 
-/// Counts the store's attempts to mend its database. Each attempt first writes a file `probe`, to find out whether
-/// there is room.
+/// Counts the store's attempts to mend its database. Each attempt first writes a file `probe`, to
+/// find out whether there is room.
 struct Probes {
     events: OwnedFd,
     count: usize,

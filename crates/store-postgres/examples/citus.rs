@@ -1,4 +1,5 @@
-//! Measures writes and look-ups of tokens on one server and on a coordinator of Citus with three workers, all on this machine.
+//! Measures writes and look-ups of tokens on one server and on a coordinator of Citus with three
+//! workers, all on this machine.
 //!
 //! `SEALWIRE_TEST_CITUS=/usr/lib/postgresql/15/bin/pg_config cargo run --release -p sealwire-store-postgres --example citus`
 

@@ -16,7 +16,8 @@ pub(super) struct Batches<R> {
 }
 
 impl<R> Batches<R> {
-    /// Packs the groups that are not `invalid`, in their order. `size` returns rows and bytes of the group at a position.
+    /// Packs the groups that are not `invalid`, in their order. `size` returns rows and bytes of
+    /// the group at a position.
     pub(super) fn new(
         invalid: impl Iterator<Item = Option<StoreError>>,
         size: impl Fn(usize) -> (usize, usize),
@@ -43,8 +44,8 @@ impl<R> Batches<R> {
         self.left.pop()
     }
 
-    /// Records the result of a batch. If one group of the batch cannot be written, halves the batch until that group is
-    /// alone.
+    /// Records the result of a batch. If one group of the batch cannot be written, halves the batch
+    /// until that group is alone.
     pub(super) fn record(
         &mut self,
         mut batch: Vec<usize>,

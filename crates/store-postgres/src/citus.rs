@@ -1,8 +1,9 @@
 //! Statements and batches for tables that Citus distributes by app.
 //!
-//! Citus sends a statement to one shard only if the statement names one app as a constant. A batch of several apps goes to
-//! every shard, and Citus rejects it if it locks rows. So every call is split by app here. In the statements that join arrays
-//! of keys, the app of the first key then stands for the apps of all keys.
+//! Citus sends a statement to one shard only if the statement names one app as a constant. A batch
+//! of several apps goes to every shard, and Citus rejects it if it locks rows. So every call is
+//! split by app here. In the statements that join arrays of keys, the app of the first key then
+//! stands for the apps of all keys.
 //!
 //! `docs/citus.md` lists what Citus rejects, and what the statements do instead.
 
@@ -15,7 +16,8 @@ use super::session::{Params, Session};
 use super::sqlstate::SqlFault;
 use sealwire_store::StoreError;
 
-/// Tables that are distributed by app. All other tables stay on the coordinator. The shards of an app are on one node.
+/// Tables that are distributed by app. All other tables stay on the coordinator. The shards of an
+/// app are on one node.
 pub(super) const TABLES: [&str; 5] = [
     "tokens",
     "objects",
@@ -24,17 +26,18 @@ pub(super) const TABLES: [&str; 5] = [
     "object_fences",
 ];
 
-/// A row per app, on the shard of the app. Citus inserts the rows of an array on one shard only if their app is read from a
-/// table there. Only a distributed database has this table.
+/// A row per app, on the shard of the app. Citus inserts the rows of an array on one shard only if
+/// their app is read from a table there. Only a distributed database has this table.
 pub(super) const APPS: &str = "citus_apps";
 
-/// The condition of a scan of all apps. On shards a scan goes through one app after the other: a page of all apps would have
-/// a page of every shard.
+/// The condition of a scan of all apps. On shards a scan goes through one app after the other: a
+/// page of all apps would have a page of every shard.
 const SCAN_OF_ALL: &str = "(t.app, t.collection, t.id) > ($1, $2, $3)";
 
 static ADD_APP: &str = "INSERT INTO sealwire.citus_apps (app) VALUES ($1) ON CONFLICT DO NOTHING";
 
-/// Settings of a connection to a coordinator. Citus cannot plan most statements without the values of their parameters.
+/// Settings of a connection to a coordinator. Citus cannot plan most statements without the values
+/// of their parameters.
 pub(super) const PLANNER: &str = "SET plan_cache_mode = auto";
 
 /// Rejected by databases without the extension, so it is only run if `EXTENSION` returns true.
@@ -48,8 +51,8 @@ pub(super) async fn is_distributed(client: &Client) -> Result<bool, Error> {
     Ok(is_true(client, EXTENSION).await? && is_true(client, DISTRIBUTED).await?)
 }
 
-/// Runs a query of one boolean. A compatible database that does not know what the query names has no such extension. Any other
-/// error, such as a time limit, says nothing.
+/// Runs a query of one boolean. A compatible database that does not know what the query names has
+/// no such extension. Any other error, such as a time limit, says nothing.
 async fn is_true(client: &Client, sql: &str) -> Result<bool, Error> {
     match client.simple_query(sql).await {
         Ok(lines) => Ok(lines
@@ -66,9 +69,11 @@ async fn is_true(client: &Client, sql: &str) -> Result<bool, Error> {
     }
 }
 
-/// Returns the form of a statement that Citus sends to one shard. The keys in its parameters must be of one app.
+/// Returns the form of a statement that Citus sends to one shard. The keys in its parameters must
+/// be of one app.
 ///
-/// Citus rejects the cast of a text column to an array in an UPDATE. A CTE that is `MATERIALIZED` makes the cast before.
+/// Citus rejects the cast of a text column to an array in an UPDATE. A CTE that is `MATERIALIZED`
+/// makes the cast before.
 pub(super) fn of_one_app(sql: &str) -> Cow<'_, str> {
     if sql.contains(SCAN_OF_ALL) {
         return Cow::Owned(sql.replace(
@@ -92,7 +97,8 @@ pub(super) fn of_one_app(sql: &str) -> Cow<'_, str> {
     )
 }
 
-/// Inserts rows of arrays whose first parameter is their apps, and returns the number of inserted rows.
+/// Inserts rows of arrays whose first parameter is their apps, and returns the number of inserted
+/// rows.
 pub(super) async fn insert(
     session: &Session,
     sql: &'static str,
@@ -116,7 +122,8 @@ pub(super) async fn insert(
     }
 }
 
-/// Returns an expression for the app of the first key. A statement can have several arrays of apps, and some can be empty.
+/// Returns an expression for the app of the first key. A statement can have several arrays of apps,
+/// and some can be empty.
 fn first_app(sql: &str) -> Option<String> {
     let numbers = sql
         .split("unnest($")
@@ -156,9 +163,9 @@ pub(super) fn parts<T>(
     parts.into_values().collect()
 }
 
-/// Runs `run` on the items of each app concurrently, or once on all items if the tables are not distributed. Each run is
-/// a task that continues if the caller is cancelled. Returns a result per item; `failed` is the result of items whose run
-/// panicked.
+/// Runs `run` on the items of each app concurrently, or once on all items if the tables are not
+/// distributed. Each run is a task that continues if the caller is cancelled. Returns a result per
+/// item; `failed` is the result of items whose run panicked.
 pub(super) async fn by_app<T, R: Send + 'static, F: Future<Output = Vec<R>> + Send + 'static>(
     is_distributed: bool,
     items: Vec<T>,

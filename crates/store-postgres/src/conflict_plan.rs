@@ -20,8 +20,8 @@ pub(super) struct ExistingRows {
 pub(super) struct Plan<'a> {
     /// Result per group; `None` if the group must be written after this plan.
     pub(super) answers: Vec<Option<Written>>,
-    /// In the order of maps, fingerprints and ids, so that concurrent writers of the same keys wait and do not
-    /// deadlock.
+    /// In the order of maps, fingerprints and ids, so that concurrent writers of the same keys wait
+    /// and do not deadlock.
     pub(super) insert: Vec<(MapId, &'a Row)>,
     /// Expired holders to archive.
     pub(super) archive: Vec<(MapId, Fingerprint)>,
@@ -36,8 +36,8 @@ enum RowDecision<'a> {
     Later,
 }
 
-/// Decides about the groups in sequence. `again` is true if an earlier attempt may have taken effect. Existing rows
-/// that are equal to the byte then count as written by that attempt.
+/// Decides about the groups in sequence. `again` is true if an earlier attempt may have taken
+/// effect. Existing rows that are equal to the byte then count as written by that attempt.
 pub(super) fn plan<'a>(
     now: u64,
     groups: &[&'a Group],
@@ -116,7 +116,8 @@ fn fate<'a>(
         if holder.is_live(now) {
             return RowDecision::Given(holder.clone());
         }
-        // The holder is in this plan and already expired. It can be archived only after it is written.
+        // The holder is in this plan and already expired. It can be archived only after it is
+        // written.
         if planned
             .iter()
             .any(|(at, row)| (*at, row.id) == (map, holder.id))

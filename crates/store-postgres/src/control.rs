@@ -1,4 +1,5 @@
-//! Control state in PostgreSQL. Every change must update the row with the generation, which serializes changes.
+//! Control state in PostgreSQL. Every change must update the row with the generation, which
+//! serializes changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,8 +30,9 @@ static SINGLES: &str = "SELECT c.generation, r.key, r.record FROM sealwire.contr
     LEFT JOIN (SELECT key, record FROM sealwire.single_records WHERE key > $1 ORDER BY key LIMIT $2) r ON true
     WHERE c.one";
 
-/// A concurrent change waits for the row lock, and then finds that the generation has changed. No key is both removed and
-/// written. `$2` and `$5`: keys to remove. `$3`, `$4` and `$6`, `$7`: keys and records to write.
+/// A concurrent change waits for the row lock, and then finds that the generation has changed. No
+/// key is both removed and written. `$2` and `$5`: keys to remove. `$3`, `$4` and `$6`, `$7`: keys
+/// and records to write.
 static CHANGE: &str = "WITH moved AS (
         UPDATE sealwire.control SET generation = generation + 1 WHERE one AND generation = $1 RETURNING generation
     ), removed AS (
@@ -99,8 +101,9 @@ fn number(generation: i64) -> Result<u64, StoreError> {
 }
 
 impl PostgresStore {
-    /// Runs a statement that returns the new generation if it changed the generation. Then notifies other engines with
-    /// a separate statement. The change is valid without the notification, because engines also poll.
+    /// Runs a statement that returns the new generation if it changed the generation. Then notifies
+    /// other engines with a separate statement. The change is valid without the notification,
+    /// because engines also poll.
     async fn change(&self, sql: &'static str, params: Params<'_>) -> Result<Commit, StoreError> {
         let rows = self.query(&self.shared.control, false, sql, params).await?;
         let Some(row) = rows.first() else {

@@ -1,4 +1,5 @@
-//! Distribution of the tables by Citus: every table of tokens and objects by app, on shards that belong together.
+//! Distribution of the tables by Citus: every table of tokens and objects by app, on shards that
+//! belong together.
 
 use std::sync::Arc;
 
@@ -15,8 +16,9 @@ use sealwire_store::StoreError;
 /// Shards per table, unless the tables are distributed already. Each app is on one of them.
 const SHARDS: u32 = 32;
 
-/// Tables and rows that their shards have statistics of before they have rows of their own. `n` is in -12801 to -2: no app has
-/// such a number, no scan begins before -1, and each shard gets about 400 of them.
+/// Tables and rows that their shards have statistics of before they have rows of their own. `n` is
+/// in -12801 to -2: no app has such a number, no scan begins before -1, and each shard gets about
+/// 400 of them.
 const SAMPLES: [(&str, &str); 4] = [
     (
         "tokens",
@@ -31,8 +33,8 @@ const SAMPLES: [(&str, &str); 4] = [
     ("object_terms", "(app, collection, index_number, hash, id) SELECT n, n, 1, int4send(n / 3), int4send(n)"),
 ];
 
-/// Settings of the role on every node. Citus opens connections to workers that do not have the settings of a session. They
-/// force index plans, and commits that are on disk.
+/// Settings of the role on every node. Citus opens connections to workers that do not have the
+/// settings of a session. They force index plans, and commits that are on disk.
 const ROLE_SETTINGS: [(&str, &str); 5] = [
     ("synchronous_commit", "on"),
     ("enable_seqscan", "off"),
@@ -58,12 +60,14 @@ pub struct Distribution {
     pub shards: u32,
 }
 
-/// Creates the schema if it is missing, and distributes its tables by app. Skips steps that are done. With `dry_run`, only checks
-/// the database. Fails if tables are to be distributed while engines are connected. `shards`: number of shards of each table; by
-/// default 32, or the present number.
+/// Creates the schema if it is missing, and distributes its tables by app. Skips steps that are
+/// done. With `dry_run`, only checks the database. Fails if tables are to be distributed while
+/// engines are connected. `shards`: number of shards of each table; by default 32, or the present
+/// number.
 ///
 /// # Errors
-/// [`StoreError::Invalid`] if the database does not have what is needed, and as for [`crate::PostgresStore::connect`].
+/// [`StoreError::Invalid`] if the database does not have what is needed, and as for
+/// [`crate::PostgresStore::connect`].
 pub async fn distribute(
     options: PostgresOptions,
     shards: Option<u32>,
@@ -253,7 +257,8 @@ async fn apply(client: &Client, found: &Distribution) -> Result<(), StoreError> 
 
 /// Distributes the tables in one transaction.
 async fn create(client: &Client, found: &Distribution) -> Result<(), StoreError> {
-    // The connection of the migration can take a moment to end. A transaction sees the connections of its first look only.
+    // The connection of the migration can take a moment to end. A transaction sees the connections
+    // of its first look only.
     for _ in 0..20 {
         if refuse_engines(client).await.is_ok() {
             break;
@@ -265,7 +270,8 @@ async fn create(client: &Client, found: &Distribution) -> Result<(), StoreError>
         .batch_execute(&format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK})"))
         .await
         .map_err(failed)?;
-    // An engine can have started since the first check, or another call can have distributed a table.
+    // An engine can have started since the first check, or another call can have distributed a
+    // table.
     refuse_engines(client).await?;
     let mut tables = Vec::new();
     for table in &found.to_distribute {
@@ -284,8 +290,8 @@ async fn create_tables(client: &Client, tables: &[&String], shards: u32) -> Resu
         .batch_execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'")
         .await?;
     for table in tables {
-        // Workers plan with the app as a constant. Statistics of the apps of a shard would say that a new app has no rows, and
-        // that any index that begins with the app finds them.
+        // Workers plan with the app as a constant. Statistics of the apps of a shard would say that
+        // a new app has no rows, and that any index that begins with the app finds them.
         client
             .batch_execute(&format!(
                 "ALTER TABLE sealwire.{table} ALTER COLUMN app SET STATISTICS 0, ALTER COLUMN collection SET STATISTICS 0"
@@ -333,8 +339,9 @@ async fn create_tables(client: &Client, tables: &[&String], shards: u32) -> Resu
     Ok(client.batch_execute("COMMIT").await?)
 }
 
-/// Gives the shards of an empty table statistics that stay: app and collection tell no two rows apart, as migration 4 says of
-/// one node. Removes the rows that these are of. Shards with rows get the other statistics only.
+/// Gives the shards of an empty table statistics that stay: app and collection tell no two rows
+/// apart, as migration 4 says of one node. Removes the rows that these are of. Shards with rows get
+/// the other statistics only.
 async fn sample(client: &Client, table: &str, rows: &str) -> Result<(), Failure> {
     // Rows that an interrupted call left.
     client
@@ -370,7 +377,8 @@ async fn sample(client: &Client, table: &str, rows: &str) -> Result<(), Failure>
     set_on_shards(client, table, &["SET STATISTICS 0"]).await
 }
 
-/// Changes the columns of app and collection of every shard. Citus does not do that by `ALTER TABLE`.
+/// Changes the columns of app and collection of every shard. Citus does not do that by
+/// `ALTER TABLE`.
 async fn set_on_shards(client: &Client, table: &str, changes: &[&str]) -> Result<(), Failure> {
     let columns = ["app", "collection"].into_iter();
     let changes = columns.flat_map(|column| {

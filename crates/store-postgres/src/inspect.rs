@@ -38,8 +38,8 @@ pub struct Examined {
     pub connections_max: u32,
     /// Number of open connections, including this one.
     pub connections: u32,
-    /// Seconds by which the server's clock is ahead of the local clock; negative if behind. Accurate to half the
-    /// latency.
+    /// Seconds by which the server's clock is ahead of the local clock; negative if behind.
+    /// Accurate to half the latency.
     pub clock_ahead_s: f64,
     /// Shortest measured round trip.
     pub latency: Duration,
@@ -56,7 +56,8 @@ pub struct CitusCluster {
     pub is_coordinator: bool,
     /// Tables that are distributed by app, without the schema.
     pub distributed: Vec<String>,
-    /// Tables that are not, although some are, or whose shards are not where those of the others are.
+    /// Tables that are not, although some are, or whose shards are not where those of the others
+    /// are.
     pub misplaced: Vec<String>,
     /// The workers.
     pub workers: Vec<CitusWorker>,
@@ -67,15 +68,16 @@ pub struct CitusCluster {
 pub struct CitusWorker {
     /// `host:port`.
     pub name: String,
-    /// Its settings `fsync` and `synchronous_commit` in the sessions of the coordinator, or the reason why it does not
-    /// respond.
+    /// Its settings `fsync` and `synchronous_commit` in the sessions of the coordinator, or the
+    /// reason why it does not respond.
     pub settings: Result<(String, String), String>,
 }
 
 /// Connects once and queries the properties. Takes at most twice the timeout of the options.
 ///
 /// # Errors
-/// [`StoreError::Setting`] for an invalid option; [`StoreError::Newer`]; [`StoreError::Unavailable`].
+/// [`StoreError::Setting`] for an invalid option; [`StoreError::Newer`];
+/// [`StoreError::Unavailable`].
 pub async fn examine(options: PostgresOptions) -> Result<Examined, StoreError> {
     let settings = Arc::new(Settings::new(options)?);
     let (session, link) = Session::open(&settings, &mut 0)

@@ -1,12 +1,14 @@
-//! Control state, token maps and object collections in PostgreSQL: for production, and for several engines that share one state.
+//! Control state, token maps and object collections in PostgreSQL: for production, and for several
+//! engines that share one state.
 //!
-//! Every connection is dedicated to one purpose: writing tokens, reading tokens, control state, slow or rare
-//! operations, or notifications. Each connection has a task that reconnects it. Every request ends within one timeout.
-//! The server has the timeout as its statement limit, and an unresponsive connection is replaced.
+//! Every connection is dedicated to one purpose: writing tokens, reading tokens, control state,
+//! slow or rare operations, or notifications. Each connection has a task that reconnects it. Every
+//! request ends within one timeout. The server has the timeout as its statement limit, and an
+//! unresponsive connection is replaced.
 //!
-//! The SQL also suits distributed databases that speak the PostgreSQL dialect. Keys begin with the app, and there are
-//! no sequences and no foreign keys. The only explicit lock is that of the migration. [`distribute()`] spreads the tables over the
-//! workers of Citus.
+//! The SQL also suits distributed databases that speak the PostgreSQL dialect. Keys begin with the
+//! app, and there are no sequences and no foreign keys. The only explicit lock is that of the
+//! migration. [`distribute()`] spreads the tables over the workers of Citus.
 
 mod batches;
 mod bulk_import;
@@ -53,7 +55,8 @@ use sqlstate::SqlFault;
 use worker::{DedicatedConnection, Query};
 use writers::Writers;
 
-/// Control state, token maps and object collections in the schema `sealwire` of a PostgreSQL database. A clone shares the connections.
+/// Control state, token maps and object collections in the schema `sealwire` of a PostgreSQL
+/// database. A clone shares the connections.
 #[derive(Clone)]
 pub struct PostgresStore {
     shared: Arc<Shared>,
@@ -62,8 +65,8 @@ pub struct PostgresStore {
 struct Shared {
     writers: Writers,
     readers: Vec<DedicatedConnection>,
-    /// Connection for control state, which engines depend on. It is separate so that a walk through a map cannot delay
-    /// it.
+    /// Connection for control state, which engines depend on. It is separate so that a walk through
+    /// a map cannot delay it.
     control: DedicatedConnection,
     slow: DedicatedConnection,
     /// Serializes walks through maps, which use the `slow` connection.
@@ -86,12 +89,13 @@ impl Drop for Shared {
 }
 
 impl PostgresStore {
-    /// Connects, migrates an older schema to this program's version, and opens the connections. Needs a tokio runtime.
-    /// The connection tasks live as long as the store.
+    /// Connects, migrates an older schema to this program's version, and opens the connections.
+    /// Needs a tokio runtime. The connection tasks live as long as the store.
     ///
     /// # Errors
-    /// [`StoreError::Setting`] for an invalid option; [`StoreError::Newer`]. [`StoreError::Unavailable`] immediately if
-    /// retrying is useless, as for a wrong password, and otherwise after the timeout.
+    /// [`StoreError::Setting`] for an invalid option; [`StoreError::Newer`].
+    /// [`StoreError::Unavailable`] immediately if retrying is useless, as for a wrong password, and
+    /// otherwise after the timeout.
     pub async fn connect(options: PostgresOptions) -> Result<Self, StoreError> {
         let settings = Arc::new(Settings::new(options)?);
         let found = migrate::migrate(&settings, true).await?;
@@ -120,8 +124,8 @@ impl PostgresStore {
             news: write::NewRowPredictor::default(),
             is_distributed,
         };
-        // Waits for the listener, so that a change right after this call is not missed. A database without
-        // notifications is accepted.
+        // Waits for the listener, so that a change right after this call is not missed. A database
+        // without notifications is accepted.
         let _ = timeout(limit, ready.wait_for(|ready| *ready)).await;
         Ok(Self {
             shared: Arc::new(shared),
@@ -134,7 +138,8 @@ impl PostgresStore {
         self.shared.writers.is_up() && self.shared.readers.iter().any(DedicatedConnection::is_up)
     }
 
-    /// Returns the number of connections that are up and down. The notification connection is not counted.
+    /// Returns the number of connections that are up and down. The notification connection is not
+    /// counted.
     #[must_use]
     pub fn links(&self) -> (usize, usize) {
         let shared = &self.shared;
@@ -163,9 +168,9 @@ impl PostgresStore {
             .unwrap_or(&readers[turn % readers.len()])
     }
 
-    /// Runs `work` under a permit of `turns`. Once started, the work continues to its end and keeps the permit, even if
-    /// the request is cancelled. Its statements run on in the database, and later statements on the connection would
-    /// wait for them.
+    /// Runs `work` under a permit of `turns`. Once started, the work continues to its end and keeps
+    /// the permit, even if the request is cancelled. Its statements run on in the database, and
+    /// later statements on the connection would wait for them.
     async fn in_turn<
         T: Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
@@ -188,8 +193,8 @@ impl PostgresStore {
             .unwrap_or_else(|_| Err(StoreError::Unavailable("a call failed".into())))
     }
 
-    /// Runs one statement as its own transaction. The statement is retried after a broken connection only if it is
-    /// `repeatable`.
+    /// Runs one statement as its own transaction. The statement is retried after a broken
+    /// connection only if it is `repeatable`.
     async fn query(
         &self,
         lane: &DedicatedConnection,

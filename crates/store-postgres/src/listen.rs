@@ -17,8 +17,8 @@ use super::worker::pause;
 /// Interval at which an idle connection is checked.
 const ALIVE: Duration = Duration::from_secs(10);
 
-/// Listens forever and signals `told` whenever something may have changed: on a notification, and after a time without
-/// a connection. Signals `ready` once it listens for the first time.
+/// Listens forever and signals `told` whenever something may have changed: on a notification, and
+/// after a time without a connection. Signals `ready` once it listens for the first time.
 pub(super) async fn listen(
     settings: Arc<Settings>,
     told: watch::Sender<()>,
@@ -31,7 +31,8 @@ pub(super) async fn listen(
             Err(fault) => Err(SqlFault::Lost(fault.error.to_string())),
         };
         if let Err(SqlFault::Refused(why) | SqlFault::Stale(why)) = heard {
-            // The database or a connection pooler does not support notifications, so engines only poll.
+            // The database or a connection pooler does not support notifications, so engines only
+            // poll.
             tracing::warn!(%why, "changes to apps are not announced by the database");
             ready.send_replace(true);
             failures = 10;
@@ -56,7 +57,8 @@ async fn hear(
         outcome = timeout(limit, session.batch(&listen)) => outcome.map_err(|_| SqlFault::Lost("no answer".into()))??,
         ended = &mut link => return Err(SqlFault::Lost(ended.err().map_or("the server closed the connection".into(), |error| describe(&error)))),
     }
-    // Changes before the first connection need no signal, because the engine loads the state after opening the store.
+    // Changes before the first connection need no signal, because the engine loads the state after
+    // opening the store.
     if *ready.borrow() {
         told.send_replace(());
     }

@@ -1,7 +1,8 @@
-//! Schema migrations. The schema is migrated forward once, even if several engines start concurrently, and never back.
+//! Schema migrations. The schema is migrated forward once, even if several engines start
+//! concurrently, and never back.
 //!
-//! The runner is part of this program because it is small: a list of files, one transaction, one lock. Migration crates
-//! bring their own drivers, checksums and macros, and do not lock.
+//! The runner is part of this program because it is small: a list of files, one transaction, one
+//! lock. Migration crates bring their own drivers, checksums and macros, and do not lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,18 +36,20 @@ pub(super) const LOCK: i64 = 0x5345_414c_5749_5245;
 /// Time limit for concurrent migrations and for this one, without the building of indexes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Longest time that a migration waits for a lock of a table. Requests of other engines wait behind it.
+/// Longest time that a migration waits for a lock of a table. Requests of other engines wait behind
+/// it.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// Pause before the next attempt.
 const LOCK_PAUSE: Duration = Duration::from_secs(1);
 
-/// Returns true for an index that exists and is whole, false for one that was not built to its end, and NULL for none.
+/// Returns true for an index that exists and is whole, false for one that was not built to its end,
+/// and NULL for none.
 static IS_INDEXED: &str = "SELECT (SELECT i.indisvalid FROM pg_index i
     WHERE i.indexrelid = to_regclass('sealwire.tokens_subject'))";
 
-/// Builds the index by which the rows of a subject are found, without keeping out those who use the table. Building an index
-/// sets the number of rows, so statistics are made again, for the reason that migration 4 gives. Each text has a transaction of
-/// its own.
+/// Builds the index by which the rows of a subject are found, without keeping out those who use the
+/// table. Building an index sets the number of rows, so statistics are made again, for the reason
+/// that migration 4 gives. Each text has a transaction of its own.
 const INDEX: [&str; 3] = [
     "DROP INDEX CONCURRENTLY IF EXISTS sealwire.tokens_subject",
     "CREATE INDEX CONCURRENTLY tokens_subject ON sealwire.tokens (app, subject, collection, id) WHERE subject IS NOT NULL",
@@ -67,9 +70,9 @@ const INDEX_TIME: Duration = Duration::from_secs(30);
 
 static VERSION: &str = "SELECT coalesce(max(version), 0) FROM sealwire.migrations";
 
-/// Connects, with retries while they can help, and migrates an older schema to this program's version.
-/// Returns true if Citus distributes the tables.
-/// `stays`: the caller goes on, so that a long build of an index can go on behind it.
+/// Connects, with retries while they can help, and migrates an older schema to this program's
+/// version. Returns true if Citus distributes the tables. `stays`: the caller goes on, so that a
+/// long build of an index can go on behind it.
 pub(super) async fn migrate(settings: &Arc<Settings>, stays: bool) -> Result<bool, StoreError> {
     let (mut target, mut failures) = (0, 0);
     let until = Instant::now() + settings.options.timeout;
@@ -162,8 +165,8 @@ impl From<Option<Error>> for Failure {
     }
 }
 
-/// Migrates the schema, then builds the index that it lacks, if the table is small. An index that cannot be built keeps no
-/// engine from starting: without it only exports and erasures are slow.
+/// Migrates the schema, then builds the index that it lacks, if the table is small. An index that
+/// cannot be built keeps no engine from starting: without it only exports and erasures are slow.
 async fn prepare(client: &Client) -> Result<IndexState, Failure> {
     warn_of_no_fsync(client).await?;
     timeout(PATIENCE, migrate_with_retries(client))
@@ -198,7 +201,8 @@ async fn build_or_warn(client: &Client, limit: Option<Duration>) {
     }
 }
 
-/// Migrates the schema. After a lock timeout it pauses, so that waiting requests can run, and tries again.
+/// Migrates the schema. After a lock timeout it pauses, so that waiting requests can run, and tries
+/// again.
 async fn migrate_with_retries(client: &Client) -> Result<(), Failure> {
     loop {
         match forward(client).await {
@@ -277,8 +281,8 @@ async fn forward(client: &Client) -> Result<(), Failure> {
     Ok(client.batch_execute("COMMIT").await?)
 }
 
-/// Splits a migration into its statements. Citus rejects a new index on a distributed table among several statements. No
-/// migration has a semicolon at the end of a line within a statement.
+/// Splits a migration into its statements. Citus rejects a new index on a distributed table among
+/// several statements. No migration has a semicolon at the end of a line within a statement.
 pub(super) fn statements(sql: &str) -> impl Iterator<Item = &str> {
     let is_code = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with("--");
     sql.split_inclusive(";\n")

@@ -1,10 +1,11 @@
 //! Object collections in PostgreSQL: a row per object, and rows of terms that find objects.
 //!
-//! Objects and their terms are always changed in one transaction. PostgreSQL does not plan queries of several terms: each
-//! statement reads a bounded number of rows by whole keys.
+//! Objects and their terms are always changed in one transaction. PostgreSQL does not plan queries
+//! of several terms: each statement reads a bounded number of rows by whole keys.
 //!
-//! A write whose connection broke is repeated, because the attempt may have taken effect or not. In a repetition, a stored
-//! object that is equal to the byte counts as written, and the deletion of an absent object counts as made.
+//! A write whose connection broke is repeated, because the attempt may have taken effect or not. In
+//! a repetition, a stored object that is equal to the byte counts as written, and the deletion of
+//! an absent object counts as made.
 
 mod add;
 mod change;
@@ -191,8 +192,9 @@ impl ObjectStore for PostgresStore {
             .map(|_| ())
     }
 
-    /// A transaction that read a lower fence sends its last statement within its timeout. The server can run that statement
-    /// for as long again, and then keeps the transaction for as long until the client commits.
+    /// A transaction that read a lower fence sends its last statement within its timeout. The
+    /// server can run that statement for as long again, and then keeps the transaction for as long
+    /// until the client commits.
     fn fence_delay(&self) -> Duration {
         3 * self.shared.timeout
     }

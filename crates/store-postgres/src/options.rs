@@ -27,12 +27,15 @@ pub enum PostgresTls {
 /// Database location and connection options. `Debug` output contains no password.
 #[derive(Clone)]
 pub struct PostgresOptions {
-    /// `postgres://user@host:5432/database`. Several hosts are separated by commas; the first host that accepts writes
-    /// is used. Socket: `postgres:///database?user=user&host=/var/run/postgresql`. The URL must not contain a password.
+    /// `postgres://user@host:5432/database`. Several hosts are separated by commas; the first host
+    /// that accepts writes is used. Socket:
+    /// `postgres:///database?user=user&host=/var/run/postgresql`. The URL must not contain a
+    /// password.
     pub url: String,
     /// The password, if the server requires one.
     pub password: Option<String>,
-    /// A file with the password, as an alternative to `password`. The file is read for each connection.
+    /// A file with the password, as an alternative to `password`. The file is read for each
+    /// connection.
     pub password_file: Option<PathBuf>,
     /// PEM certificates of the authority that issued the server's certificate.
     pub ca: Option<PathBuf>,
@@ -42,7 +45,8 @@ pub struct PostgresOptions {
     pub client_key: Option<PathBuf>,
     /// Encryption of TCP connections.
     pub tls: PostgresTls,
-    /// Connections that write tokens, 1 to 32. With two, one works while the other waits for the disk.
+    /// Connections that write tokens, 1 to 32. With two, one works while the other waits for the
+    /// disk.
     pub writers: usize,
     /// Connections that read tokens, 1 to 32.
     pub readers: usize,
@@ -68,7 +72,8 @@ impl PostgresOptions {
         }
     }
 
-    /// Checks what can be checked without a connection: the URL, and that the options fit each other.
+    /// Checks what can be checked without a connection: the URL, and that the options fit each
+    /// other.
     ///
     /// # Errors
     /// [`StoreError::Invalid`] names the key. It never contains the URL.
@@ -119,14 +124,15 @@ pub(super) struct Settings {
     pub(super) user: String,
     pub(super) database: String,
     pub(super) targets: Vec<ConnectTarget>,
-    /// True if Citus distributes the tables. Set once per store: statements and batches must fit each other, so connections
-    /// that are opened later do not decide anew.
+    /// True if Citus distributes the tables. Set once per store: statements and batches must fit
+    /// each other, so connections that are opened later do not decide anew.
     pub(super) is_distributed: OnceLock<bool>,
 }
 
 impl Settings {
     pub(super) fn new(options: PostgresOptions) -> Result<Self, StoreError> {
-        // The parser's own message can contain parts of the URL, and so of a password that should not be there.
+        // The parser's own message can contain parts of the URL, and so of a password that should
+        // not be there.
         let parsed = options.url.parse::<Config>();
         let config = parsed.map_err(|_| {
             bad(

@@ -15,14 +15,14 @@ const LOOK_MAX: usize = 10_000;
 /// Rows that a page of rows of other keys looks at, at least.
 const LOOK_MIN: usize = 1_000;
 
-/// Returns the number of rows to look at for `limit` rows of other keys. At the beginning of a walk most rows match, and the
-/// rest would be looked at in vain. At its end few rows match.
+/// Returns the number of rows to look at for `limit` rows of other keys. At the beginning of a walk
+/// most rows match, and the rest would be looked at in vain. At its end few rows match.
 pub(super) fn look_of(limit: usize) -> usize {
     limit.saturating_mul(4).clamp(LOOK_MIN, LOOK_MAX)
 }
 
-/// Counts the rows of a table by an expression, among `$4` rows behind the id `$3`. Every line has a value and its count, the
-/// number of rows that were looked at, and the last id of these.
+/// Counts the rows of a table by an expression, among `$4` rows behind the id `$3`. Every line has
+/// a value and its count, the number of rows that were looked at, and the last id of these.
 macro_rules! count {
     ($table:literal, $key:expr) => {
         concat!(
@@ -49,9 +49,9 @@ macro_rules! key_number {
 
 pub(super) static COUNT_KEYS: &str = count!("sealwire.tokens", key_number!());
 
-/// `$5`: the number that the rows must not have. `$6`: maximum number of rows. `$7`: sealed bytes of preceding rows
-/// from which on a row is not returned. Every line has the number of rows that were looked at, the last id of these, and the
-/// number of matching rows, at most `$6`.
+/// `$5`: the number that the rows must not have. `$6`: maximum number of rows. `$7`: sealed bytes
+/// of preceding rows from which on a row is not returned. Every line has the number of rows that
+/// were looked at, the last id of these, and the number of matching rows, at most `$6`.
 pub(super) static OTHER_KEYS: &str = concat!(
     "WITH looked AS MATERIALIZED (
         SELECT t.id, octet_length(t.sealed) AS bytes, (",
@@ -72,8 +72,8 @@ pub(super) static OTHER_KEYS: &str = concat!(
     ) g ON true ORDER BY g.id"
 );
 
-/// `$3` to `$5`: ids, old and new contents, in the order of ids, so that concurrent statements wait for each other and do not
-/// deadlock. Returns the ids that have the new content.
+/// `$3` to `$5`: ids, old and new contents, in the order of ids, so that concurrent statements wait
+/// for each other and do not deadlock. Returns the ids that have the new content.
 pub(super) static RESEAL: &str = "WITH done AS (
         UPDATE sealwire.tokens t SET sealed = i.new
         FROM unnest($3::bytea[], $4::bytea[], $5::bytea[]) AS i(id, old, new)

@@ -63,7 +63,8 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Rows as parameters of `unnest`: app, collection, id, fingerprint, sealed, tags, expires, created, archived, subject.
+/// Rows as parameters of `unnest`: app, collection, id, fingerprint, sealed, tags, expires,
+/// created, archived, subject.
 pub(super) struct Columns<'a> {
     apps: Vec<i32>,
     collections: Vec<i32>,

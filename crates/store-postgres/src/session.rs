@@ -1,5 +1,5 @@
-//! A database connection: opened to the first address that accepts writes, configured, and with its prepared
-//! statements.
+//! A database connection: opened to the first address that accepts writes, configured, and with its
+//! prepared statements.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,13 +26,14 @@ pub(super) type Link = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<S
 /// Parameters of a statement.
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// Forces index plans, whatever the statistics are. A plan that was cached for an empty table would be disastrous for a
-/// table with millions of rows. JIT is off because the resulting cost estimates would trigger compilation.
+/// Forces index plans, whatever the statistics are. A plan that was cached for an empty table would
+/// be disastrous for a table with millions of rows. JIT is off because the resulting cost estimates
+/// would trigger compilation.
 pub(super) const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
     SET plan_cache_mode = force_generic_plan";
 
-/// Acknowledged changes must be committed durably, whatever the server's default is or becomes. A stronger setting
-/// stays.
+/// Acknowledged changes must be committed durably, whatever the server's default is or becomes. A
+/// stronger setting stays.
 const DURABLE: &str = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') \
     WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)";
 
@@ -54,8 +55,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Connects to the first target from index `from` that accepts writes, and stores its index in `from`. Takes at
-    /// most the timeout of the options. Cancel-safe.
+    /// Connects to the first target from index `from` that accepts writes, and stores its index in
+    /// `from`. Takes at most the timeout of the options. Cancel-safe.
     pub(super) async fn open(
         settings: &Arc<Settings>,
         from: &mut usize,
@@ -125,7 +126,8 @@ impl Session {
         self.gives_up.notify_one();
     }
 
-    /// Returns true if the connection was given up. It may be inside a transaction, and nothing more may be sent on it.
+    /// Returns true if the connection was given up. It may be inside a transaction, and nothing
+    /// more may be sent on it.
     pub(super) fn is_condemned(&self) -> bool {
         self.condemned.load(Ordering::Acquire)
     }
@@ -199,8 +201,8 @@ impl Session {
             .map_err(|error| self.fault(error))
     }
 
-    /// Classifies an error. Citus reports a worker that is lost during a commit as an internal error: the commit may have
-    /// taken effect.
+    /// Classifies an error. Citus reports a worker that is lost during a commit as an internal
+    /// error: the commit may have taken effect.
     fn fault(&self, error: Error) -> SqlFault {
         let is_internal = error.code() == Some(&SqlState::INTERNAL_ERROR);
         if self.is_distributed && is_internal {
@@ -237,7 +239,8 @@ fn config(settings: &Settings, target: &ConnectTarget, password: Option<&str>) -
         SslMode::Disable
     });
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-    // Detects a peer that is gone silently. Request deadlines are shorter than the system's TCP timeouts.
+    // Detects a peer that is gone silently. Request deadlines are shorter than the system's TCP
+    // timeouts.
     config
         .tcp_user_timeout(settings.options.timeout * 2)
         .keepalives_idle(Duration::from_secs(15));
@@ -250,7 +253,8 @@ fn config(settings: &Settings, target: &ConnectTarget, password: Option<&str>) -
     config
 }
 
-/// Connects and configures the session. Returns true with it if Citus distributes the tables by app.
+/// Connects and configures the session. Returns true with it if Citus distributes the tables by
+/// app.
 async fn connected(
     config: &Config,
     tls: MakeRustlsConnect,
@@ -314,7 +318,8 @@ fn advice(error: &Error, settings: &Settings, target: &ConnectTarget) -> (String
             )
         }
         None => match certificate_fault(error) {
-            // The certificate was signed by another authority of the same name, or by an unknown one.
+            // The certificate was signed by another authority of the same name, or by an unknown
+            // one.
             Some(
                 rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature,
             ) => {

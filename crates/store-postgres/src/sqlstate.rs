@@ -5,12 +5,14 @@ use tokio_postgres::error::SqlState;
 
 use sealwire_store::StoreError;
 
-/// Reason for which a statement has no result. Texts contain SQLSTATEs and constraint names, but never row content.
+/// Reason for which a statement has no result. Texts contain SQLSTATEs and constraint names, but
+/// never row content.
 #[derive(Clone, Debug)]
 pub(super) enum SqlFault {
     /// The connection is unusable. The statement may have taken effect.
     Lost(String),
-    /// A prepared statement does not fit the schema, or is unknown on this connection. The statement had no effect.
+    /// A prepared statement does not fit the schema, or is unknown on this connection. The
+    /// statement had no effect.
     Stale(String),
     /// The statement was aborted in favor of another transaction. The statement had no effect.
     Clash(String),
@@ -51,7 +53,8 @@ impl From<Error> for SqlFault {
         // [`SqlState`] has no names for some states.
         match code.code() {
             "26000" => return Self::Stale(what),
-            // A statement before it failed, and its error came to nobody: the state of the connection is not known.
+            // A statement before it failed, and its error came to nobody: the state of the
+            // connection is not known.
             "25P02" => return Self::Lost(what),
             "40003" | "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25006" => {
                 return Self::Lost(what);
@@ -74,8 +77,8 @@ impl From<Error> for SqlFault {
     }
 }
 
-/// Describes an error with its causes, outermost first. Server errors show message and state, but never the detail,
-/// which contains keys.
+/// Describes an error with its causes, outermost first. Server errors show message and state, but
+/// never the detail, which contains keys.
 pub(super) fn describe(error: &Error) -> String {
     if let Some(told) = error.as_db_error() {
         return format!("{} ({})", told.message(), told.code().code());

@@ -19,7 +19,8 @@ use sealwire_store::{ControlStore, TokenStore};
 /// Timeout that is long enough for any operation on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// Options of a server that does not wait for the disk. Acknowledged data still survives killed server processes.
+/// Options of a server that does not wait for the disk. Acknowledged data still survives killed
+/// server processes.
 fn unsynced() -> Options {
     Options {
         fsync: false,
@@ -27,8 +28,8 @@ fn unsynced() -> Options {
     }
 }
 
-/// A shared server for the unit tests of this crate that neither stop it nor change its settings. Each test has its own
-/// database.
+/// A shared server for the unit tests of this crate that neither stop it nor change its settings.
+/// Each test has its own database.
 pub(crate) fn shared() -> &'static Postgres {
     static SHARED: LazyLock<Postgres> = LazyLock::new(|| Postgres::start(unsynced()).unwrap());
     &SHARED

@@ -1,5 +1,5 @@
-//! TLS to the database: one configured authority, verification of the host name, and files that are read for each
-//! connection.
+//! TLS to the database: one configured authority, verification of the host name, and files that are
+//! read for each connection.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::options::{PostgresOptions, bad, unreadable};
 use sealwire_store::StoreError;
 
-/// Creates a connector from the options. Without a configured authority no server is trusted. Blocks on file reads.
+/// Creates a connector from the options. Without a configured authority no server is trusted.
+/// Blocks on file reads.
 pub(super) fn connector(options: &PostgresOptions) -> Result<MakeRustlsConnect, StoreError> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &options.ca {

@@ -10,8 +10,8 @@ use sealwire_store::{MapId, Page, Row, SCAN_BYTES, StoreError, SubjectId, TokenI
 /// Rows that a page looks at, at most.
 const LOOK_MAX: usize = 10_000;
 
-/// `$3` and `$4`: collection and id that the rows follow. `$6`: maximum value bytes of the preceding rows for a row to be
-/// returned.
+/// `$3` and `$4`: collection and id that the rows follow. `$6`: maximum value bytes of the
+/// preceding rows for a row to be returned.
 pub(super) static ROWS: &str = concat!(
     "SELECT t.app, t.collection, ",
     columns!(),
@@ -23,9 +23,10 @@ pub(super) static ROWS: &str = concat!(
     ) t WHERE t.bytes - octet_length(t.sealed) < $6 ORDER BY t.collection, t.id"
 );
 
-/// The deletion compares the subject in a form that no index serves, because a plan that finds each row by its subject reads
-/// all rows of the subject for each. `$6`: the version, as 8 bytes, below which the rows of a key are removed. Returns the number of rows looked at, collection
-/// and id of the last one, and the number of removed rows.
+/// The deletion compares the subject in a form that no index serves, because a plan that finds each
+/// row by its subject reads all rows of the subject for each. `$6`: the version, as 8 bytes, below
+/// which the rows of a key are removed. Returns the number of rows looked at, collection and id of
+/// the last one, and the number of removed rows.
 pub(super) static ERASE: &str = "WITH looked AS MATERIALIZED (
         SELECT t.collection, t.id FROM sealwire.tokens t
         WHERE t.app = $1 AND t.subject = $2 AND (t.collection, t.id) > ($3, $4) ORDER BY t.collection, t.id LIMIT $5

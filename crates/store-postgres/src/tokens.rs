@@ -31,8 +31,8 @@ macro_rules! live {
     };
 }
 
-/// Version and sealed content of the key of a row's subject. Not a join, whose plan could read all keys. `$app`: the app, as the
-/// statement names it.
+/// Version and sealed content of the key of a row's subject. Not a join, whose plan could read all
+/// keys. `$app`: the app, as the statement names it.
 macro_rules! subject_key {
     ($app:literal) => {
         concat!(
@@ -92,8 +92,8 @@ pub(super) static EXPIRE: &str = concat!(
     " RETURNING t.id"
 );
 
-/// `$3`: the id that the rows follow; empty to start from the first row. `$4`: maximum number of rows to look at. Every
-/// result line ends with the number of rows looked at and the last id.
+/// `$3`: the id that the rows follow; empty to start from the first row. `$4`: maximum number of
+/// rows to look at. Every result line ends with the number of rows looked at and the last id.
 static LIST: &str = concat!(
     "WITH looked AS MATERIALIZED (
         SELECT ",
@@ -147,8 +147,8 @@ static COUNT_ARCHIVED: &str = job!(
     WHERE t.app = $1 AND t.collection = $2 AND t.archived < $5"
 );
 
-/// Seconds by which the engine's clock, in `$6`, is ahead of the server's clock. A clock that is ahead must not sweep
-/// rows early.
+/// Seconds by which the engine's clock, in `$6`, is ahead of the server's clock. A clock that is
+/// ahead must not sweep rows early.
 macro_rules! ahead {
     () => {
         "greatest($6 - floor(extract(epoch FROM now()))::int8, 0)"

@@ -1,5 +1,5 @@
-//! A guard for an open transaction. If the request panics or is cancelled midway, the connection is given up. A
-//! connection inside a transaction is never reused.
+//! A guard for an open transaction. If the request panics or is cancelled midway, the connection is
+//! given up. A connection inside a transaction is never reused.
 
 use super::session::Session;
 use super::sqlstate::SqlFault;
@@ -13,7 +13,8 @@ impl<'a> TransactionGuard<'a> {
         Self(Some(session))
     }
 
-    /// Ends the transaction. A failed transaction is rolled back; a successful one has already committed.
+    /// Ends the transaction. A failed transaction is rolled back; a successful one has already
+    /// committed.
     pub(super) async fn end<T>(mut self, call: &Query<'_>, outcome: &Result<T, SqlFault>) {
         if let (Err(_), Some(session)) = (outcome, self.0)
             && call

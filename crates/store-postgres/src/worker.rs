@@ -68,8 +68,8 @@ impl DedicatedConnection {
         }
     }
 
-    /// Returns the connection, unless it is `broken`. Fails immediately if the database has been away for longer than
-    /// the request timeout.
+    /// Returns the connection, unless it is `broken`. Fails immediately if the database has been
+    /// away for longer than the request timeout.
     async fn session(
         &self,
         broken: Option<&Arc<Session>>,
@@ -126,8 +126,9 @@ impl Query<'_> {
         Ok(session)
     }
 
-    /// Awaits an attempt until the deadline of the request. After the deadline the connection is given up, because the
-    /// running statement would delay later requests. The server's own timeout ends the statement.
+    /// Awaits an attempt until the deadline of the request. After the deadline the connection is
+    /// given up, because the running statement would delay later requests. The server's own timeout
+    /// ends the statement.
     pub(super) async fn bound<T>(
         &self,
         session: &Session,
@@ -217,8 +218,8 @@ async fn keep(settings: Arc<Settings>, state: watch::Sender<WorkerState>) {
     }
 }
 
-/// Returns the pause after a number of failures. The pause doubles up to a maximum. Half of it is random, so that
-/// engines do not reconnect all at once.
+/// Returns the pause after a number of failures. The pause doubles up to a maximum. Half of it is
+/// random, so that engines do not reconnect all at once.
 pub(super) fn pause(failures: u32) -> Duration {
     let whole = PAUSE_MIN
         .saturating_mul(1 << failures.min(10))

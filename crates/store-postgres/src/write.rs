@@ -1,12 +1,15 @@
-//! Writes of groups: one statement for many groups in the normal case, and a transaction if there are conflicts.
+//! Writes of groups: one statement for many groups in the normal case, and a transaction if there
+//! are conflicts.
 //!
-//! The statement looks up fingerprints, inserts the rows without a holder, and commits, in one round trip. While all
-//! fingerprints are new, it inserts without the lookup ([`NewRowPredictor`]). The statement writes everything or nothing: a taken
-//! id makes it fail, and an expired holder keeps it from inserting at all.
+//! The statement looks up fingerprints, inserts the rows without a holder, and commits, in one
+//! round trip. While all fingerprints are new, it inserts without the lookup ([`NewRowPredictor`]).
+//! The statement writes everything or nothing: a taken id makes it fail, and an expired holder
+//! keeps it from inserting at all.
 //!
-//! In both cases a transaction follows, which reads the existing rows, lets [`plan`] decide, and writes the result. A row
-//! that names a data subject is written under a lock of the subject's key, which has the version that the row claims.
-//! Each group is in one statement or transaction, so a process that dies midway has written whole groups only.
+//! In both cases a transaction follows, which reads the existing rows, lets [`plan`] decide, and
+//! writes the result. A row that names a data subject is written under a lock of the subject's key,
+//! which has the version that the row claims. Each group is in one statement or transaction, so a
+//! process that dies midway has written whole groups only.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicU32;
@@ -26,7 +29,8 @@ use super::transaction_guard::TransactionGuard;
 use super::worker::{DedicatedConnection, Query};
 use sealwire_store::{Fingerprint, Group, MapId, Row, StoreError, SubjectId, TokenId, Written};
 
-/// Writes rows. `$locked`: a further part of the statement. `$permitted`: condition without which nothing is written.
+/// Writes rows. `$locked`: a further part of the statement. `$permitted`: condition without which
+/// nothing is written.
 macro_rules! merge {
     ($locked:literal, $permitted:literal) => {
         concat!(
@@ -60,12 +64,13 @@ macro_rules! merge {
     };
 }
 
-/// `$11`: now. Returns holders by the position of their row. Every result line begins with the number of written rows, and
-/// with true.
+/// `$11`: now. Returns holders by the position of their row. Every result line begins with the
+/// number of written rows, and with true.
 pub(super) static MERGE: &str = merge!("", "true");
 
-/// Like [`MERGE`]. `$12` to `$15`: rows of subject keys, and the version that each must have. If one has not, writes nothing,
-/// and every result line has false. The locks keep a key until the rows are committed.
+/// Like [`MERGE`]. `$12` to `$15`: rows of subject keys, and the version that each must have. If
+/// one has not, writes nothing, and every result line has false. The locks keep a key until the
+/// rows are committed.
 pub(super) static MERGE_CLAIMED: &str = merge!(
     ", claimed AS MATERIALIZED (
         SELECT 1
@@ -76,13 +81,15 @@ pub(super) static MERGE_CLAIMED: &str = merge!(
     "(SELECT count(*) FROM claimed) = cardinality($12::int4[])"
 );
 
-/// Locks the rows of subject keys, in the order of their keys, so that they remain until the transaction ends.
+/// Locks the rows of subject keys, in the order of their keys, so that they remain until the
+/// transaction ends.
 pub(super) static SUBJECT_KEYS: &str = "SELECT t.app, t.collection, t.id, t.version
     FROM unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, id)
     JOIN sealwire.objects t ON t.app = i.app AND t.collection = i.collection AND t.id = i.id
     ORDER BY t.app, t.collection, t.id FOR SHARE OF t";
 
-/// Like [`INSERT`], but skips rows that were written concurrently. Skipped rows are missing from its count.
+/// Like [`INSERT`], but skips rows that were written concurrently. Skipped rows are missing from
+/// its count.
 static INSERT_FREE: &str = concat!(insert!(), " ON CONFLICT DO NOTHING");
 
 pub(super) static HOLDERS: &str = concat!(
@@ -134,8 +141,8 @@ fn check(group: &Group) -> Result<(), StoreError> {
     group.rows.iter().try_for_each(Row::check_times)
 }
 
-/// Writes groups by one statement, or by transactions if there are conflicts, with retries. `lost` is true if an
-/// attempt had no response, so that some of the rows may already be there.
+/// Writes groups by one statement, or by transactions if there are conflicts, with retries. `lost`
+/// is true if an attempt had no response, so that some of the rows may already be there.
 async fn write_batch(
     lane: &DedicatedConnection,
     news: &NewRowPredictor,
@@ -202,15 +209,16 @@ fn left(answers: &[Option<Written>]) -> Option<Vec<usize>> {
     (!left.is_empty()).then_some(left)
 }
 
-/// Number of consecutive writes with only new fingerprints after which the next write is expected to have only new
-/// ones.
+/// Number of consecutive writes with only new fingerprints after which the next write is expected
+/// to have only new ones.
 const NEW_IN_A_ROW: u32 = 16;
 
 /// Predicts from earlier writes if fingerprints are new.
 ///
-/// If so, rows are inserted without a lookup of fingerprint holders, which saves half of the index searches. An
-/// existing fingerprint fails the whole statement, and a write with the lookup follows. At most one statement in
-/// [`NEW_IN_A_ROW`] fails this way, and its rows remain to be vacuumed.
+/// If so, rows are inserted without a lookup of fingerprint holders, which saves half of the index
+/// searches. An existing fingerprint fails the whole statement, and a write with the lookup
+/// follows. At most one statement in [`NEW_IN_A_ROW`] fails this way, and its rows remain to be
+/// vacuumed.
 #[derive(Debug, Default)]
 pub(super) struct NewRowPredictor(AtomicU32);
 
@@ -255,8 +263,8 @@ struct WriteInput<'a> {
 }
 
 impl<'a> WriteInput<'a> {
-    /// Collects the rows with each fingerprint once. Returns `None` if groups share an id, or share the fingerprint of
-    /// a row that is already expired.
+    /// Collects the rows with each fingerprint once. Returns `None` if groups share an id, or share
+    /// the fingerprint of a row that is already expired.
     fn of(now: u64, groups: &[&'a Group]) -> Option<Self> {
         let rows = groups.iter().map(|group| group.rows.len()).sum();
         let mut input = Self {
@@ -288,8 +296,8 @@ impl<'a> WriteInput<'a> {
         Some(input.sorted())
     }
 
-    /// Sorts by map and fingerprint, so that concurrent writers of the same fingerprints wait for each other and do not
-    /// deadlock.
+    /// Sorts by map and fingerprint, so that concurrent writers of the same fingerprints wait for
+    /// each other and do not deadlock.
     fn sorted(mut self) -> Self {
         let key =
             |(map, row): &(MapId, &Row)| (*map, row.fingerprint.is_none(), row.fingerprint, row.id);
@@ -308,8 +316,8 @@ impl<'a> WriteInput<'a> {
         self
     }
 
-    /// Returns the result of each group. `held` has the existing holders by row position. `again` is defined as in
-    /// [`plan`].
+    /// Returns the result of each group. `held` has the existing holders by row position. `again`
+    /// is defined as in [`plan`].
     fn answers(&self, held: &HashMap<usize, Row>, again: bool) -> Vec<Written> {
         let known = |(at, itself): &(usize, bool)| match held.get(at) {
             Some(holder) if again && *itself && holder.id == self.rows[*at].1.id => None,
@@ -327,7 +335,8 @@ impl<'a> WriteInput<'a> {
 /// The versions that the keys of subjects must have, by the rows of the keys.
 type Claims = BTreeMap<(MapId, SubjectId), u64>;
 
-/// Returns the claims of all rows. Returns `None` if a claim cannot hold, or two contradict each other.
+/// Returns the claims of all rows. Returns `None` if a claim cannot hold, or two contradict each
+/// other.
 fn claims(groups: &[&Group]) -> Option<Claims> {
     let mut claims = Claims::new();
     for group in groups {
@@ -343,8 +352,8 @@ fn claims(groups: &[&Group]) -> Option<Claims> {
     Some(claims)
 }
 
-/// Writes groups in one statement and one round trip, if there is no conflict. `trusting` skips the lookup of
-/// fingerprint holders.
+/// Writes groups in one statement and one round trip, if there is no conflict. `trusting` skips the
+/// lookup of fingerprint holders.
 async fn merge(
     session: &Session,
     now: u64,
@@ -415,8 +424,9 @@ async fn merge(
     })
 }
 
-/// Looks up holders and inserts the other rows by two statements. Citus runs [`MERGE`] in many steps, with files between
-/// them. A row that is written in between makes the second statement fail.
+/// Looks up holders and inserts the other rows by two statements. Citus runs [`MERGE`] in many
+/// steps, with files between them. A row that is written in between makes the second statement
+/// fail.
 async fn merge_apart(
     session: &Session,
     now: u64,
@@ -455,7 +465,8 @@ async fn merge_apart(
     Ok(Merged::Done(input.answers(&held, again)))
 }
 
-/// Writes groups in a transaction. Returns no result for groups that must be written after the others.
+/// Writes groups in a transaction. Returns no result for groups that must be written after the
+/// others.
 async fn transact(
     call: &mut Query<'_>,
     now: u64,

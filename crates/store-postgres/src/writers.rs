@@ -46,8 +46,8 @@ impl Writers {
         self.lanes.iter().any(DedicatedConnection::is_up)
     }
 
-    /// Takes a connected connection, and waits for one if all are busy. Takes a disconnected one only if none is
-    /// connected.
+    /// Takes a connected connection, and waits for one if all are busy. Takes a disconnected one
+    /// only if none is connected.
     pub(super) async fn take(&self, deadline: Instant) -> Result<LeasedWorker<'_>, StoreError> {
         loop {
             let busy = |_| StoreError::Unavailable("every writing connection is busy".into());

@@ -1,12 +1,13 @@
-//! The PostgreSQL store under load in a child process, which is killed at random moments, as is its database server.
+//! The PostgreSQL store under load in a child process, which is killed at random moments, as is its
+//! database server.
 //!
-//! After every kill, each acknowledged row is there, each group is complete, and no fingerprint leads to two rows.
-//! `kills/objects.rs` tests the same for objects and their terms.
-//! While only the server is killed and started again, no request fails. `SEALWIRE_KILL_ROUNDS` sets how often the child
-//! is killed, 8 unless it is set.
+//! After every kill, each acknowledged row is there, each group is complete, and no fingerprint
+//! leads to two rows. `kills/objects.rs` tests the same for objects and their terms. While only the
+//! server is killed and started again, no request fails. `SEALWIRE_KILL_ROUNDS` sets how often the
+//! child is killed, 8 unless it is set.
 //!
-//! With `SEALWIRE_TEST_CITUS` the server is a coordinator of Citus with three workers. The coordinator and the worker that has
-//! the rows are killed in turn.
+//! With `SEALWIRE_TEST_CITUS` the server is a coordinator of Citus with three workers. The
+//! coordinator and the worker that has the rows are killed in turn.
 
 #![allow(
     clippy::print_stdout,
@@ -63,7 +64,8 @@ fn runtime() -> Runtime {
 }
 
 fn options(url: String, password: String) -> PostgresOptions {
-    // The longest that the store accepts: a request waits until the database server has started again.
+    // The longest that the store accepts: a request waits until the database server has started
+    // again.
     let timeout = Duration::from_secs(60);
     PostgresOptions {
         password: Some(password),
@@ -111,7 +113,8 @@ async fn load(options: PostgresOptions) {
     tasks.join_all().await;
 }
 
-/// Returns three rows that hold the name of their group. Raced rows have fingerprints that other tasks write too.
+/// Returns three rows that hold the name of their group. Raced rows have fingerprints that other
+/// tasks write too.
 fn group(round: u64, task: u64, n: u64, raced: bool) -> Group {
     let name = |task: u64, at: u64| {
         (u128::from(round + 1) << 80) + (u128::from(task) << 64) + u128::from(n * ROWS + at)
@@ -166,8 +169,8 @@ fn acknowledged_writes_survive_kills_of_either_end() {
     runtime.block_on(verify(nodes.server(), &database, &all));
 }
 
-/// Runs a test as a child under load. Kills the database server in every second round, then the child, and returns what
-/// the child reported.
+/// Runs a test as a child under load. Kills the database server in every second round, then the
+/// child, and returns what the child reported.
 fn kill<T: Send + 'static>(
     nodes: &Nodes,
     database: &Database<'_>,

@@ -1,16 +1,19 @@
-//! Batches concurrent requests to any [`TokenStore`]: group commit for writes, joined keys for lookups.
+//! Batches concurrent requests to any [`TokenStore`]: group commit for writes, joined keys for
+//! lookups.
 //!
-//! Worker tasks (lanes) send the batches. Writes that arrive during a commit go into the next batch. There is no linger
-//! timer, which would halve the throughput and more than double the latency of 64 clients. A lone request is sent
-//! immediately. A request completes after the commit that contains its group.
+//! Worker tasks (lanes) send the batches. Writes that arrive during a commit go into the next
+//! batch. There is no linger timer, which would halve the throughput and more than double the
+//! latency of 64 clients. A lone request is sent immediately. A request completes after the commit
+//! that contains its group.
 //!
-//! A write batch has up to [`ROWS_TOGETHER`] rows and [`BYTES_TOGETHER`] bytes, taken from the apps round-robin. One
-//! app's bulk writes therefore do not delay another app's single writes. A larger group is also atomic and has a batch
-//! of its own. All workers but one can send such groups. If there is only one worker, small groups are sent between two
-//! large ones. The [`WriteThrottle`](crate::WriteThrottle) bounds the queued rows.
+//! A write batch has up to [`ROWS_TOGETHER`] rows and [`BYTES_TOGETHER`] bytes, taken from the apps
+//! round-robin. One app's bulk writes therefore do not delay another app's single writes. A larger
+//! group is also atomic and has a batch of its own. All workers but one can send such groups. If
+//! there is only one worker, small groups are sent between two large ones. The
+//! [`WriteThrottle`](crate::WriteThrottle) bounds the queued rows.
 //!
-//! Dropping a request's future removes its group from the queue. If the group is already in a batch, the commit
-//! continues.
+//! Dropping a request's future removes its group from the queue. If the group is already in a
+//! batch, the commit continues.
 
 mod batch_queue;
 mod fair_queue;
@@ -39,8 +42,8 @@ use batch_queue::{BatchQueue, BatchRules, LastBatch, Size, Sort};
 pub use objects::ObjectWriter;
 use work::{Open, Waiter, Work};
 
-/// Maximum rows of a write batch, unless a single group has more. More rows gain little on one connection and lengthen
-/// every commit.
+/// Maximum rows of a write batch, unless a single group has more. More rows gain little on one
+/// connection and lengthen every commit.
 pub const ROWS_TOGETHER: usize = 512;
 /// Maximum bytes of a write batch, unless a single group has more.
 pub const BYTES_TOGETHER: usize = 1 << 20;
@@ -49,8 +52,8 @@ pub const KEYS_TOGETHER: usize = 1_000;
 /// Maximum bytes of the rows that a lookup batch can return, unless a single row has more.
 const KEYS_BYTES_TOGETHER: usize = 64 << 20;
 
-/// Maximum keys of one request in one lookup batch. Larger requests are split, and their pieces are interleaved with
-/// other requests.
+/// Maximum keys of one request in one lookup batch. Larger requests are split, and their pieces are
+/// interleaved with other requests.
 const KEYS_PIECE: usize = 250;
 /// Maximum number of times that a worker yields to gather more requests.
 const GATHER_MAX: usize = 8;
@@ -61,11 +64,11 @@ const KEYS_TURN: usize = 64;
 /// Maximum number of concurrent batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchLimits {
-    /// Write workers; at least 1. Should match the store's write connections: 2 for PostgreSQL, 1 for the embedded
-    /// store.
+    /// Write workers; at least 1. Should match the store's write connections: 2 for PostgreSQL, 1
+    /// for the embedded store.
     pub writers: usize,
-    /// Lookup workers; at least 1. Can exceed the number of connections if they pipeline; few concurrent requests are
-    /// then not joined.
+    /// Lookup workers; at least 1. Can exceed the number of connections if they pipeline; few
+    /// concurrent requests are then not joined.
     pub readers: usize,
 }
 
@@ -172,8 +175,8 @@ impl Coalescer {
         Self::for_rows(store, lanes, KEYS_BYTES_TOGETHER / KEYS_TOGETHER, observer)
     }
 
-    /// Like [`Coalescer::new`], with a maximum row size. The size limits lookup batches, so that the returned bytes are
-    /// bounded.
+    /// Like [`Coalescer::new`], with a maximum row size. The size limits lookup batches, so that
+    /// the returned bytes are bounded.
     ///
     /// # Panics
     /// As for [`Coalescer::new`].
@@ -224,9 +227,10 @@ impl Coalescer {
         }
     }
 
-    /// Writes one group as [`TokenStore::write`] does. A group is not sent after `deadline`; once it is sent, its
-    /// result is awaited. `permit` is the reserved capacity for the group. The permit is released when the store has
-    /// responded or the group is removed. Cancel-safe, as the module describes.
+    /// Writes one group as [`TokenStore::write`] does. A group is not sent after `deadline`; once
+    /// it is sent, its result is awaited. `permit` is the reserved capacity for the group. The
+    /// permit is released when the store has responded or the group is removed. Cancel-safe, as the
+    /// module describes.
     ///
     /// # Errors
     /// Any [`CallError`].
@@ -360,8 +364,8 @@ async fn look_lane(shared: Arc<Shared>) {
     }
 }
 
-/// Yields while runnable tasks add requests. Without this, a worker that has just completed many requests would leave
-/// with the first new one. Idle tasks are not waited for.
+/// Yields while runnable tasks add requests. Without this, a worker that has just completed many
+/// requests would leave with the first new one. Idle tasks are not waited for.
 async fn gather<T>(desk: &BatchQueue<T>) {
     let mut before = desk.waiting().items;
     for _ in 0..GATHER_MAX {
@@ -436,8 +440,8 @@ impl Shared {
     }
 }
 
-/// Catches panics of `work`, so that a panic does not end the worker that other requests depend on. The panic hook has
-/// already reported the panic.
+/// Catches panics of `work`, so that a panic does not end the worker that other requests depend on.
+/// The panic hook has already reported the panic.
 async fn caught(work: impl Future<Output = ()>) {
     let mut work = pin!(work);
     let step = |context: &mut std::task::Context<'_>| {

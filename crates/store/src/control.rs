@@ -1,8 +1,9 @@
-//! Storage of control state: records by key under one generation, and the instances that serve the records.
+//! Storage of control state: records by key under one generation, and the instances that serve the
+//! records.
 //!
-//! A store does not interpret records. Every change writes one or more records under the next generation. A change succeeds
-//! only if the generation is still the one that the change was based on. Two concurrent changes therefore cannot overwrite
-//! each other unnoticed.
+//! A store does not interpret records. Every change writes one or more records under the next
+//! generation. A change succeeds only if the generation is still the one that the change was based
+//! on. Two concurrent changes therefore cannot overwrite each other unnoticed.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -13,8 +14,8 @@ use async_trait::async_trait;
 
 use crate::StoreError;
 
-/// Key prefix of the records that are read one by one. A store can hold hundreds of thousands of them, so
-/// [`ControlStore::load`] leaves them out.
+/// Key prefix of the records that are read one by one. A store can hold hundreds of thousands of
+/// them, so [`ControlStore::load`] leaves them out.
 pub const SINGLE: &str = "principal/";
 
 /// Returns true if the record with this key is read individually.
@@ -70,7 +71,8 @@ impl Snapshot {
         }
     }
 
-    /// Applies a change in memory, for stores that keep or rewrite the whole state. `place` names the store in errors.
+    /// Applies a change in memory, for stores that keep or rewrite the whole state. `place` names
+    /// the store in errors.
     pub fn apply(
         &mut self,
         place: &str,
@@ -120,7 +122,8 @@ pub fn after(place: &str, generation: u64) -> Result<u64, StoreError> {
 pub enum Commit {
     /// The change is durable, under this generation.
     Done(u64),
-    /// Nothing was written, because the generation is not the one that the change was based on. Load and try again.
+    /// Nothing was written, because the generation is not the one that the change was based on.
+    /// Load and try again.
     Moved,
 }
 
@@ -204,7 +207,8 @@ pub trait ControlStore: Send + Sync {
     /// Returns the current generation. This method must be cheap, because every poll calls it.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`], as in every method of this trait.
+    /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`], as in every
+    /// method of this trait.
     async fn generation(&self) -> Result<u64, StoreError>;
 
     /// Returns all records of one generation, except the individually read records ([`SINGLE`]).
@@ -213,25 +217,27 @@ pub trait ControlStore: Send + Sync {
     /// As for [`ControlStore::generation`].
     async fn load(&self) -> Result<Snapshot, StoreError>;
 
-    /// Returns the record of any one key, and the generation at which it was read. Returns `None` if there is no
-    /// record.
+    /// Returns the record of any one key, and the generation at which it was read. Returns `None`
+    /// if there is no record.
     ///
     /// # Errors
     /// As for [`ControlStore::generation`].
     async fn read(&self, key: &str) -> Result<(u64, Option<Vec<u8>>), StoreError>;
 
-    /// Returns a page of the individually read records at one generation. The page has the first `limit` records whose
-    /// keys follow `after`, in byte order.
+    /// Returns a page of the individually read records at one generation. The page has the first
+    /// `limit` records whose keys follow `after`, in byte order.
     ///
     /// # Errors
     /// As for [`ControlStore::generation`].
     async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError>;
 
-    /// Writes and removes records under one new generation, if the generation is still `base`. All of `changes` are made
-    /// or none. They are durable on [`Commit::Done`]. After an error, they can have been made or not.
+    /// Writes and removes records under one new generation, if the generation is still `base`. All
+    /// of `changes` are made or none. They are durable on [`Commit::Done`]. After an error, they
+    /// can have been made or not.
     ///
     /// # Errors
-    /// As for [`ControlStore::generation`]; [`StoreError::ReadOnly`] if this store cannot be written.
+    /// As for [`ControlStore::generation`]; [`StoreError::ReadOnly`] if this store cannot be
+    /// written.
     async fn commit_all(&self, base: u64, changes: &Changes) -> Result<Commit, StoreError>;
 
     /// Writes `record` at `key`, or removes the record at `key`, as [`Self::commit_all`] does.
@@ -251,27 +257,31 @@ pub trait ControlStore: Send + Sync {
         .await
     }
 
-    /// Replaces all records with `state`, if the generation is still `base`. Copying a store starts and ends with this
-    /// call. The generation becomes that of `state` or the one after `base`, whichever is higher. The change is durable
-    /// on [`Commit::Done`]. After an error, all of the change or none of it happened.
+    /// Replaces all records with `state`, if the generation is still `base`. Copying a store starts
+    /// and ends with this call. The generation becomes that of `state` or the one after `base`,
+    /// whichever is higher. The change is durable on [`Commit::Done`]. After an error, all of the
+    /// change or none of it happened.
     ///
     /// # Errors
     /// As for [`ControlStore::commit`].
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError>;
 
-    /// Returns when the generation may have changed, as soon as the store can tell. A store that cannot tell never
-    /// returns, so callers must also poll. The future is cancel-safe: a change between two waits is not missed. Only
-    /// one task may wait on an opened store, because a notification reaches only one task.
+    /// Returns when the generation may have changed, as soon as the store can tell. A store that
+    /// cannot tell never returns, so callers must also poll. The future is cancel-safe: a change
+    /// between two waits is not missed. Only one task may wait on an opened store, because a
+    /// notification reaches only one task.
     async fn changed(&self);
 
-    /// Records that an instance is alive and which generation it serves. The `age` field is ignored.
+    /// Records that an instance is alive and which generation it serves. The `age` field is
+    /// ignored.
     ///
     /// # Errors
     /// As for [`ControlStore::generation`].
     async fn beat(&self, instance: &Instance) -> Result<(), StoreError>;
 
-    /// Acquires or extends the lease called `name` for the instance `holder`, until `time` from now has passed. Returns
-    /// true if `holder` has the lease. At most one instance has it, by the store's clock.
+    /// Acquires or extends the lease called `name` for the instance `holder`, until `time` from now
+    /// has passed. Returns true if `holder` has the lease. At most one instance has it, by the
+    /// store's clock.
     ///
     /// # Errors
     /// As for [`ControlStore::generation`].
@@ -283,7 +293,8 @@ pub trait ControlStore: Send + Sync {
     /// As for [`ControlStore::generation`].
     async fn leave(&self, id: &str) -> Result<(), StoreError>;
 
-    /// Returns every instance that reported within `age_max`, by id. Older instances can be removed.
+    /// Returns every instance that reported within `age_max`, by id. Older instances can be
+    /// removed.
     ///
     /// # Errors
     /// As for [`ControlStore::generation`].
@@ -295,7 +306,8 @@ const PAGE: usize = 1_000;
 /// Maximum number of attempts to read everything while records change.
 const TRIES_MAX: u32 = 16;
 
-/// Returns all records of one generation, including the individually read ones. All records are in memory at once.
+/// Returns all records of one generation, including the individually read ones. All records are in
+/// memory at once.
 ///
 /// # Errors
 /// Any error of the store; [`StoreError::Unavailable`] if records changed during every attempt.

@@ -1,10 +1,10 @@
-//! Copies a whole store to another, empty store: control records unchanged, every token row and every object in any
-//! state, and the fences of maps.
+//! Copies a whole store to another, empty store: control records unchanged, every token row and
+//! every object in any state, and the fences of maps.
 //!
-//! During the copy, the target holds no control records except a mark, so that no engine uses it as a store. Then both
-//! sides are read in order and every row, object and fence is compared. Only after that do the records replace the mark,
-//! under a generation not below the source's. An interrupted copy can be resumed. At most two pages of rows or objects
-//! are in memory.
+//! During the copy, the target holds no control records except a mark, so that no engine uses it as
+//! a store. Then both sides are read in order and every row, object and fence is compared. Only
+//! after that do the records replace the mark, under a generation not below the source's. An
+//! interrupted copy can be resumed. At most two pages of rows or objects are in memory.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ use kinds::{CopiedRow, Position, end_of};
 
 pub use compare::{Differences, How};
 
-/// Key of the record that authenticates the others together with the generation, if a store has one. A copy of it is only
-/// valid in the same generation.
+/// Key of the record that authenticates the others together with the generation, if a store has
+/// one. A copy of it is only valid in the same generation.
 pub const HEAD: &str = "head";
 
 /// Rows or objects per read and write.
@@ -103,7 +103,8 @@ pub enum CopyError {
         /// The error of the store.
         error: StoreError,
     },
-    /// An engine serves one of the stores. Stop the engine. A killed engine is forgotten after 90 seconds.
+    /// An engine serves one of the stores. Stop the engine. A killed engine is forgotten after 90
+    /// seconds.
     #[error(
         "the {end} is served by the engine at {address}; stop it first (one that was killed is forgotten after 90 s)"
     )]
@@ -124,7 +125,8 @@ pub enum CopyError {
         "the target holds a part of a copy of another store, or of this one as it was; choose an empty one"
     )]
     OtherCopy,
-    /// The target's generation cannot become the source's, and the source's records are authenticated with it.
+    /// The target's generation cannot become the source's, and the source's records are
+    /// authenticated with it.
     #[error(
         "the target is of generation {target} and cannot become generation {from}, which the source's records are \
          authenticated with; choose a new store, or change something in the source first"
@@ -150,8 +152,8 @@ fn at(end: End) -> impl Fn(StoreError) -> CopyError {
     move |error| CopyError::Store { end, error }
 }
 
-/// Copies everything from `from` to `to` and verifies the copy. `progress` is called after every page. The operation
-/// can be cancelled and repeated at any time.
+/// Copies everything from `from` to `to` and verifies the copy. `progress` is called after every
+/// page. The operation can be cancelled and repeated at any time.
 ///
 /// # Errors
 /// Any [`CopyError`].
@@ -171,7 +173,8 @@ pub async fn copy(
     let rows = copy_rows::<Row>(from, to, resumed, 0, progress).await?;
     copy_rows::<ObjectRow>(from, to, resumed, rows, progress).await?;
     let Compared { rows, objects } = compare::contents(from, to, progress).await?;
-    // An engine that started during the copy can have created tokens or objects behind the compared ones.
+    // An engine that started during the copy can have created tokens or objects behind the compared
+    // ones.
     nobody_serves(from, End::Source).await?;
     nobody_serves(to, End::Target).await?;
     if everything(from.control).await.map_err(at(End::Source))? != state {
@@ -213,8 +216,8 @@ async fn nobody_serves(side: Side<'_>, end: End) -> Result<(), CopyError> {
     }
 }
 
-/// Writes the mark to an empty target, or finds the mark there. Returns the target's generation, and true if the mark
-/// existed.
+/// Writes the mark to an empty target, or finds the mark there. Returns the target's generation,
+/// and true if the mark existed.
 async fn mark(state: &Snapshot, to: Side<'_>) -> Result<(u64, bool), CopyError> {
     let mark = fingerprint(state);
     let there = everything(to.control).await.map_err(at(End::Target))?;
@@ -314,8 +317,9 @@ async fn copy_fences(from: Side<'_>, to: Side<'_>) -> Result<(), CopyError> {
     Ok(())
 }
 
-/// Writes every page to the target. When resuming, equal rows that exist in the target are not written again. `count` is
-/// the number of rows of other kinds that were copied before. Returns the sum.
+/// Writes every page to the target. When resuming, equal rows that exist in the target are not
+/// written again. `count` is the number of rows of other kinds that were copied before. Returns the
+/// sum.
 async fn copy_rows<R: CopiedRow>(
     from: Side<'_>,
     to: Side<'_>,
@@ -341,8 +345,8 @@ async fn copy_rows<R: CopiedRow>(
     }
 }
 
-/// Returns true if a side has exactly the rows of `page` behind `after`, up to the last one of `page`. The pages of two
-/// stores can end at different sizes.
+/// Returns true if a side has exactly the rows of `page` behind `after`, up to the last one of
+/// `page`. The pages of two stores can end at different sizes.
 async fn holds<R: CopiedRow>(
     side: Side<'_>,
     mut after: Option<Position<R>>,

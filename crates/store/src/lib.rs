@@ -1,9 +1,9 @@
 //! Contracts of storage: control state, the rows of token maps, and the objects of collections.
 //!
-//! [`ControlStore`] keeps records, [`TokenStore`] keeps rows, [`ObjectStore`] keeps objects; none knows keys or values.
-//! They are implemented in memory here, and on disk and in PostgreSQL by crates of their own, which run the tests in
-//! `suite`. This crate also joins lookups and writes of many requests into batches, throttles writes and copies one
-//! store to another.
+//! [`ControlStore`] keeps records, [`TokenStore`] keeps rows, [`ObjectStore`] keeps objects; none
+//! knows keys or values. They are implemented in memory here, and on disk and in PostgreSQL by
+//! crates of their own, which run the tests in `suite`. This crate also joins lookups and writes of
+//! many requests into batches, throttles writes and copies one store to another.
 
 mod coalesce;
 mod control;
@@ -74,11 +74,12 @@ pub enum StoreError {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The store does not respond now: it is down, unreachable, full or too slow. The operation can be retried.
+    /// The store does not respond now: it is down, unreachable, full or too slow. The operation can
+    /// be retried.
     #[error("the store does not answer: {0}")]
     Unavailable(String),
-    /// Another process has the store open, or this process opens the store twice. Stop the other process or use another
-    /// folder.
+    /// Another process has the store open, or this process opens the store twice. Stop the other
+    /// process or use another folder.
     #[error(
         "{}: in use by {}; one process at a time may use it: stop that one, or give this one another folder",
         folder.display(),
@@ -93,7 +94,8 @@ pub enum StoreError {
     /// This program cannot write to this store.
     #[error("this store is read only")]
     ReadOnly,
-    /// The stored data is not in the form that this program writes. Restore the store from a backup.
+    /// The stored data is not in the form that this program writes. Restore the store from a
+    /// backup.
     #[error("{place}: damaged: {what}")]
     Damaged {
         /// The file, table or key.
@@ -119,7 +121,8 @@ pub enum StoreError {
         /// The newest schema version that this program knows.
         known: i32,
     },
-    /// A row contains a time beyond the range that stores support. The client must send another time.
+    /// A row contains a time beyond the range that stores support. The client must send another
+    /// time.
     #[error("time {seconds} lies behind the year 9999")]
     TimeOutOfRange {
         /// The time, seconds since 1970-01-01 UTC.
@@ -136,8 +139,9 @@ pub enum StoreError {
     /// The root key cannot be had, or is not the one that is needed.
     #[error("root key: {0}")]
     RootKey(String),
-    /// A change was made as a whole, but the file with the highest generation that this machine has seen was not raised. An
-    /// older state that is put back would not be noticed here. Do not repeat the change. See [`CommitSteps`].
+    /// A change was made as a whole, but the file with the highest generation that this machine has
+    /// seen was not raised. An older state that is put back would not be noticed here. Do not
+    /// repeat the change. See [`CommitSteps`].
     #[error(
         "the change was made, as generation {generation}; do not repeat it. But {what}: until this is repaired, an older \
          state that is put back is not noticed on this machine"
@@ -148,7 +152,8 @@ pub enum StoreError {
         /// The file, and why it was not written.
         what: String,
     },
-    /// As [`StoreError::NotAnchored`], of an operation that continues when it is repeated. Repair the file first.
+    /// As [`StoreError::NotAnchored`], of an operation that continues when it is repeated. Repair
+    /// the file first.
     #[error(
         "a part of the change was made, as generation {generation}, but {what}. Repair this, then repeat the command, which \
          continues: until then, an older state that is put back is not noticed on this machine"
@@ -159,8 +164,8 @@ pub enum StoreError {
         /// The file, and why it was not written.
         what: String,
     },
-    /// A record is not what holders of the root key wrote last. Someone else wrote to the store, or a part of the store is of
-    /// another time. Restore the store as a whole.
+    /// A record is not what holders of the root key wrote last. Someone else wrote to the store, or
+    /// a part of the store is of another time. Restore the store as a whole.
     #[error(
         "record {key} is not authentic: {what}; someone wrote to the store without its root key, or restored a part of it"
     )]
@@ -170,7 +175,8 @@ pub enum StoreError {
         /// Description of the difference, without stored content.
         what: String,
     },
-    /// The store is of an older generation than the one that was seen before: someone put back an older state.
+    /// The store is of an older generation than the one that was seen before: someone put back an
+    /// older state.
     #[error(
         "the store is of generation {generation}{}, and generation {seen} was seen before: an older state was put back; if \
          that was you, run `sealwire root accept-rollback --seen {seen}`",
@@ -187,7 +193,8 @@ pub enum StoreError {
         "the store is sealed: its keys are wiped from memory until an administrator runs `sealwire root unseal`"
     )]
     Sealed,
-    /// Live instances serve an older generation than the change of the root key needs. Retry after a poll interval.
+    /// Live instances serve an older generation than the change of the root key needs. Retry after
+    /// a poll interval.
     #[error(
         "the incoming root key was added in generation {generation}, and {} live instances serve an older one: {}. \
          An engine that ended without notice counts as live for {} s",
@@ -253,14 +260,15 @@ pub enum StoreError {
         /// The requested name.
         collection: String,
     },
-    /// The object is marked for removal, or its removal is due. Before the removal is due, the object can be restored.
+    /// The object is marked for removal, or its removal is due. Before the removal is due, the
+    /// object can be restored.
     #[error("{name} is deleted")]
     Deleted {
         /// Kind and name of the object.
         name: String,
     },
-    /// An object with this name was removed, and live instances can still serve the removed object. Retry after a poll
-    /// interval.
+    /// An object with this name was removed, and live instances can still serve the removed object.
+    /// Retry after a poll interval.
     #[error(
         "{key} was removed in generation {generation}, and {} live instances serve an older one: {}",
         instances.len(),
@@ -274,8 +282,8 @@ pub enum StoreError {
         /// Addresses and ids of the instances that serve an older generation.
         instances: Vec<String>,
     },
-    /// The collection's schema was changed, and the engine serves an older generation than the change. Load the control
-    /// state and try again.
+    /// The collection's schema was changed, and the engine serves an older generation than the
+    /// change. Load the control state and try again.
     #[error("the schema of this collection needs generation {needs} or later")]
     Fenced {
         /// The lowest generation that can use the collection.
@@ -290,8 +298,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Copies the error for another waiter. Errors that cannot be copied become [`StoreError::Unavailable`] with their
-    /// text.
+    /// Copies the error for another waiter. Errors that cannot be copied become
+    /// [`StoreError::Unavailable`] with their text.
     #[must_use]
     pub fn repeated(&self) -> Self {
         match self {
@@ -309,7 +317,8 @@ impl StoreError {
         }
     }
 
-    /// Says of [`StoreError::NotAnchored`] that the operation is to be repeated. Returns other errors as they are.
+    /// Says of [`StoreError::NotAnchored`] that the operation is to be repeated. Returns other
+    /// errors as they are.
     #[must_use]
     pub fn unfinished(self) -> Self {
         match self {
@@ -321,8 +330,9 @@ impl StoreError {
     }
 }
 
-/// The commits of an operation that makes several. It goes on after one that was made but not anchored
-/// ([`StoreError::NotAnchored`]), since only a later one can repair that: a commit that is anchored covers those before it.
+/// The commits of an operation that makes several. It goes on after one that was made but not
+/// anchored ([`StoreError::NotAnchored`]), since only a later one can repair that: a commit that is
+/// anchored covers those before it.
 #[derive(Debug, Default)]
 pub struct CommitSteps {
     unanchored: Option<StoreError>,

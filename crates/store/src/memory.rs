@@ -1,4 +1,5 @@
-//! In-memory stores for tests and benchmarks. They implement the contracts without delays or failures.
+//! In-memory stores for tests and benchmarks. They implement the contracts without delays or
+//! failures.
 //!
 //! The content does not survive the process, so no mode of the engine uses this store.
 
@@ -18,7 +19,8 @@ use crate::{MapId, Page};
 /// Maximum number of rows or objects that one page of a list looks at.
 const LOOK_MAX: usize = 1_024;
 
-/// Holds all content until it is dropped. A clone is another handle on the shared state, like that of another process.
+/// Holds all content until it is dropped. A clone is another handle on the shared state, like that
+/// of another process.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
     control: control::Handle,
@@ -26,7 +28,8 @@ pub struct MemoryStore {
     objects: Arc<Mutex<Collections>>,
 }
 
-/// Looks at up to `look` rows of a map from `from` on. Returns the first `limit` rows that `wanted` accepts.
+/// Looks at up to `look` rows of a map from `from` on. Returns the first `limit` rows that `wanted`
+/// accepts.
 fn page<I: Copy + Ord, R: Clone>(
     rows: &BTreeMap<(MapId, I), R>,
     map: MapId,

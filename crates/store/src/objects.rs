@@ -1,11 +1,13 @@
-//! Storage of object collections: objects by id, each with its sealed values, and the index terms that find them.
+//! Storage of object collections: objects by id, each with its sealed values, and the index terms
+//! that find them.
 //!
-//! A store sees neither property names nor values. A term is a keyed hash, and the content of an object is sealed. Times
-//! are seconds since 1970-01-01 UTC by the engine's clock. Expired objects count as absent, as expired token rows do,
-//! and remain until they are archived and pruned. An archived object holds no terms.
+//! A store sees neither property names nor values. A term is a keyed hash, and the content of an
+//! object is sealed. Times are seconds since 1970-01-01 UTC by the engine's clock. Expired objects
+//! count as absent, as expired token rows do, and remain until they are archived and pruned. An
+//! archived object holds no terms.
 //!
-//! Note: an engine that was paused can come back with an old schema. A fence keeps it out: the store rejects every
-//! operation on a map from an engine whose generation is below the map's fence.
+//! Note: an engine that was paused can come back with an old schema. A fence keeps it out: the
+//! store rejects every operation on a map from an engine whose generation is below the map's fence.
 
 mod apply;
 mod query;
@@ -25,10 +27,12 @@ use crate::{Filter, Lifetime, MapId, Page, Reseal, StoreError, Sweep};
 /// Maximum number of writes in an [`ObjectGroup`].
 pub const GROUP_WRITES_MAX: usize = 500;
 
-/// Number of the collection whose map holds the keys of an app's data subjects. No real collection gets it.
+/// Number of the collection whose map holds the keys of an app's data subjects. No real collection
+/// gets it.
 pub const SUBJECTS_COLLECTION: u32 = i32::MAX as u32;
 
-/// Number of the collection whose map holds the unfinished erasures of an app. No real collection gets it.
+/// Number of the collection whose map holds the unfinished erasures of an app. No real collection
+/// gets it.
 pub const ERASURES_COLLECTION: u32 = SUBJECTS_COLLECTION - 1;
 
 /// Maximum number of terms in a [`Clause`].
@@ -53,8 +57,9 @@ impl SubjectId {
 impl MapId {
     /// Returns the map that holds the keys of an app's data subjects.
     ///
-    /// A row of this map is never removed while its app exists, and its version only increases. A row of an odd version
-    /// holds a sealed key. A row of an even version is empty: the subject was erased.
+    /// A row of this map is never removed while its app exists, and its version only increases. A
+    /// row of an odd version holds a sealed key. A row of an even version is empty: the subject was
+    /// erased.
     #[must_use]
     pub fn of_subjects(app: u32) -> Self {
         Self {
@@ -63,8 +68,8 @@ impl MapId {
         }
     }
 
-    /// Returns the map that holds the unfinished erasures of an app: a row per subject with objects that are to be
-    /// removed. The id of a row is that of the subject's key.
+    /// Returns the map that holds the unfinished erasures of an app: a row per subject with objects
+    /// that are to be removed. The id of a row is that of the subject's key.
     #[must_use]
     pub fn of_erasures(app: u32) -> Self {
         Self {
@@ -84,7 +89,8 @@ pub enum SubjectClaim {
         /// The version of its row.
         version: u64,
     },
-    /// The group adds a key to a subject that has none. Its version is odd, and one above the stored one.
+    /// The group adds a key to a subject that has none. Its version is odd, and one above the
+    /// stored one.
     New(ObjectRow),
     /// The group replaces a key by an empty row. Its version is even, and one above the stored one.
     Erased(ObjectRow),
@@ -130,13 +136,15 @@ pub struct ObjectRow {
     pub created: u64,
     /// Time of the last change of the content.
     pub updated: u64,
-    /// Time from which the object counts as absent. Times are at most [`SECONDS_MAX`](crate::SECONDS_MAX).
+    /// Time from which the object counts as absent. Times are at most
+    /// [`SECONDS_MAX`](crate::SECONDS_MAX).
     pub expires: Option<u64>,
     /// Archiving time. An archived object counts as absent and has no terms.
     pub archived: Option<u64>,
     /// The person whom the object is about, if it names one.
     pub subject: Option<SubjectId>,
-    /// Id of the key version that sealed the content. Used to count the objects of each key version.
+    /// Id of the key version that sealed the content. Used to count the objects of each key
+    /// version.
     pub key: [u8; 5],
     /// Cleartext labels, sorted, without duplicates and without U+0000.
     pub tags: Vec<String>,
@@ -202,7 +210,8 @@ pub struct MapView {
 pub enum ObjectWrite {
     /// Adds an object of version 1 that is not archived.
     Add(ObjectRow),
-    /// Replaces the live object whose version is one below that of this row. Id and creation time must stay.
+    /// Replaces the live object whose version is one below that of this row. Id and creation time
+    /// must stay.
     Replace(ObjectRow),
     /// Removes a live object for good.
     Delete {
@@ -218,7 +227,8 @@ pub enum ObjectWrite {
         /// The time; `None` means never.
         expires: Option<u64>,
     },
-    /// Removes an object in any state, if it still has this content. Otherwise the write changes nothing.
+    /// Removes an object in any state, if it still has this content. Otherwise the write changes
+    /// nothing.
     Erase {
         /// The object.
         id: ObjectId,
@@ -254,8 +264,8 @@ pub struct ObjectGroup {
     pub view: MapView,
     /// At most [`GROUP_WRITES_MAX`] writes with distinct ids.
     pub writes: Vec<ObjectWrite>,
-    /// At most [`GROUP_WRITES_MAX`] claims of distinct subjects, in the order of ids. Nothing is written unless all of
-    /// them hold.
+    /// At most [`GROUP_WRITES_MAX`] claims of distinct subjects, in the order of ids. Nothing is
+    /// written unless all of them hold.
     pub subjects: Vec<SubjectClaim>,
 }
 
@@ -305,7 +315,8 @@ impl ObjectGroup {
 pub enum ObjectsWritten {
     /// The group is durable.
     Done,
-    /// Nothing was written. Holds the positions of the writes that are not possible, ascending, each with one reason.
+    /// Nothing was written. Holds the positions of the writes that are not possible, ascending,
+    /// each with one reason.
     Conflicts(Vec<(usize, ObjectConflict)>),
     /// Nothing was written, because a [`SubjectClaim`] does not hold any more.
     SubjectsChanged,
@@ -330,7 +341,8 @@ pub enum ObjectConflict {
     },
 }
 
-/// Objects that hold at least one of some terms. A clause has 1 to [`CLAUSE_TERMS_MAX`] terms, without duplicates.
+/// Objects that hold at least one of some terms. A clause has 1 to [`CLAUSE_TERMS_MAX`] terms,
+/// without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clause {
     /// True if objects can hold the terms as unique ones.
@@ -341,25 +353,26 @@ pub struct Clause {
     pub terms: Vec<Term>,
 }
 
-/// Persistent object collections. Every method returns in bounded time, and every reported write is durable. A `limit`
-/// must be at least 1. Methods that take a [`MapView`] fail with [`StoreError::Fenced`] if its generation is below the
-/// fence of the map.
+/// Persistent object collections. Every method returns in bounded time, and every reported write is
+/// durable. A `limit` must be at least 1. Methods that take a [`MapView`] fail with
+/// [`StoreError::Fenced`] if its generation is below the fence of the map.
 #[async_trait]
 pub trait ObjectStore: Send + Sync {
-    /// Writes groups, each completely or not at all, as [`apply_group`] specifies. Several groups can share one
-    /// transaction. Results are in the order of `groups`, and the failure of one group does not fail the others. The
-    /// result is as if the groups were written in sequence.
+    /// Writes groups, each completely or not at all, as [`apply_group`] specifies. Several groups
+    /// can share one transaction. Results are in the order of `groups`, and the failure of one
+    /// group does not fail the others. The result is as if the groups were written in sequence.
     async fn write_objects(
         &self,
         now: u64,
         groups: Vec<ObjectGroup>,
     ) -> Vec<Result<ObjectsWritten, StoreError>>;
 
-    /// Returns live objects by id, in the order of `ids`; `None` for an absent object. Sees all objects that any
-    /// instance wrote before the call.
+    /// Returns live objects by id, in the order of `ids`; `None` for an absent object. Sees all
+    /// objects that any instance wrote before the call.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`], as in every method of this trait.
+    /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`], as in every
+    /// method of this trait.
     async fn get_objects(
         &self,
         now: u64,
@@ -367,8 +380,8 @@ pub trait ObjectStore: Send + Sync {
         ids: &[ObjectId],
     ) -> Result<Vec<Option<ObjectRow>>, StoreError>;
 
-    /// Counts the objects of each clause, at most `cap` of each. An object that holds several terms of a clause can count
-    /// several times. Expired objects count.
+    /// Counts the objects of each clause, at most `cap` of each. An object that holds several terms
+    /// of a clause can count several times. Expired objects count.
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`].
@@ -379,8 +392,8 @@ pub trait ObjectStore: Send + Sync {
         cap: u32,
     ) -> Result<Vec<u32>, StoreError>;
 
-    /// Returns the first `limit` ids of a clause that follow `after`, ascending and without duplicates. Expired objects
-    /// are included.
+    /// Returns the first `limit` ids of a clause that follow `after`, ascending and without
+    /// duplicates. Expired objects are included.
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`].
@@ -403,8 +416,8 @@ pub trait ObjectStore: Send + Sync {
         ids: &[ObjectId],
     ) -> Result<Vec<bool>, StoreError>;
 
-    /// Returns at most `limit` objects that follow `after` and match the filter: live and expired objects, or archived
-    /// ones.
+    /// Returns at most `limit` objects that follow `after` and match the filter: live and expired
+    /// objects, or archived ones.
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`].
@@ -416,11 +429,13 @@ pub trait ObjectStore: Send + Sync {
         limit: usize,
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError>;
 
-    /// Returns at most `limit` objects of a subject, in any state, that follow `after`, in the order of collections and ids.
-    /// Large objects can make a page shorter. Only a page at the end is empty.
+    /// Returns at most `limit` objects of a subject, in any state, that follow `after`, in the
+    /// order of collections and ids. Large objects can make a page shorter. Only a page at the end
+    /// is empty.
     ///
     /// # Errors
-    /// As for [`ObjectStore::get_objects`]; [`StoreError::Fenced`] if the fence of one of the maps is above `generation`.
+    /// As for [`ObjectStore::get_objects`]; [`StoreError::Fenced`] if the fence of one of the maps
+    /// is above `generation`.
     async fn subject_objects(
         &self,
         generation: u64,
@@ -430,9 +445,10 @@ pub trait ObjectStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError>;
 
-    /// Changes the objects that are due for `sweep` among at most `limit` objects that follow `after`. With `dry_run`,
-    /// only counts. Returns the number of objects. `next` is the value of `after` for the following call. A database
-    /// compares its clock with `now` and sweeps by the earlier time.
+    /// Changes the objects that are due for `sweep` among at most `limit` objects that follow
+    /// `after`. With `dry_run`, only counts. Returns the number of objects. `next` is the value of
+    /// `after` for the following call. A database compares its clock with `now` and sweeps by the
+    /// earlier time.
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`].
@@ -446,8 +462,9 @@ pub trait ObjectStore: Send + Sync {
         dry_run: bool,
     ) -> Result<Page<u64, ObjectId>, StoreError>;
 
-    /// Counts objects in every state by [`ObjectRow::key`], among at most `limit` objects that follow `after`. `next` is the
-    /// value of `after` for the following call. Large objects can make a page shorter.
+    /// Counts objects in every state by [`ObjectRow::key`], among at most `limit` objects that
+    /// follow `after`. `next` is the value of `after` for the following call. Large objects can
+    /// make a page shorter.
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`].
@@ -458,8 +475,8 @@ pub trait ObjectStore: Send + Sync {
         limit: usize,
     ) -> Result<Page<BTreeMap<[u8; 5], u64>, ObjectId>, StoreError>;
 
-    /// Returns at most `limit` objects in every state that follow `after` and whose [`ObjectRow::key`] is not `key`. Large
-    /// objects can make a page shorter.
+    /// Returns at most `limit` objects in every state that follow `after` and whose
+    /// [`ObjectRow::key`] is not `key`. Large objects can make a page shorter.
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`].
@@ -471,10 +488,11 @@ pub trait ObjectStore: Send + Sync {
         limit: usize,
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError>;
 
-    /// Gives objects in any state a new sealed content, sealed under `key`. Changes an object only if its sealed content
-    /// still equals the old one, and nothing else of it. `rows` are at most [`RESEAL_ROWS_MAX`](crate::RESEAL_ROWS_MAX), with
-    /// distinct ids. Either all possible changes are made or none. Returns, for each of `rows`, true if the object has the
-    /// new content. A database can return false for an object that an attempt without response has changed.
+    /// Gives objects in any state a new sealed content, sealed under `key`. Changes an object only
+    /// if its sealed content still equals the old one, and nothing else of it. `rows` are at most
+    /// [`RESEAL_ROWS_MAX`](crate::RESEAL_ROWS_MAX), with distinct ids. Either all possible changes
+    /// are made or none. Returns, for each of `rows`, true if the object has the new content. A
+    /// database can return false for an object that an attempt without response has changed.
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`].
@@ -491,8 +509,9 @@ pub trait ObjectStore: Send + Sync {
     /// As for [`ObjectStore::get_objects`].
     async fn next_object_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError>;
 
-    /// Returns at most `limit` objects of all maps that follow `after`, in the order of maps and ids. Used to copy and to
-    /// verify stores. Large objects can make a page shorter. Only a page at the end is empty.
+    /// Returns at most `limit` objects of all maps that follow `after`, in the order of maps and
+    /// ids. Used to copy and to verify stores. Large objects can make a page shorter. Only a page
+    /// at the end is empty.
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`].
@@ -502,23 +521,25 @@ pub trait ObjectStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError>;
 
-    /// Writes objects as they are, including archived ones, and replaces objects with the same ids. Used to copy stores.
-    /// Writes all objects or none, as [`apply_put`] specifies. Of several objects with one id, the last one stays.
+    /// Writes objects as they are, including archived ones, and replaces objects with the same ids.
+    /// Used to copy stores. Writes all objects or none, as [`apply_put`] specifies. Of several
+    /// objects with one id, the last one stays.
     ///
     /// # Errors
-    /// As for [`ObjectStore::get_objects`]; [`StoreError::TimeOutOfRange`]. [`StoreError::Damaged`] if another object
-    /// already holds a unique term of these objects, or if an archived object has terms.
+    /// As for [`ObjectStore::get_objects`]; [`StoreError::TimeOutOfRange`]. [`StoreError::Damaged`]
+    /// if another object already holds a unique term of these objects, or if an archived object has
+    /// terms.
     async fn put_objects(&self, rows: &[(MapId, ObjectRow)]) -> Result<(), StoreError>;
 
-    /// Raises the fence of a map to `generation`, unless it is higher. Operations that are in progress can still complete
-    /// within their timeout.
+    /// Raises the fence of a map to `generation`, unless it is higher. Operations that are in
+    /// progress can still complete within their timeout.
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`].
     async fn raise_fence(&self, map: MapId, generation: u64) -> Result<(), StoreError>;
 
-    /// Returns the time after which no operation that passed a lower fence can still take effect, counted from the end of
-    /// [`ObjectStore::raise_fence`].
+    /// Returns the time after which no operation that passed a lower fence can still take effect,
+    /// counted from the end of [`ObjectStore::raise_fence`].
     fn fence_delay(&self) -> Duration {
         Duration::ZERO
     }

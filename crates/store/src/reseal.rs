@@ -1,6 +1,8 @@
-//! Resealing: rows whose content is sealed again under another key version, and nothing else of them changes.
+//! Resealing: rows whose content is sealed again under another key version, and nothing else of
+//! them changes.
 //!
-//! A row is replaced by compare-and-set. So a change of the row that came first wins, and a repetition is safe.
+//! A row is replaced by compare-and-set. So a change of the row that came first wins, and a
+//! repetition is safe.
 
 use std::fmt;
 
@@ -32,7 +34,8 @@ impl<I: fmt::Debug> fmt::Debug for Reseal<I> {
 }
 
 impl<I> Reseal<I> {
-    /// Returns the effect on a row that has the content `stored`. Returns `None` if the row must stay as it is.
+    /// Returns the effect on a row that has the content `stored`. Returns `None` if the row must
+    /// stay as it is.
     #[must_use]
     pub fn effect(&self, stored: &[u8]) -> Option<ResealEffect> {
         if stored == self.new {
@@ -51,7 +54,8 @@ pub enum ResealEffect {
     Present,
 }
 
-/// Ends a page where its rows exceed [`SCAN_BYTES`](crate::SCAN_BYTES). A page with a row keeps at least one.
+/// Ends a page where its rows exceed [`SCAN_BYTES`](crate::SCAN_BYTES). A page with a row keeps at
+/// least one.
 pub fn fit_page<R, I>(
     mut page: Page<Vec<R>, I>,
     bytes: impl Fn(&R) -> usize,

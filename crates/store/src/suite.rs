@@ -18,7 +18,8 @@ use std::sync::Arc;
 
 use crate::{ObjectStore, TokenStore};
 
-/// Runs the tests of the [`TokenStore`] contract. The runtime needs two threads for the races to be effective.
+/// Runs the tests of the [`TokenStore`] contract. The runtime needs two threads for the races to be
+/// effective.
 pub async fn token_store(store: Arc<dyn TokenStore>) {
     tokens::write::all(&*store).await;
     tokens::keep::all(&*store).await;
@@ -27,14 +28,14 @@ pub async fn token_store(store: Arc<dyn TokenStore>) {
     model::all(store).await;
 }
 
-/// Runs the tests of rows that name data subjects, whose keys are objects. The runtime needs two threads for the races to be
-/// effective.
+/// Runs the tests of rows that name data subjects, whose keys are objects. The runtime needs two
+/// threads for the races to be effective.
 pub async fn token_subjects<S: TokenStore + ObjectStore + 'static>(store: Arc<S>) {
     tokens::subjects::all(&store).await;
 }
 
-/// Runs the tests of the [`ObjectStore`] contract. The runtime needs two threads for the races to be effective. Other
-/// tests must not write objects to the store at the same time.
+/// Runs the tests of the [`ObjectStore`] contract. The runtime needs two threads for the races to
+/// be effective. Other tests must not write objects to the store at the same time.
 pub async fn object_store(store: Arc<dyn ObjectStore>) {
     objects::write::all(&*store).await;
     objects::conflicts::all(&*store).await;

@@ -1,12 +1,14 @@
-//! The write throttle. It bounds the rows that are accepted but not yet durable, and spreads the waits of the clients.
+//! The write throttle. It bounds the rows that are accepted but not yet durable, and spreads the
+//! waits of the clients.
 //!
-//! A client reserves capacity for its rows and bytes before it does any work for them. The [`Permit`] accompanies the
-//! group through the [`Coalescer`](crate::Coalescer). The permit is released when the store has responded, or when it
-//! is dropped. Without the throttle, waiting is unbounded in memory, invisible and uneven: some requests wait for a
-//! whole commit, others not at all. `admission_queue.rs` has the rule and its source.
+//! A client reserves capacity for its rows and bytes before it does any work for them. The
+//! [`Permit`] accompanies the group through the [`Coalescer`](crate::Coalescer). The permit is
+//! released when the store has responded, or when it is dropped. Without the throttle, waiting is
+//! unbounded in memory, invisible and uneven: some requests wait for a whole commit, others not at
+//! all. `admission_queue.rs` has the rule and its source.
 //!
-//! `sim.rs` simulates 1,000 writers with a demand of 1.25 times the store's capacity, in writes of 500 rows that take
-//! 275 ms. The table shows waits in ms and the fraction admitted within 1 ms:
+//! `sim.rs` simulates 1,000 writers with a demand of 1.25 times the store's capacity, in writes of
+//! 500 rows that take 275 ms. The table shows waits in ms and the fraction admitted within 1 ms:
 //!
 //! | | p50 | p99 | max | < 1 ms | modes |
 //! | --- | --- | --- | --- | --- | --- |
@@ -14,9 +16,10 @@
 //! | FIFO while there is room (`rows_max` 4,000) | 112 | 242 | 262 | 16 % | 2 |
 //! | rejected while there is none, clients back off | 28 | 1,837 | 11,251 | 49 % | 2 |
 //!
-//! All three variants make equally many rows durable. If R is wrong by a factor of ten in either direction, p99 is 190.
-//! In OpenZFS, the source of the rule, a sleep is fixed when a writer arrives. If the store stalls for one second in
-//! ten, a fixed sleep costs two thirds of the rows. This throttle loses none.
+//! All three variants make equally many rows durable. If R is wrong by a factor of ten in either
+//! direction, p99 is 190. In OpenZFS, the source of the rule, a sleep is fixed when a writer
+//! arrives. If the store stalls for one second in ten, a fixed sleep costs two thirds of the rows.
+//! This throttle loses none.
 
 mod admission_queue;
 #[cfg(test)]
@@ -37,9 +40,10 @@ use admission_queue::{AdmissionQueue, Id, Released, ThrottleRules};
 /// Limits of the throttle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThrottleBounds {
-    /// Maximum rows accepted and not durable, unless a single request has more. Delays begin at 0.6 of this limit, and
-    /// under load the level settles at 0.8. With room for two full writes, waits are as uneven as without a throttle
-    /// (p99 is twice the median). With room for eight, p99 is 1.4 times the median. More room only costs memory.
+    /// Maximum rows accepted and not durable, unless a single request has more. Delays begin at 0.6
+    /// of this limit, and under load the level settles at 0.8. With room for two full writes, waits
+    /// are as uneven as without a throttle (p99 is twice the median). With room for eight, p99 is
+    /// 1.4 times the median. More room only costs memory.
     pub rows_max: usize,
     /// Maximum bytes of those rows.
     pub bytes_max: usize,
@@ -60,7 +64,8 @@ impl ThrottleBounds {
     }
 }
 
-/// Reason for a rejection. Every reason is about write capacity; requests that write nothing are not affected.
+/// Reason for a rejection. Every reason is about write capacity; requests that write nothing are
+/// not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThrottleReason {
     /// The store has pending writes and has not responded for 2 s.
@@ -77,9 +82,10 @@ pub enum ThrottleReason {
 pub struct ThrottleRejection {
     /// Reason for the rejection.
     pub reason: ThrottleReason,
-    /// Suggested retry delay: the time in which the store works off the backlog and half of the recently rejected
-    /// requests. The delay is 5 ms to 10 s, plus a spread of up to half as much, so that clients do not return
-    /// together. If the store has stalled, the delay is the time since its last response.
+    /// Suggested retry delay: the time in which the store works off the backlog and half of the
+    /// recently rejected requests. The delay is 5 ms to 10 s, plus a spread of up to half as much,
+    /// so that clients do not return together. If the store has stalled, the delay is the time
+    /// since its last response.
     pub retry_after: Duration,
 }
 
@@ -139,8 +145,9 @@ impl WriteThrottle {
         }
     }
 
-    /// Waits for capacity for `rows` rows with a total of `bytes` bytes, which must be durable by `deadline`. Requests
-    /// are served in FIFO order. Dropping the future gives up the place in the queue.
+    /// Waits for capacity for `rows` rows with a total of `bytes` bytes, which must be durable by
+    /// `deadline`. Requests are served in FIFO order. Dropping the future gives up the place in the
+    /// queue.
     ///
     /// # Errors
     /// A [`ThrottleRejection`], immediately or at the deadline.
@@ -254,7 +261,8 @@ fn tell(admitted: Vec<oneshot::Sender<()>>) {
     }
 }
 
-/// A waiting request. Dropping it removes it from the queue, or releases its capacity if it was admitted.
+/// A waiting request. Dropping it removes it from the queue, or releases its capacity if it was
+/// admitted.
 struct WriterSlot<'a> {
     shared: &'a Arc<Shared>,
     weight: f64,

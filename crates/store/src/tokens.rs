@@ -1,9 +1,10 @@
 //! Storage of token maps: rows by a keyed hash of the token, each with its sealed value.
 //!
-//! A store sees neither tokens nor values: an id and a fingerprint are keyed hashes, and the row content is sealed.
-//! Times are seconds since 1970-01-01 UTC by the engine's clock. [`TokenStore::get`], [`TokenStore::find`] and
-//! [`TokenStore::write`] treat expired rows as absent. Expired rows remain until they are archived and pruned. Until
-//! then no other row gets their id.
+//! A store sees neither tokens nor values: an id and a fingerprint are keyed hashes, and the row
+//! content is sealed. Times are seconds since 1970-01-01 UTC by the engine's clock.
+//! [`TokenStore::get`], [`TokenStore::find`] and [`TokenStore::write`] treat expired rows as
+//! absent. Expired rows remain until they are archived and pruned. Until then no other row gets
+//! their id.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +13,16 @@ use bytes::Bytes;
 
 use crate::{Reseal, StoreError, SubjectId};
 
-/// The latest time that a row can contain: the end of the year 9999. Every database and calendar supports this time.
+/// The latest time that a row can contain: the end of the year 9999. Every database and calendar
+/// supports this time.
 pub const SECONDS_MAX: u64 = 253_402_300_799;
 
-/// Value bytes at which a page of [`TokenStore::scan`] ends, because a page is written in one operation.
+/// Value bytes at which a page of [`TokenStore::scan`] ends, because a page is written in one
+/// operation.
 pub const SCAN_BYTES: usize = 4 << 20;
 
-/// Names a collection of an app. Tokens are unique within a map. Numbers are never reused, and are at most `i32::MAX`.
+/// Names a collection of an app. Tokens are unique within a map. Numbers are never reused, and are
+/// at most `i32::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MapId {
     /// The app's number.
@@ -31,7 +35,8 @@ pub struct MapId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TokenId(pub [u8; 16]);
 
-/// A keyed hash of data that must have only one token: a value in its scope, or a field of a repeatable request.
+/// A keyed hash of data that must have only one token: a value in its scope, or a field of a
+/// repeatable request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(pub [u8; 16]);
 
@@ -40,11 +45,13 @@ pub struct Fingerprint(pub [u8; 16]);
 pub struct Row {
     /// A keyed hash of the token; unique in its map.
     pub id: TokenId,
-    /// Unique in its map. `None` if no lookup has to find the token again. Archiving a row clears its fingerprint.
+    /// Unique in its map. `None` if no lookup has to find the token again. Archiving a row clears
+    /// its fingerprint.
     pub fingerprint: Option<Fingerprint>,
     /// Token and value, sealed. A one-way collection seals only the token.
     pub sealed: Bytes,
-    /// Cleartext labels for people and for [`TokenStore::list`]. Sorted, without duplicates and without U+0000.
+    /// Cleartext labels for people and for [`TokenStore::list`]. Sorted, without duplicates and
+    /// without U+0000.
     pub tags: Vec<String>,
     /// Time from which the row counts as absent. Times are at most [`SECONDS_MAX`].
     pub expires: Option<u64>,
@@ -52,8 +59,8 @@ pub struct Row {
     pub created: u64,
     /// Archiving time. An archived row counts as absent, whatever its expiry time.
     pub archived: Option<u64>,
-    /// The person whom the row is about, if it names one. [`Row::subject_version`] is then the version of the key that the
-    /// content is sealed under.
+    /// The person whom the row is about, if it names one. [`Row::subject_version`] is then the
+    /// version of the key that the content is sealed under.
     pub subject: Option<SubjectId>,
 }
 
@@ -91,8 +98,8 @@ impl Row {
         }
     }
 
-    /// Returns the number of the token key version that sealed the row: bytes 1 to 4 of the sealed content. Returns 0 if the
-    /// content is shorter.
+    /// Returns the number of the token key version that sealed the row: bytes 1 to 4 of the sealed
+    /// content. Returns 0 if the content is shorter.
     #[must_use]
     pub fn key_number(&self) -> u32 {
         let number = self
@@ -102,8 +109,9 @@ impl Row {
         number.map_or(0, u32::from_be_bytes)
     }
 
-    /// Returns the version of the subject's key that the content is sealed under: bytes 5 to 12, big endian. Has a meaning only
-    /// if [`Row::subject`] is set. Returns 0, which no key has, if the content is shorter.
+    /// Returns the version of the subject's key that the content is sealed under: bytes 5 to 12,
+    /// big endian. Has a meaning only if [`Row::subject`] is set. Returns 0, which no key has, if
+    /// the content is shorter.
     #[must_use]
     pub fn subject_version(&self) -> u64 {
         let version = self
@@ -120,8 +128,9 @@ impl Row {
             .map(|subject| (subject, self.subject_version()))
     }
 
-    /// Returns true if the row names no subject, or if `stored` is the version of its subject's key and that key exists, which
-    /// is so for odd versions. A row without its key counts as absent and cannot be written.
+    /// Returns true if the row names no subject, or if `stored` is the version of its subject's key
+    /// and that key exists, which is so for odd versions. A row without its key counts as absent
+    /// and cannot be written.
     #[must_use]
     pub fn has_key(&self, stored: Option<u64>) -> bool {
         self.claim()
@@ -143,14 +152,15 @@ impl Row {
     }
 }
 
-/// Returns a closure that decides, row by row, whether a page of [`TokenStore::scan`] has room for the row.
+/// Returns a closure that decides, row by row, whether a page of [`TokenStore::scan`] has room for
+/// the row.
 pub fn fits_scan() -> impl FnMut(&Row) -> bool {
     let mut fits = fits_scan_bytes();
     move |row| fits(row.sealed.len())
 }
 
-/// Returns a closure that decides, by the size of each element in bytes, whether a page has room for the element. The
-/// first element always fits.
+/// Returns a closure that decides, by the size of each element in bytes, whether a page has room
+/// for the element. The first element always fits.
 pub fn fits_scan_bytes() -> impl FnMut(usize) -> bool {
     let mut sum = 0;
     move |bytes| {
@@ -174,20 +184,22 @@ pub fn check_time(seconds: u64) -> Result<(), StoreError> {
 pub struct Group {
     /// Map of the rows.
     pub map: MapId,
-    /// Rows that are not archived, with distinct ids and distinct fingerprints. At most 10,000 rows.
+    /// Rows that are not archived, with distinct ids and distinct fingerprints. At most 10,000
+    /// rows.
     pub rows: Vec<Row>,
 }
 
 /// Result of writing a [`Group`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// The group is durable. Per row, in order: `None` if the row was written, or the existing row with this
-    /// fingerprint, whose token must be returned.
+    /// The group is durable. Per row, in order: `None` if the row was written, or the existing row
+    /// with this fingerprint, whose token must be returned.
     Done(Vec<Option<Row>>),
-    /// Nothing was written, because existing rows in any state have the ids of these rows. Holds row positions,
-    /// ascending. Generate other tokens and try again.
+    /// Nothing was written, because existing rows in any state have the ids of these rows. Holds
+    /// row positions, ascending. Generate other tokens and try again.
     Taken(Vec<usize>),
-    /// Nothing was written, because the key of a row's subject has another version than [`Row::claim`] says.
+    /// Nothing was written, because the key of a row's subject has another version than
+    /// [`Row::claim`] says.
     SubjectsChanged,
 }
 
@@ -277,34 +289,38 @@ impl Lifetime {
 pub struct Page<T, I = TokenId> {
     /// Results of this step.
     pub found: T,
-    /// Value of `after` for the next step; `None` at the end. A step looks at a bounded number of rows, so an empty
-    /// page is not always the last one.
+    /// Value of `after` for the next step; `None` at the end. A step looks at a bounded number of
+    /// rows, so an empty page is not always the last one.
     pub next: Option<I>,
 }
 
-/// Persistent token maps. Every method returns in bounded time, and every reported write is durable. A `limit` must be
-/// at least 1. Query arguments can be any time: times beyond [`SECONDS_MAX`] behave like [`SECONDS_MAX`].
+/// Persistent token maps. Every method returns in bounded time, and every reported write is
+/// durable. A `limit` must be at least 1. Query arguments can be any time: times beyond
+/// [`SECONDS_MAX`] behave like [`SECONDS_MAX`].
 #[async_trait]
 pub trait TokenStore: Send + Sync {
     /// Writes groups, each completely or not at all. Several groups can share one transaction.
     ///
-    /// A row is not written if a live row has its fingerprint; the live row is returned instead. If many requests write
-    /// one fingerprint concurrently, all get one row. An expired row with the fingerprint is archived, and the new row
-    /// is written.
+    /// A row is not written if a live row has its fingerprint; the live row is returned instead. If
+    /// many requests write one fingerprint concurrently, all get one row. An expired row with the
+    /// fingerprint is archived, and the new row is written.
     ///
-    /// A row that names a subject is written only while the stored key of the subject, in [`MapId::of_subjects`], has the
-    /// version of [`Row::claim`], which is odd. The key cannot be erased between this check and the end of the write.
+    /// A row that names a subject is written only while the stored key of the subject, in
+    /// [`MapId::of_subjects`], has the version of [`Row::claim`], which is odd. The key cannot be
+    /// erased between this check and the end of the write.
     ///
-    /// Results are in the order of `groups`, and the failure of one group does not fail the others. Groups of one call
-    /// can share a fingerprint or an id: the result is as if they were written in sequence. A row with a time out of
-    /// range gets [`StoreError::TimeOutOfRange`].
+    /// Results are in the order of `groups`, and the failure of one group does not fail the others.
+    /// Groups of one call can share a fingerprint or an id: the result is as if they were written
+    /// in sequence. A row with a time out of range gets [`StoreError::TimeOutOfRange`].
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>>;
 
-    /// Returns live rows by id, in request order; `None` for an absent row. Sees all rows that any instance wrote
-    /// before the call. A row counts as absent if the key of its subject has another version than [`Row::claim`] says.
+    /// Returns live rows by id, in request order; `None` for an absent row. Sees all rows that any
+    /// instance wrote before the call. A row counts as absent if the key of its subject has another
+    /// version than [`Row::claim`] says.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`], as in every method of this trait.
+    /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`], as in every
+    /// method of this trait.
     async fn get(
         &self,
         now: u64,
@@ -321,13 +337,15 @@ pub trait TokenStore: Send + Sync {
         keys: &[(MapId, Fingerprint)],
     ) -> Result<Vec<Option<FoundRow>>, StoreError>;
 
-    /// Removes rows immediately, whatever their state. Returns, per id, true if a row existed before the call.
+    /// Removes rows immediately, whatever their state. Returns, per id, true if a row existed
+    /// before the call.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
     async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError>;
 
-    /// Sets the expiry time of live rows; `None` means never. Returns, per id, true if there was a live row.
+    /// Sets the expiry time of live rows; `None` means never. Returns, per id, true if there was a
+    /// live row.
     ///
     /// # Errors
     /// As for [`TokenStore::get`]; [`StoreError::TimeOutOfRange`].
@@ -339,7 +357,8 @@ pub trait TokenStore: Send + Sync {
         expires: Option<u64>,
     ) -> Result<Vec<bool>, StoreError>;
 
-    /// Returns at most `limit` rows that follow `after` and match the filter: live and expired rows, or archived rows.
+    /// Returns at most `limit` rows that follow `after` and match the filter: live and expired
+    /// rows, or archived rows.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
@@ -351,8 +370,9 @@ pub trait TokenStore: Send + Sync {
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError>;
 
-    /// Archives rows that expired before `expired_before` and not later than `now`, which frees their fingerprints.
-    /// Looks at no more than `limit` rows that follow `after`. With `dry_run`, only counts. Returns the number of rows.
+    /// Archives rows that expired before `expired_before` and not later than `now`, which frees
+    /// their fingerprints. Looks at no more than `limit` rows that follow `after`. With `dry_run`,
+    /// only counts. Returns the number of rows.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
@@ -366,8 +386,8 @@ pub trait TokenStore: Send + Sync {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError>;
 
-    /// Removes rows that were archived before `archived_before`. Looks at no more than `limit` rows that follow
-    /// `after`. With `dry_run`, only counts. Returns the number of rows.
+    /// Removes rows that were archived before `archived_before`. Looks at no more than `limit` rows
+    /// that follow `after`. With `dry_run`, only counts. Returns the number of rows.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
@@ -380,10 +400,11 @@ pub trait TokenStore: Send + Sync {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError>;
 
-    /// Changes at most `limit` rows of a map that are due for `sweep`. Returns the number of changed rows. `next` is
-    /// the value of `after` for the following call, or `None` if no due row is left. A page can be empty and not the
-    /// last. A database compares its clock with `now` and sweeps by the earlier time. Unlike [`TokenStore::archive`]
-    /// and [`TokenStore::prune`], a store with an index of due rows reads no other rows.
+    /// Changes at most `limit` rows of a map that are due for `sweep`. Returns the number of
+    /// changed rows. `next` is the value of `after` for the following call, or `None` if no due row
+    /// is left. A page can be empty and not the last. A database compares its clock with `now` and
+    /// sweeps by the earlier time. Unlike [`TokenStore::archive`] and [`TokenStore::prune`], a
+    /// store with an index of due rows reads no other rows.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
@@ -396,8 +417,9 @@ pub trait TokenStore: Send + Sync {
         limit: usize,
     ) -> Result<Page<u64>, StoreError>;
 
-    /// Counts rows in every state by [`Row::key_number`], among at most `limit` rows that follow `after`. `next` is the value
-    /// of `after` for the following call. Large rows can make a page shorter.
+    /// Counts rows in every state by [`Row::key_number`], among at most `limit` rows that follow
+    /// `after`. `next` is the value of `after` for the following call. Large rows can make a page
+    /// shorter.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
@@ -408,8 +430,8 @@ pub trait TokenStore: Send + Sync {
         limit: usize,
     ) -> Result<Page<BTreeMap<u32, u64>>, StoreError>;
 
-    /// Returns at most `limit` rows in every state that follow `after` and whose [`Row::key_number`] is not `number`. Large
-    /// rows can make a page shorter.
+    /// Returns at most `limit` rows in every state that follow `after` and whose
+    /// [`Row::key_number`] is not `number`. Large rows can make a page shorter.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
@@ -421,17 +443,19 @@ pub trait TokenStore: Send + Sync {
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError>;
 
-    /// Gives rows in any state a new sealed content. Changes a row only if its sealed content still equals the old one, and
-    /// nothing else of it. `rows` are at most [`RESEAL_ROWS_MAX`](crate::RESEAL_ROWS_MAX), with distinct ids. Either all
-    /// possible changes are made or none. Returns, for each of `rows`, true if the row has the new content. A database can
-    /// return false for a row that an attempt without response has changed.
+    /// Gives rows in any state a new sealed content. Changes a row only if its sealed content still
+    /// equals the old one, and nothing else of it. `rows` are at most
+    /// [`RESEAL_ROWS_MAX`](crate::RESEAL_ROWS_MAX), with distinct ids. Either all possible changes
+    /// are made or none. Returns, for each of `rows`, true if the row has the new content. A
+    /// database can return false for a row that an attempt without response has changed.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError>;
 
-    /// Returns at most `limit` rows of a subject in any state, of all maps of an app, that follow `after`, in the order of maps
-    /// and ids. Large rows can make a page shorter. Only a page at the end is empty.
+    /// Returns at most `limit` rows of a subject in any state, of all maps of an app, that follow
+    /// `after`, in the order of maps and ids. Large rows can make a page shorter. Only a page at
+    /// the end is empty.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
@@ -443,9 +467,9 @@ pub trait TokenStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(MapId, Row)>, StoreError>;
 
-    /// Removes the rows of a subject in any state whose [`Row::subject_version`] is below `version`, in all maps of an app.
-    /// Looks at no more than `limit` rows that follow `after`. Returns the number of removed rows; `next` is the value of `after`
-    /// for the following call.
+    /// Removes the rows of a subject in any state whose [`Row::subject_version`] is below
+    /// `version`, in all maps of an app. Looks at no more than `limit` rows that follow `after`.
+    /// Returns the number of removed rows; `next` is the value of `after` for the following call.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
@@ -464,8 +488,9 @@ pub trait TokenStore: Send + Sync {
     /// As for [`TokenStore::get`].
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError>;
 
-    /// Returns at most `limit` rows of all maps that follow `after`, in the order of maps and ids. Used to copy and to
-    /// verify stores. Large rows can make a page shorter. Only a page at the end is empty.
+    /// Returns at most `limit` rows of all maps that follow `after`, in the order of maps and ids.
+    /// Used to copy and to verify stores. Large rows can make a page shorter. Only a page at the
+    /// end is empty.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
@@ -475,11 +500,11 @@ pub trait TokenStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(MapId, Row)>, StoreError>;
 
-    /// Writes rows as they are, including archived rows, and replaces rows with the same ids. Used to copy stores.
-    /// Writes all rows or none.
+    /// Writes rows as they are, including archived rows, and replaces rows with the same ids. Used
+    /// to copy stores. Writes all rows or none.
     ///
     /// # Errors
-    /// As for [`TokenStore::get`]; [`StoreError::TimeOutOfRange`]. [`StoreError::Damaged`] if another row already has a
-    /// fingerprint of these rows.
+    /// As for [`TokenStore::get`]; [`StoreError::TimeOutOfRange`]. [`StoreError::Damaged`] if
+    /// another row already has a fingerprint of these rows.
     async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError>;
 }

@@ -692,7 +692,8 @@ impl ObjectStore for Faulty<'_> {
         after: Option<(MapId, ObjectId)>,
         limit: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
-        // Pages that are shorter than those of the other side, as of a store that counts other bytes.
+        // Pages that are shorter than those of the other side, as of a store that counts other
+        // bytes.
         self.store.scan_objects(after, limit.min(300)).await
     }
     async fn put_objects(&self, rows: &[(MapId, ObjectRow)]) -> Result<(), StoreError> {
@@ -810,7 +811,8 @@ async fn what_differs_is_named_and_the_mark_stays() {
             map.app
         )
     };
-    // Three pages of rows, two of objects and two fences, and numbers of content that is other, missing and extra.
+    // Three pages of rows, two of objects and two fences, and numbers of content that is other,
+    // missing and extra.
     let cases = [
         (
             Altered::Rows,

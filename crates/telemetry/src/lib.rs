@@ -1,6 +1,7 @@
 //! Telemetry of an engine: metrics, spans, readiness, and throttled log lines.
 //!
-//! Nothing here decides anything. Other crates record events; the admin listener and the exporter of spans read them.
+//! Nothing here decides anything. Other crates record events; the admin listener and the exporter
+//! of spans read them.
 
 mod log_throttle;
 pub mod metrics;

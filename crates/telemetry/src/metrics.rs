@@ -1,10 +1,12 @@
 //! Counts what the engine does, in the OpenMetrics text that Prometheus reads.
 //!
-//! Labels are closed enums, or names of providers in the configuration: no app, key, principal or value ever becomes a
-//! label, so the number of series is fixed at start. Every series exists from the start, at zero. Handles are resolved once, by array index; a call in the hot
-//! path never looks a label up in a map.
+//! Labels are closed enums, or names of providers in the configuration: no app, key, principal or
+//! value ever becomes a label, so the number of series is fixed at start. Every series exists from
+//! the start, at zero. Handles are resolved once, by array index; a call in the hot path never
+//! looks a label up in a map.
 //!
-//! Time in the queue and time at work are two histograms: one says the engine is full, the other says it is slow.
+//! Time in the queue and time at work are two histograms: one says the engine is full, the other
+//! says it is slow.
 
 mod access;
 pub mod exposition;
@@ -286,7 +288,8 @@ pub const METRICS: &[MetricDoc] = &[
         help: "Bytes held for requests and responses, limited by schedule.memory_mib",
     },
     MetricDoc {
-        // Not plain `sealwire_connections`: OpenMetrics would take it for the family of the counter below.
+        // Not plain `sealwire_connections`: OpenMetrics would take it for the family of the counter
+        // below.
         name: "sealwire_connections_open",
         kind: "gauge",
         labels: &[],
@@ -644,7 +647,8 @@ pub struct CallReport {
     pub method: MethodLabel,
     /// How it ended.
     pub code: CallCode,
-    /// Set if the job ended by itself. Requests that never ran would pull the histograms towards zero.
+    /// Set if the job ended by itself. Requests that never ran would pull the histograms towards
+    /// zero.
     pub times: Option<CallTimes>,
 }
 
@@ -659,7 +663,8 @@ pub struct CallTimes {
     pub work: Duration,
     /// Predicted time at admission.
     pub predicted: Duration,
-    /// Measured time since admission. `None` if the request was offered before all of it had arrived.
+    /// Measured time since admission. `None` if the request was offered before all of it had
+    /// arrived.
     pub took: Option<Duration>,
 }
 
@@ -690,7 +695,8 @@ pub struct AppGauges {
 /// Reads that, at each scrape.
 type ServedProbe = Box<dyn Fn() -> AppGauges + Send + Sync>;
 
-/// Every metric of one engine. Updating one is an atomic addition; a histogram takes a short lock of its own.
+/// Every metric of one engine. Updating one is an atomic addition; a histogram takes a short lock
+/// of its own.
 pub struct Metrics {
     registry: Registry,
     calls: [[Counter; CODES]; METHODS],
@@ -1216,7 +1222,8 @@ impl Metrics {
         self.store_throttle_seconds.observe(waited.as_secs_f64());
     }
 
-    /// Counts a call that was stopped with `fields_saved` fields left to do, and the CPU time they are estimated at.
+    /// Counts a call that was stopped with `fields_saved` fields left to do, and the CPU time they
+    /// are estimated at.
     pub fn call_stopped(&self, reason: CancelReason, fields_saved: u64, cpu_saved: Duration) {
         self.cancels[reason as usize].inc();
         self.fields_saved[reason as usize].inc_by(fields_saved);
@@ -1284,12 +1291,14 @@ impl Metrics {
         }
     }
 
-    /// A connection arrived, and this became of it. Does not touch `connections`, which follows its guard.
+    /// A connection arrived, and this became of it. Does not touch `connections`, which follows its
+    /// guard.
     pub fn connection(&self, outcome: ConnectionOutcome) {
         self.connections_by_outcome[outcome as usize].inc();
     }
 
-    /// When the first certificate or list of that kind in service ends, in seconds since 1970; `None`: never.
+    /// When the first certificate or list of that kind in service ends, in seconds since 1970;
+    /// `None`: never.
     pub fn certificate_ends(&self, of: CertificateLabel, ends: Option<i64>) {
         self.certificate_ends[of as usize].store(ends.unwrap_or(NEVER), Ordering::Relaxed);
     }

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use crate::log_throttle::LogThrottle;
 
-/// Logs panics of this process in place of the runtime's own lines, which may hold what a call was about.
+/// Logs panics of this process in place of the runtime's own lines, which may hold what a call was
+/// about.
 pub fn log() {
     std::panic::set_hook(Box::new(said));
 }
@@ -27,7 +28,8 @@ fn said(panic: &PanicHookInfo<'_>) {
     }
 }
 
-/// Returns a panic message that is a constant of the program. A formatted message could contain a secret.
+/// Returns a panic message that is a constant of the program. A formatted message could contain a
+/// secret.
 fn what(payload: &(dyn Any + Send)) -> &'static str {
     payload
         .downcast_ref::<&'static str>()

@@ -20,13 +20,15 @@ pub enum Phase {
 pub enum Condition {
     /// The store of apps and keys does not answer.
     Store = 0,
-    /// The store has been unreadable for so long that the cached permissions of principals may no longer be used.
+    /// The store has been unreadable for so long that the cached permissions of principals may no
+    /// longer be used.
     Permissions = 1,
     /// The server certificate has ended.
     Certificate = 2,
     /// The audit trail cannot be written.
     Audit = 3,
-    /// The control state is not what holders of the root key wrote last, or an older one was put back.
+    /// The control state is not what holders of the root key wrote last, or an older one was put
+    /// back.
     ControlState = 4,
     /// The store is sealed, and this engine holds no keys.
     Sealed = 5,
@@ -67,8 +69,8 @@ impl Condition {
         }
     }
 
-    /// Returns true if the engine serves requests that need no store while this condition fails: it keeps the last good
-    /// control state.
+    /// Returns true if the engine serves requests that need no store while this condition fails: it
+    /// keeps the last good control state.
     const fn allows_service_without_store(self) -> bool {
         match self {
             Self::Store | Self::ControlState => true,
@@ -89,7 +91,8 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Enters a phase. Draining is final: a late `Ready` from a slow start must not call the traffic back.
+    /// Enters a phase. Draining is final: a late `Ready` from a slow start must not call the
+    /// traffic back.
     pub fn enter(&self, phase: Phase) {
         self.phase.fetch_max(phase as u8, Ordering::Relaxed);
     }
@@ -146,7 +149,8 @@ impl Readiness {
 pub enum State {
     /// All.
     Ready,
-    /// Those that need no store: encryption and decryption of documents. Tokens, objects and changes fail for this reason.
+    /// Those that need no store: encryption and decryption of documents. Tokens, objects and
+    /// changes fail for this reason.
     ReadyWithoutStore(String),
     /// None, for this reason.
     NotReady(String),

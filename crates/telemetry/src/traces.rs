@@ -1,8 +1,9 @@
-//! The span of a request to the engine: names, counts, times and the principal. Never a value, token, path, context or
-//! reason.
+//! The span of a request to the engine: names, counts, times and the principal. Never a value,
+//! token, path, context or reason.
 //!
-//! Attributes follow OpenTelemetry's conventions for RPC where these have a name; others begin with `sealwire.`. Times in
-//! the queue and at work are attributes and no spans: they are sums over slices, between which other requests ran.
+//! Attributes follow OpenTelemetry's conventions for RPC where these have a name; others begin with
+//! `sealwire.`. Times in the queue and at work are attributes and no spans: they are sums over
+//! slices, between which other requests ran.
 
 use std::time::Duration;
 
@@ -69,7 +70,8 @@ impl RequestEnd<'_> {
     }
 }
 
-/// Returns true if the engine caused the failure. A client's mistake is no error of a server's span.
+/// Returns true if the engine caused the failure. A client's mistake is no error of a server's
+/// span.
 fn is_ours(code: CallCode) -> bool {
     [
         ErrorCode::Internal,

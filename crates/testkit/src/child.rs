@@ -1,7 +1,8 @@
-//! Runs a test of this executable in a child process, which reports to its parent by lines on a pipe.
+//! Runs a test of this executable in a child process, which reports to its parent by lines on a
+//! pipe.
 //!
-//! The pipe is the child's standard input. The test harness writes lines of its own to standard output, and standard
-//! error shows panics of the child.
+//! The pipe is the child's standard input. The test harness writes lines of its own to standard
+//! output, and standard error shows panics of the child.
 
 use std::env;
 use std::fs::File;
@@ -14,7 +15,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-/// Turns a hang into a failure. Longer than a database server can take to start, on the slowest machine.
+/// Turns a hang into a failure. Longer than a database server can take to start, on the slowest
+/// machine.
 pub const HANG: Duration = Duration::from_secs(300);
 
 /// Returns how often a child is killed: `SEALWIRE_KILL_ROUNDS`, or `default`.
@@ -24,7 +26,8 @@ pub fn rounds(default: u64) -> u64 {
     })
 }
 
-/// Returns the command that runs `test`, a path such as `embedded_crashes::child_process`, in a child process.
+/// Returns the command that runs `test`, a path such as `embedded_crashes::child_process`, in a
+/// child process.
 pub fn command(test: &str) -> Command {
     running(
         Command::new(env::current_exe().expect("the path of this executable")),
@@ -32,7 +35,8 @@ pub fn command(test: &str) -> Command {
     )
 }
 
-/// Like [`command`], with `SIGXFSZ` ignored: a write beyond the limit on file sizes returns an error.
+/// Like [`command`], with `SIGXFSZ` ignored: a write beyond the limit on file sizes returns an
+/// error.
 pub fn command_without_sigxfsz(test: &str) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
@@ -51,7 +55,8 @@ fn running(mut command: Command, test: &str) -> Command {
 pub fn start(mut command: Command) -> (Child, Reports) {
     let (reader, writer) = io::pipe().expect("a pipe");
     let child = command.stdin(writer).spawn().expect("the child starts");
-    // Dropping the command closes the parent's copy of the writing end, so the lines end with the child.
+    // Dropping the command closes the parent's copy of the writing end, so the lines end with the
+    // child.
     (child, Reports(BufReader::new(reader)))
 }
 
@@ -68,7 +73,8 @@ impl Iterator for Reports {
     }
 }
 
-/// Reports one or more lines to the parent. Panics if the parent is gone, so no child outlives its test.
+/// Reports one or more lines to the parent. Panics if the parent is gone, so no child outlives its
+/// test.
 pub fn report(lines: &str) {
     static PIPE: LazyLock<Mutex<File>> = LazyLock::new(|| {
         let pipe = io::stdin()

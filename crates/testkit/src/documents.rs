@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-/// Fails unless the repository's file equals the output of `sealwire COMMAND`. The message shows the first difference
-/// and how to regenerate the file.
+/// Fails unless the repository's file equals the output of `sealwire COMMAND`. The message shows
+/// the first difference and how to regenerate the file.
 pub fn check_document(file: &str, printed: &str, command: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")

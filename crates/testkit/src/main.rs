@@ -1,5 +1,5 @@
-//! `throwaway-postgres`: a server to experiment with, which runs until standard input ends. Prints its address and
-//! folder.
+//! `throwaway-postgres`: a server to experiment with, which runs until standard input ends. Prints
+//! its address and folder.
 
 use std::error::Error;
 use std::io::{Read, Write};

@@ -78,7 +78,8 @@ impl Moto {
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
-    /// Sends a request of `service`, without TLS and without a valid signature, which moto does not check by default.
+    /// Sends a request of `service`, without TLS and without a valid signature, which moto does not
+    /// check by default.
     ///
     /// # Errors
     /// If the response is no HTTP.
@@ -123,7 +124,8 @@ impl Moto {
     }
 }
 
-/// Waits until `child` listens on a port of 127.0.0.1. If another process listens there, `child` ends, which is an error.
+/// Waits until `child` listens on a port of 127.0.0.1. If another process listens there, `child`
+/// ends, which is an error.
 fn await_listener(child: &mut Child, port: u16) -> io::Result<()> {
     let start = Instant::now();
     while !is_listener(child.id(), port)? {
@@ -140,7 +142,8 @@ fn await_listener(child: &mut Child, port: u16) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns true if the process listens on a port of 127.0.0.1. A connection would not tell which process accepts it.
+/// Returns true if the process listens on a port of 127.0.0.1. A connection would not tell which
+/// process accepts it.
 fn is_listener(process: u32, port: u16) -> io::Result<bool> {
     const LISTENS: &str = "0A";
     let local = format!("0100007F:{port:04X}");

@@ -7,8 +7,8 @@ use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The first port of the range. The range lies below the ports that Linux assigns by itself. A port that Linux assigns
-/// can be in use by another connection when a program starts or restarts.
+/// The first port of the range. The range lies below the ports that Linux assigns by itself. A port
+/// that Linux assigns can be in use by another connection when a program starts or restarts.
 const FIRST: u16 = 20_000;
 const COUNT: u32 = 7_000;
 /// Distance between the starting ports of processes with consecutive process ids.
@@ -17,8 +17,8 @@ const APART: u32 = 97;
 /// The reservations of this process. They end with the process.
 static RESERVED: Mutex<Vec<(u16, UnixListener)>> = Mutex::new(Vec::new());
 
-/// Returns ports of 127.0.0.1 without a listener. No other call gets such a port while this process runs, in this process
-/// or in another.
+/// Returns ports of 127.0.0.1 without a listener. No other call gets such a port while this process
+/// runs, in this process or in another.
 ///
 /// # Panics
 /// If all ports are taken.
@@ -37,9 +37,9 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
     })
 }
 
-/// Reserves `port` if nobody has and nothing listens there. The reservation is a Unix socket with an abstract name, which
-/// the kernel gives to one process at a time. Without it, the check whether a port is free would make the port look taken
-/// to a program that starts there at this moment.
+/// Reserves `port` if nobody has and nothing listens there. The reservation is a Unix socket with
+/// an abstract name, which the kernel gives to one process at a time. Without it, the check whether
+/// a port is free would make the port look taken to a program that starts there at this moment.
 fn reserve(port: u16) -> bool {
     let name = format!("sealwire-test-port-{port}");
     let Ok(reservation) =

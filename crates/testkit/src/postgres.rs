@@ -1,9 +1,9 @@
-//! A private PostgreSQL server from installed programs, without network access. Tests can start, stop, kill and freeze
-//! it.
+//! A private PostgreSQL server from installed programs, without network access. Tests can start,
+//! stop, kill and freeze it.
 //!
-//! A server lives in a folder of its own below the system's folder for temporary files. Clients reach it over a socket
-//! there, or over loopback with TLS. Disk writes are real (`fsync` is on) unless a test disables them. A watchdog
-//! removes the server however its owner ends.
+//! A server lives in a folder of its own below the system's folder for temporary files. Clients
+//! reach it over a socket there, or over loopback with TLS. Disk writes are real (`fsync` is on)
+//! unless a test disables them. A watchdog removes the server however its owner ends.
 
 mod binaries;
 mod citus;
@@ -37,7 +37,8 @@ use watchdog::Watchdog;
 const OWNER: &str = "sealwire";
 /// Longest time for a server to start or to stop. A machine that is busy with other tests is slow.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Attempts to start on a free port. Another process can take the port between the check and the start.
+/// Attempts to start on a free port. Another process can take the port between the check and the
+/// start.
 const PORT_TRIES: usize = 5;
 
 /// The reason why a server could not be started or used.
@@ -92,7 +93,8 @@ impl Failure {
 pub struct Options {
     /// If true (the default), commits are on disk. False only if nothing is measured or killed.
     pub fsync: bool,
-    /// Other settings by name, such as `("synchronous_commit", "off")` or `("max_connections", "20")`.
+    /// Other settings by name, such as `("synchronous_commit", "off")` or
+    /// `("max_connections", "20")`.
     pub settings: Vec<(String, String)>,
 }
 
@@ -163,8 +165,8 @@ impl Postgres {
         })
     }
 
-    /// One server for all tests of a program, each with a database of its own; for tests that neither stop it nor
-    /// change its settings. Removed when the program ends.
+    /// One server for all tests of a program, each with a database of its own; for tests that
+    /// neither stop it nor change its settings. Removed when the program ends.
     ///
     /// # Panics
     /// If the server cannot be started.
@@ -177,8 +179,8 @@ impl Postgres {
         &SHARED
     }
 
-    /// Starts a standby that follows this server, from a copy of its current data. [`Postgres::promote`] makes the
-    /// standby accept writes.
+    /// Starts a standby that follows this server, from a copy of its current data.
+    /// [`Postgres::promote`] makes the standby accept writes.
     ///
     /// # Errors
     /// As for [`Postgres::start`].
@@ -264,7 +266,8 @@ impl Postgres {
         Ok(())
     }
 
-    /// Restarts the server after [`Postgres::stop`], at the same address. Does nothing if the server is running.
+    /// Restarts the server after [`Postgres::stop`], at the same address. Does nothing if the
+    /// server is running.
     ///
     /// # Errors
     /// [`Failure::Program`] with the end of the server's log.
@@ -331,7 +334,8 @@ impl Postgres {
             set(name, value);
         }
         if self.binaries.has_citus() {
-            // Nodes connect to each other as the roles of their clients. All roles have the same password.
+            // Nodes connect to each other as the roles of their clients. All roles have the same
+            // password.
             command.env("PGPASSWORD", &self.password);
         }
         command
@@ -342,7 +346,8 @@ impl Postgres {
         command
     }
 
-    /// Stops the server, and returns when all of its processes have ended. Does nothing if the server is not running.
+    /// Stops the server, and returns when all of its processes have ended. Does nothing if the
+    /// server is not running.
     ///
     /// # Panics
     /// If the server does not stop within 3 minutes.
@@ -367,7 +372,8 @@ impl Postgres {
         let _ = child.wait();
     }
 
-    /// Freezes all of the server's processes. Connections stay open without responses, and new connections wait too.
+    /// Freezes all of the server's processes. Connections stay open without responses, and new
+    /// connections wait too.
     pub fn freeze(&self) {
         if let Some(child) = &*self.server() {
             process::signal(&process::stopped_family(child.id(), PATIENCE), Signal::STOP);
@@ -404,7 +410,8 @@ impl Postgres {
         Ok(Database { server: self, name })
     }
 
-    /// Runs SQL as the superuser through `psql`. Returns its output: one row per line, with columns separated by `|`.
+    /// Runs SQL as the superuser through `psql`. Returns its output: one row per line, with columns
+    /// separated by `|`.
     ///
     /// # Errors
     /// [`Failure::Program`] with the server's message.
@@ -428,8 +435,8 @@ impl Postgres {
             .to_owned())
     }
 
-    /// Returns a client program of the server, such as `pg_dump`, configured to connect as the superuser over the
-    /// socket.
+    /// Returns a client program of the server, such as `pg_dump`, configured to connect as the
+    /// superuser over the socket.
     #[must_use]
     pub fn command(&self, program: &str) -> Command {
         let mut command = self.user.command(&self.binaries.program(program));
@@ -485,7 +492,8 @@ impl Drop for Postgres {
     }
 }
 
-/// Returns true if the pid file says that this server accepts connections. The file of a killed server may still exist.
+/// Returns true if the pid file says that this server accepts connections. The file of a killed
+/// server may still exist.
 fn ready(pid_file: &Path, pid: u32) -> bool {
     let Ok(text) = fs::read_to_string(pid_file) else {
         return false;

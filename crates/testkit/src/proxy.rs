@@ -92,8 +92,8 @@ impl Proxy {
         self.shared.lock().refuse = refuse;
     }
 
-    /// Sets whether nothing passes: connections stay, new ones are accepted, and nothing is answered. Bytes sent
-    /// meanwhile pass afterwards.
+    /// Sets whether nothing passes: connections stay, new ones are accepted, and nothing is
+    /// answered. Bytes sent meanwhile pass afterwards.
     pub fn black_hole(&self, hole: bool) {
         self.shared.lock().hole = hole;
         self.shared.changed.notify_all();
@@ -109,14 +109,15 @@ impl Proxy {
         self.shared.lock().cut();
     }
 
-    /// Cuts, once, the connection that carries the last of `bytes` more bytes in the direction `way`. The cut can fall
-    /// within a message.
+    /// Cuts, once, the connection that carries the last of `bytes` more bytes in the direction
+    /// `way`. The cut can fall within a message.
     pub fn cut_after(&self, way: Direction, bytes: usize) {
         self.shared.lock().cut_after = Some((way, bytes));
     }
 
-    /// Cuts, once, the connection whose client sends these bytes in one piece. The cut is before the bytes, or after
-    /// them if `delivered`, so that only the response is lost. Cannot match encrypted bytes.
+    /// Cuts, once, the connection whose client sends these bytes in one piece. The cut is before
+    /// the bytes, or after them if `delivered`, so that only the response is lost. Cannot match
+    /// encrypted bytes.
     pub fn cut_at(&self, bytes: &[u8], delivered: bool) {
         self.shared.lock().cut_at = Some((bytes.to_vec(), delivered));
     }
@@ -139,7 +140,8 @@ impl SharedProxy {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while the black hole is on. Returns the delay that is still to be applied to the piece.
+    /// Waits while the black hole is on. Returns the delay that is still to be applied to the
+    /// piece.
     fn hold(&self) -> Duration {
         let state = self.lock();
         let state = self
@@ -219,7 +221,8 @@ fn accept(listener: &TcpListener, shared: &Arc<SharedProxy>) {
     }
 }
 
-/// Forwards bytes until either end closes or the connection is cut. Forwards nothing to the client if `mute` is set.
+/// Forwards bytes until either end closes or the connection is cut. Forwards nothing to the client
+/// if `mute` is set.
 fn pump(
     mut from: TcpStream,
     mut to: TcpStream,
@@ -237,7 +240,8 @@ fn pump(
         }
         let (passes, cut) = shared.lock().pass(way, &buffer[..read]);
         if cut && way == Direction::ToServer {
-            // No part of the response may be forwarded. The response can arrive here before the connection is closed.
+            // No part of the response may be forwarded. The response can arrive here before the
+            // connection is closed.
             mute.store(true, Ordering::Release);
         }
         if to.write_all(&buffer[..passes]).is_err() {

@@ -8,8 +8,8 @@ use tempfile::TempDir;
 
 use crate::Failure;
 
-/// Names the environment variable with the configuration file. The module reads it when it is initialized, so a test of
-/// the module runs in a child process with this variable.
+/// Names the environment variable with the configuration file. The module reads it when it is
+/// initialized, so a test of the module runs in a child process with this variable.
 pub const CONFIGURATION: &str = "SOFTHSM2_CONF";
 
 /// A folder with tokens of its own, removed when dropped.
@@ -61,7 +61,8 @@ impl SoftHsm {
     /// Creates a token with a label and a user's PIN.
     ///
     /// # Errors
-    /// [`Failure::MissingSoftHsm`] if `softhsm2-util` is not installed; [`Failure::Program`] with its output.
+    /// [`Failure::MissingSoftHsm`] if `softhsm2-util` is not installed; [`Failure::Program`] with
+    /// its output.
     pub fn add_token(&self, label: &str, pin: &str) -> Result<(), Failure> {
         let program = "softhsm2-util";
         let output = Command::new(program)

@@ -1,9 +1,10 @@
-//! A server that speaks the protocol of HashiCorp Vault and OpenBao, as far as a client of the transit engine needs it.
+//! A server that speaks the protocol of HashiCorp Vault and OpenBao, as far as a client of the
+//! transit engine needs it.
 //!
-//! It does real TLS, real AES-256-GCM with associated data and versions of keys, and it checks policies, lifetimes of
-//! tokens, secret ids, wrapping tokens and client certificates. It is set up by the same requests as a real server, so one
-//! suite of tests runs on both. Statuses and texts are those of OpenBao 2.6. Error texts repeat the request: a client must
-//! not quote them.
+//! It does real TLS, real AES-256-GCM with associated data and versions of keys, and it checks
+//! policies, lifetimes of tokens, secret ids, wrapping tokens and client certificates. It is set up
+//! by the same requests as a real server, so one suite of tests runs on both. Statuses and texts
+//! are those of OpenBao 2.6. Error texts repeat the request: a client must not quote them.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -87,8 +88,8 @@ impl TransitServer {
         Ok(server)
     }
 
-    /// Starts the server again after [`Self::stop`], at the same address and with the same keys, policies and tokens. Does
-    /// nothing if the server is running.
+    /// Starts the server again after [`Self::stop`], at the same address and with the same keys,
+    /// policies and tokens. Does nothing if the server is running.
     ///
     /// # Errors
     /// If the port is taken.
@@ -117,7 +118,8 @@ impl TransitServer {
         Ok(())
     }
 
-    /// Stops the server like a kill: all connections end, also in the middle of a request, and nothing listens.
+    /// Stops the server like a kill: all connections end, also in the middle of a request, and
+    /// nothing listens.
     pub fn stop(&mut self) {
         if let Some((stop, thread)) = self.running.take() {
             drop(stop);

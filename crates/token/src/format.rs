@@ -1,8 +1,9 @@
 //! Token formats: random strings of a chosen shape.
 //!
-//! A token reveals only the parts of its value that its format keeps on purpose: a length, or the ends of a card
-//! number. All tokens of a format are equally likely, except the value itself, which is excluded. The number of tokens
-//! limits the number of values in a collection. The store knows the used tokens, so the caller must detect exhaustion.
+//! A token reveals only the parts of its value that its format keeps on purpose: a length, or the
+//! ends of a card number. All tokens of a format are equally likely, except the value itself, which
+//! is excluded. The number of tokens limits the number of values in a collection. The store knows
+//! the used tokens, so the caller must detect exhaustion.
 //!
 //! | format | shape | how many |
 //! | --- | --- | --- |
@@ -40,7 +41,8 @@ pub enum Format {
     Email,
 }
 
-/// The digits of a card number that its token keeps. The first six identify the bank, and receipts show the last four.
+/// The digits of a card number that its token keeps. The first six identify the bank, and receipts
+/// show the last four.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CardEnds {
     first: u8,
@@ -56,7 +58,8 @@ impl CardEnds {
     /// Creates the numbers of digits to keep at the start and at the end.
     ///
     /// # Errors
-    /// [`Error::InvalidCardEnds`] beyond either maximum, because too few random digits would remain between the ends.
+    /// [`Error::InvalidCardEnds`] beyond either maximum, because too few random digits would remain
+    /// between the ends.
     pub fn new(first: u8, last: u8) -> Result<Self, Error> {
         let fit = first <= Self::FIRST_MAX && last <= Self::LAST_MAX;
         if fit {
@@ -106,7 +109,8 @@ impl Format {
     /// Longest value and token of [`Format::Digits`].
     pub const DIGITS_MAX: usize = 64;
 
-    /// Replaces the content of `out` with a random token for a value. The token is never the value itself.
+    /// Replaces the content of `out` with a random token for a value. The token is never the value
+    /// itself.
     ///
     /// # Errors
     /// [`Unfit`] when the format has no token for such a value.
@@ -132,7 +136,8 @@ impl Format {
         }
     }
 
-    /// Returns true if a string has the shape of this format. For digits and cards, checks for digits or a card number.
+    /// Returns true if a string has the shape of this format. For digits and cards, checks for
+    /// digits or a card number.
     #[must_use]
     pub fn has_shape(self, text: &str) -> bool {
         let of = |prefix, chars: usize, suffix, allowed: fn(&u8) -> bool| {
@@ -179,8 +184,8 @@ impl Format {
     }
 }
 
-/// Draws a uniform number below `bound`, which must not be 0. Bytes at or above the greatest multiple of `bound` are
-/// skipped.
+/// Draws a uniform number below `bound`, which must not be 0. Bytes at or above the greatest
+/// multiple of `bound` are skipped.
 pub(super) fn below<E>(bound: u8, byte: &mut impl FnMut() -> Result<u8, E>) -> Result<u8, E> {
     let excess = (u8::MAX % bound + 1) % bound;
     loop {
@@ -242,7 +247,8 @@ fn draw_card<E>(
     let chosen_at = out.len();
     out.push('0');
     kept(&card[last_at..], out);
-    // In either parity, the weights of the digits 0 to 9 are a permutation of 0..10, so exactly one digit fits.
+    // In either parity, the weights of the digits 0 to 9 are a permutation of 0..10, so exactly one
+    // digit fits.
     let missing = (10 - luhn(out.as_bytes()) % 10) % 10;
     let is_doubled = (card.len() - chosen_at).is_multiple_of(2);
     let digit = (b'0'..=b'9')
@@ -255,7 +261,8 @@ fn draw_card<E>(
     Ok(())
 }
 
-/// Computes Luhn's sum (ISO/IEC 7812-1, annex B) over ASCII digits. The sum of a valid number is a multiple of ten.
+/// Computes Luhn's sum (ISO/IEC 7812-1, annex B) over ASCII digits. The sum of a valid number is a
+/// multiple of ten.
 pub(super) fn luhn(digits: &[u8]) -> u32 {
     digits
         .iter()
@@ -291,7 +298,8 @@ fn is_uuid(text: &[u8]) -> bool {
         })
 }
 
-/// The system's random source, read in blocks that are enough for nearly every token. Lives as long as one token.
+/// The system's random source, read in blocks that are enough for nearly every token. Lives as long
+/// as one token.
 struct RandomBytes {
     bytes: [u8; 32],
     at: usize,

@@ -1,8 +1,8 @@
 //! Keyed hashes that a store holds in place of tokens, values and contexts.
 //!
-//! Each hash is HMAC-SHA-256 cut to 16 bytes, with its own sub-key per purpose. Every input contains the app's number.
-//! Each part of variable length is preceded by its length as 8 bytes, so that different inputs never encode alike.
-//! Integers are big-endian.
+//! Each hash is HMAC-SHA-256 cut to 16 bytes, with its own sub-key per purpose. Every input
+//! contains the app's number. Each part of variable length is preceded by its length as 8 bytes, so
+//! that different inputs never encode alike. Integers are big-endian.
 
 use std::fmt;
 
@@ -20,8 +20,9 @@ const OF_VALUE: u8 = 1;
 // 2 was that of requests without the principal. It must not be used again.
 const OF_CALL: u8 = 3;
 
-/// HMAC-SHA-256 with its key already absorbed, so that a row costs the blocks of its input and one more. Boxed, so that
-/// a move leaves no copy behind. The state and its copies for hashing wipe themselves.
+/// HMAC-SHA-256 with its key already absorbed, so that a row costs the blocks of its input and one
+/// more. Boxed, so that a move leaves no copy behind. The state and its copies for hashing wipe
+/// themselves.
 pub struct KeyedHmac(Box<Hmac<Sha256>>);
 
 impl KeyedHmac {
@@ -33,8 +34,8 @@ impl KeyedHmac {
         ))
     }
 
-    /// Returns the first [`HASH_BYTES`] bytes of the HMAC of the parts, one after another. The caller separates parts of
-    /// variable length by their lengths.
+    /// Returns the first [`HASH_BYTES`] bytes of the HMAC of the parts, one after another. The
+    /// caller separates parts of variable length by their lengths.
     #[must_use]
     #[inline]
     pub fn hash(&self, parts: &[&[u8]]) -> [u8; HASH_BYTES] {
@@ -52,7 +53,8 @@ impl fmt::Debug for KeyedHmac {
     }
 }
 
-/// A keyed hash of a client's context under one app, computed once per request. Rows are bound to it.
+/// A keyed hash of a client's context under one app, computed once per request. Rows are bound to
+/// it.
 #[derive(Clone, Copy)]
 pub struct TokenContext(pub(super) [u8; HASH_BYTES]);
 
@@ -62,7 +64,8 @@ impl fmt::Debug for TokenContext {
     }
 }
 
-/// A keyed hash of the client of a request under one app, computed once per request. It binds idempotency keys.
+/// A keyed hash of the client of a request under one app, computed once per request. It binds
+/// idempotency keys.
 #[derive(Clone, Copy)]
 pub struct TokenPrincipal(pub(super) [u8; HASH_BYTES]);
 
@@ -87,8 +90,9 @@ impl TokenKeys {
         )
     }
 
-    /// Derives the value that replaces the context in fingerprints of rows that name a data subject. So equal values of two
-    /// subjects, and of one subject before and after an erasure, have different tokens. `version`: that of the subject's key.
+    /// Derives the value that replaces the context in fingerprints of rows that name a data
+    /// subject. So equal values of two subjects, and of one subject before and after an erasure,
+    /// have different tokens. `version`: that of the subject's key.
     #[must_use]
     pub fn subject_scope(
         &self,
@@ -133,9 +137,9 @@ impl TokenKeys {
         ])
     }
 
-    /// Returns the fingerprint of a value under a context in one collection. It is deterministic, so deterministic and
-    /// one-way tokens are found again by it. If a collection shares values across contexts, `context` must be the empty
-    /// one.
+    /// Returns the fingerprint of a value under a context in one collection. It is deterministic,
+    /// so deterministic and one-way tokens are found again by it. If a collection shares values
+    /// across contexts, `context` must be the empty one.
     #[must_use]
     #[inline]
     pub fn fingerprint_of_value(
@@ -158,9 +162,9 @@ impl TokenKeys {
         ])
     }
 
-    /// Returns the fingerprint of a field of a request with an idempotency key, by its position among the request's
-    /// fields. It is equal when the same client repeats the request. Another value, context or client under the same key
-    /// has another fingerprint, and so another token.
+    /// Returns the fingerprint of a field of a request with an idempotency key, by its position
+    /// among the request's fields. It is equal when the same client repeats the request. Another
+    /// value, context or client under the same key has another fingerprint, and so another token.
     #[must_use]
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "each part is hashed")]

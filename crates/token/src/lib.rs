@@ -1,11 +1,13 @@
-//! The keys of an app's tokens: token ids, fingerprints and masks, and encryption of rows at rest. Objects have their keys
-//! from the same secrets.
+//! The keys of an app's tokens: token ids, fingerprints and masks, and encryption of rows at rest.
+//! Objects have their keys from the same secrets.
 //!
-//! Token keys are symmetric and separate from the key pairs of envelopes. Each version is a 32-byte secret. HKDF-SHA256
-//! derives one sub-key per purpose, once. `proto/token.md` specifies the exact bytes.
+//! Token keys are symmetric and separate from the key pairs of envelopes. Each version is a 32-byte
+//! secret. HKDF-SHA256 derives one sub-key per purpose, once. `proto/token.md` specifies the exact
+//! bytes.
 //!
-//! Important: ids, fingerprints and masks always use version 1, in any state. A row must be found again after a
-//! rotation, and a value must keep its mask. Rotating and disabling affects only the keys that seal and open rows.
+//! Important: ids, fingerprints and masks always use version 1, in any state. A row must be found
+//! again after a rotation, and a value must keep its mask. Rotating and disabling affects only the
+//! keys that seal and open rows.
 
 mod format;
 mod hash;
@@ -33,10 +35,12 @@ const SEAL_LABEL: &[u8] = b"sealwire/token/seal/1";
 const MASK_LABEL: &[u8] = b"sealwire/mask/1";
 const OBJECT_INDEX_LABEL: &[u8] = b"sealwire/object/index/1";
 const OBJECT_SEAL_LABEL: &[u8] = b"sealwire/object/seal/1";
-/// Label of a sub-key that never leaves the process. The sub-key allows comparing two secrets without storing them.
+/// Label of a sub-key that never leaves the process. The sub-key allows comparing two secrets
+/// without storing them.
 const MARK_LABEL: &[u8] = b"sealwire/token/mark/1";
 
-/// The secret of a token key version, 32 bytes, wiped on drop. No `Clone`; `Debug` shows none of its bytes.
+/// The secret of a token key version, 32 bytes, wiped on drop. No `Clone`; `Debug` shows none of
+/// its bytes.
 pub struct TokenSecret(Zeroizing<[u8; 32]>);
 
 impl TokenSecret {
@@ -107,18 +111,20 @@ struct Version {
     keys: Option<SealKeys>,
 }
 
-/// The keys of a version that seal. Each kind of row has its own, so that no row of one kind opens as one of the other.
+/// The keys of a version that seal. Each kind of row has its own, so that no row of one kind opens
+/// as one of the other.
 struct SealKeys {
     tokens: AeadKey,
     objects: AeadKey,
 }
 
 impl TokenKeys {
-    /// Derives the keys of an app from all its versions, given in any order. `app` is the app's number, which is never
-    /// reused.
+    /// Derives the keys of an app from all its versions, given in any order. `app` is the app's
+    /// number, which is never reused.
     ///
     /// # Errors
-    /// [`Error::InvalidTokenKeys`] without version 1, or if a number is 0 or repeated; [`Error::Library`].
+    /// [`Error::InvalidTokenKeys`] without version 1, or if a number is 0 or repeated;
+    /// [`Error::Library`].
     pub fn new(app: u32, mut versions: Vec<TokenKeyVersion>) -> Result<Self, Error> {
         versions.sort_unstable_by_key(|version| version.number);
         let first = versions
@@ -154,15 +160,16 @@ impl TokenKeys {
         })
     }
 
-    /// Returns the secret that the app's masks are derived from. It comes from version 1 in any state, so that masks
-    /// stay the same for the life of the app. It names no token and opens no row.
+    /// Returns the secret that the app's masks are derived from. It comes from version 1 in any
+    /// state, so that masks stay the same for the life of the app. It names no token and opens no
+    /// row.
     #[must_use]
     pub fn mask_secret(&self) -> Zeroizing<[u8; 32]> {
         self.mask.clone()
     }
 
-    /// Returns the secret that index terms of the app's objects are derived from. It comes from version 1 in any state, so
-    /// that objects are found after a rotation. It opens nothing.
+    /// Returns the secret that index terms of the app's objects are derived from. It comes from
+    /// version 1 in any state, so that objects are found after a rotation. It opens nothing.
     #[must_use]
     pub fn object_index_secret(&self) -> Zeroizing<[u8; 32]> {
         self.object_index.clone()
@@ -180,7 +187,8 @@ impl TokenKeys {
         self.sealing().map(|(number, _)| number)
     }
 
-    /// Returns true if both belong to one app and hold equal secrets in equal states, so that they are interchangeable.
+    /// Returns true if both belong to one app and hold equal secrets in equal states, so that they
+    /// are interchangeable.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let same = |(a, b): (&Version, &Version)| {
@@ -192,7 +200,8 @@ impl TokenKeys {
             && self.versions.iter().zip(&other.versions).all(same)
     }
 
-    /// Returns the key that seals records of objects, and its version: the newest active one. `None` when all are disabled.
+    /// Returns the key that seals records of objects, and its version: the newest active one.
+    /// `None` when all are disabled.
     ///
     /// Only engines have the key, so a record that opens under it was sealed by an engine.
     #[must_use]
@@ -201,7 +210,8 @@ impl TokenKeys {
             .map(|(number, keys)| (number, &keys.objects))
     }
 
-    /// Returns the key of a version that opens records of objects. `None` if the version is disabled or unknown.
+    /// Returns the key of a version that opens records of objects. `None` if the version is
+    /// disabled or unknown.
     #[must_use]
     pub fn object_opening(&self, number: u32) -> Option<&AeadKey> {
         self.keys_of(number).map(|keys| &keys.objects)

@@ -5,13 +5,15 @@
 //! plaintext: context hash 16 | [fingerprint 16, in layouts 2 and 4] token length 2 | token | datatype 1 | value
 //! aad:       [layout 1, except in layout 1] app 4 | collection 4 | id 16 | [subject 16 | subject version 8]
 //! ```
-//! Layouts 2 and 4 are for rows whose value alone cannot prove that they belong to their fingerprint. In layouts 3 and 4,
-//! which are for rows that name a data subject, the plaintext is sealed under the subject's key first, with the same
-//! additional data, as `nonce 12 | ciphertext | tag 16`. Rows use AES-256-GCM-SIV
-//! under a random nonce, so that neither many rows nor a nonce repeated after a machine snapshot is a danger. A row
-//! opens only under its own app, collection and id. The context is inside the plaintext, not in the additional data. A
-//! listing of a collection can therefore show tokens without a context, while a value is released only to its context.
-//! Token and value share one seal. The check is equally strong, since the tag covers the compared context.
+//! Layouts 2 and 4 are for rows whose value alone cannot prove that they belong to their
+//! fingerprint. In layouts 3 and 4, which are for rows that name a data subject, the plaintext is
+//! sealed under the subject's key first, with the same additional data, as
+//! `nonce 12 | ciphertext | tag 16`. Rows use AES-256-GCM-SIV under a random nonce, so that neither
+//! many rows nor a nonce repeated after a machine snapshot is a danger. A row opens only under its
+//! own app, collection and id. The context is inside the plaintext, not in the additional data. A
+//! listing of a collection can therefore show tokens without a context, while a value is released
+//! only to its context. Token and value share one seal. The check is equally strong, since the tag
+//! covers the compared context.
 
 use std::fmt;
 
@@ -60,7 +62,8 @@ pub struct NewToken<'a> {
     pub id: &'a [u8; HASH_BYTES],
     /// The context under which the value can be read.
     pub context: &'a TokenContext,
-    /// The fingerprint that finds the row, unless the value alone proves that the row belongs to its fingerprint.
+    /// The fingerprint that finds the row, unless the value alone proves that the row belongs to
+    /// its fingerprint.
     pub fingerprint: Option<&'a [u8; HASH_BYTES]>,
     /// The key of the data subject that the row names.
     pub subject: Option<&'a SubjectKey>,
@@ -79,7 +82,8 @@ impl fmt::Debug for NewToken<'_> {
     }
 }
 
-/// An opened row. The token is available to every reader of the collection, the value only under its context.
+/// An opened row. The token is available to every reader of the collection, the value only under
+/// its context.
 pub struct OpenedToken<'a> {
     context: [u8; HASH_BYTES],
     fingerprint: Option<[u8; HASH_BYTES]>,
@@ -106,15 +110,16 @@ impl<'a> OpenedToken<'a> {
         Ok(self.value)
     }
 
-    /// Returns the value whatever its context, or `None` for a one-way token. For the export of all that is stored about a
-    /// person; every other reader goes through [`OpenedToken::value`].
+    /// Returns the value whatever its context, or `None` for a one-way token. For the export of all
+    /// that is stored about a person; every other reader goes through [`OpenedToken::value`].
     #[must_use]
     pub fn value_in_any_context(&self) -> Option<(Datatype, &'a [u8])> {
         self.value
     }
 
-    /// Returns true if the row belongs to the fingerprint that found it, to this context if given, and holds this value
-    /// if it holds any. `canonical` appends a value in the encoding that was hashed. Compares in constant time.
+    /// Returns true if the row belongs to the fingerprint that found it, to this context if given,
+    /// and holds this value if it holds any. `canonical` appends a value in the encoding that was
+    /// hashed. Compares in constant time.
     #[must_use]
     pub fn is_of(
         &self,
@@ -161,7 +166,8 @@ impl TokenKeys {
     /// Seals a token and its value under the newest active version. Allocates only the row.
     ///
     /// # Errors
-    /// [`Error::NoTokenKey`], [`Error::TokenTooLong`], or [`Error::Library`] when the random source fails.
+    /// [`Error::NoTokenKey`], [`Error::TokenTooLong`], or [`Error::Library`] when the random source
+    /// fails.
     pub fn seal(&self, new: &NewToken<'_>) -> Result<Vec<u8>, Error> {
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce).map_err(|_| Error::Library)?;
@@ -213,7 +219,8 @@ impl TokenKeys {
         self.end_row(nonce, &place, row, from)
     }
 
-    /// Begins a row of so many bytes besides header and tag. Returns it with the number of its header's bytes.
+    /// Begins a row of so many bytes besides header and tag. Returns it with the number of its
+    /// header's bytes.
     fn begin_row(
         &self,
         nonce: [u8; NONCE_BYTES],
@@ -243,12 +250,12 @@ impl TokenKeys {
         Ok(row)
     }
 
-    /// Opens a row in `buffer`, which can be reused for the next row. Allocates only when the buffer is too small.
-    /// `subject`: the key of the data subject that the row names.
+    /// Opens a row in `buffer`, which can be reused for the next row. Allocates only when the
+    /// buffer is too small. `subject`: the key of the data subject that the row names.
     ///
     /// # Errors
-    /// [`CannotOpen`], whatever the reason: other coordinates, another key, a disabled version, another subject, altered
-    /// bytes.
+    /// [`CannotOpen`], whatever the reason: other coordinates, another key, a disabled version,
+    /// another subject, altered bytes.
     pub fn open<'a>(
         &self,
         collection: u32,
@@ -275,8 +282,8 @@ impl TokenKeys {
         OpenedToken::read(parts.form == BOUND, plain).ok_or(CannotOpen)
     }
 
-    /// Opens what is sealed under the token key. For a row that names a subject, this is the content under the subject's
-    /// key.
+    /// Opens what is sealed under the token key. For a row that names a subject, this is the
+    /// content under the subject's key.
     fn open_content<'a>(
         &self,
         parts: &RowParts<'_>,
@@ -290,8 +297,9 @@ impl TokenKeys {
         key.open(parts.nonce, place.bytes(), data)
     }
 
-    /// Opens a row and seals its content under the newest active version. `subject`: the id of the data subject that the row
-    /// names, whose key is not needed. Returns `None` if the row does not open.
+    /// Opens a row and seals its content under the newest active version. `subject`: the id of the
+    /// data subject that the row names, whose key is not needed. Returns `None` if the row does not
+    /// open.
     ///
     /// # Errors
     /// As for [`TokenKeys::seal`].
@@ -348,8 +356,8 @@ impl TokenKeys {
     }
 }
 
-/// Returns the version of the subject's key that a row is sealed under. Returns `None` for a row that names no subject, and
-/// for bytes that are no row.
+/// Returns the version of the subject's key that a row is sealed under. Returns `None` for a row
+/// that names no subject, and for bytes that are no row.
 #[cfg(test)]
 pub(super) fn subject_version(row: &[u8]) -> Option<u64> {
     RowParts::of(row)?.subject_version
@@ -401,7 +409,8 @@ const PLACE_OF_SUBJECT: usize = 1 + 8 + HASH_BYTES;
 /// Bytes of these, and of a subject with its version.
 const PLACE_BYTES: usize = PLACE_OF_SUBJECT + HASH_BYTES + VERSION_BYTES;
 
-/// The additional data: layout, app, collection, id, and the subject with its version if there is one.
+/// The additional data: layout, app, collection, id, and the subject with its version if there is
+/// one.
 pub(super) struct RowPosition {
     bytes: [u8; PLACE_BYTES],
     has_subject: bool,

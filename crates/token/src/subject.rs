@@ -1,8 +1,9 @@
-//! The keys of data subjects. An object or a token's row that names a subject is sealed under the subject's key too, so that
-//! it is unreadable once that key is removed.
+//! The keys of data subjects. An object or a token's row that names a subject is sealed under the
+//! subject's key too, so that it is unreadable once that key is removed.
 //!
-//! A subject key is 32 random bytes, used with AES-256-GCM-SIV (RFC 8452) under random nonces. It rests as a row of the token
-//! format (`proto/token.md`), sealed under the newest version of the app's token key, in a collection that no tokens use.
+//! A subject key is 32 random bytes, used with AES-256-GCM-SIV (RFC 8452) under random nonces. It
+//! rests as a row of the token format (`proto/token.md`), sealed under the newest version of the
+//! app's token key, in a collection that no tokens use.
 
 use std::fmt;
 
@@ -36,7 +37,8 @@ impl SubjectKey {
         version: u64,
     ) -> Result<(Self, Vec<u8>), Error> {
         let bytes: Zeroizing<[u8; KEY_BYTES]> = Zeroizing::new(random()?);
-        // The version takes the place of a token's text, so that no older key can be put back under a new version.
+        // The version takes the place of a token's text, so that no older key can be put back under
+        // a new version.
         let new = NewToken {
             collection,
             id: &id,
@@ -60,7 +62,8 @@ impl SubjectKey {
     /// Opens a stored key.
     ///
     /// # Errors
-    /// [`CannotOpen`], whatever the reason: another subject or version, a disabled token key, altered bytes.
+    /// [`CannotOpen`], whatever the reason: another subject or version, a disabled token key,
+    /// altered bytes.
     pub fn open(
         keys: &TokenKeys,
         collection: u32,
@@ -96,8 +99,8 @@ impl SubjectKey {
         self.version
     }
 
-    /// Seals the bytes of `content` behind `from` in place: `nonce 12 | ciphertext | tag 16`. The caller reserves
-    /// [`SUBJECT_SEAL_BYTES`] more, because growing would leave an unwiped copy.
+    /// Seals the bytes of `content` behind `from` in place: `nonce 12 | ciphertext | tag 16`. The
+    /// caller reserves [`SUBJECT_SEAL_BYTES`] more, because growing would leave an unwiped copy.
     ///
     /// # Errors
     /// [`Error::Library`] when the random source fails.

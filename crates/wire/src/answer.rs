@@ -1,4 +1,5 @@
-//! Decodes answers, for clients. Ignores result keys it does not know, so that a server may add some.
+//! Decodes answers, for clients. Ignores result keys it does not know, so that a server may add
+//! some.
 
 use sealwire_msgpack::{Malformed, Token, TokenReader};
 

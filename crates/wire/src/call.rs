@@ -1,11 +1,11 @@
 //! Decodes one complete message into a call, borrowing everything from it.
 //!
-//! Its method is the one that the scan has found, so that a method that the listener does not serve is none. Refuses
-//! whatever the method's table does not list: an unknown, missing or repeated key, a wrong type, a value
-//! beyond its rule, text that is not UTF-8. Does not look into `payload`: the scan has found where it ends, wherever it
-//! stands, and the payload walk reads it once. So a call costs the same to decode however long its payload is.
-//! Messages name keys and rules; the only text of the peer's they repeat is the name of an unknown key or method, cut
-//! and cleaned.
+//! Its method is the one that the scan has found, so that a method that the listener does not serve
+//! is none. Refuses whatever the method's table does not list: an unknown, missing or repeated key,
+//! a wrong type, a value beyond its rule, text that is not UTF-8. Does not look into `payload`: the
+//! scan has found where it ends, wherever it stands, and the payload walk reads it once. So a call
+//! costs the same to decode however long its payload is. Messages name keys and rules; the only
+//! text of the peer's they repeat is the name of an unknown key or method, cut and cleaned.
 
 mod control;
 mod document;
@@ -59,11 +59,12 @@ pub enum Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Decodes a whole request: exactly the bytes of `boundary`, whose head is a request. Takes time that does not grow
-    /// with the payload.
+    /// Decodes a whole request: exactly the bytes of `boundary`, whose head is a request. Takes
+    /// time that does not grow with the payload.
     ///
     /// # Errors
-    /// [`CallError`]; answer it to the head's msgid. [`CallError::Malformed`] if the boundary is another message's.
+    /// [`CallError`]; answer it to the head's msgid. [`CallError::Malformed`] if the boundary is
+    /// another message's.
     pub fn decode(message: &'a [u8], boundary: &FrameLayout) -> Result<Self, CallError> {
         if message.len() != boundary.bytes {
             return Err(CallError::Malformed);
@@ -107,7 +108,8 @@ impl<'a> Call<'a> {
         Ok(call)
     }
 
-    /// The caller's span, if it named one as a `traceparent`; whether that is valid is still to be seen.
+    /// The caller's span, if it named one as a `traceparent`; whether that is valid is still to be
+    /// seen.
     pub const fn traceparent(&self) -> Option<&'a str> {
         match self {
             Self::Encrypt(call) | Self::Rewrap(call) => call.traceparent,
@@ -155,8 +157,9 @@ fn name(message: &[u8]) -> Result<(&[u8], TokenReader<'_>), CallError> {
     }
 }
 
-/// Previews the work of a document request from its beginning. Reads up to the payload, the end of the bytes, or an
-/// invalid param. The decoder will reject the invalid request later; the preview uses the params before it.
+/// Previews the work of a document request from its beginning. Reads up to the payload, the end of
+/// the bytes, or an invalid param. The decoder will reject the invalid request later; the preview
+/// uses the params before it.
 pub(crate) fn params_so_far(method: Method, message: &[u8]) -> Preview {
     let mut outlook = Preview {
         method,
@@ -172,8 +175,8 @@ pub(crate) fn params_so_far(method: Method, message: &[u8]) -> Preview {
     outlook
 }
 
-/// Reads the params up to the payload. Each param occurs at most once and is bounded by its rule, so the work is
-/// bounded for any input.
+/// Reads the params up to the payload. Each param occurs at most once and is bounded by its rule,
+/// so the work is bounded for any input.
 fn preview(params: &mut Params<'_>, outlook: &mut Preview) -> Result<(), CallError> {
     while let Some(param) = params.next()? {
         match param.name {
@@ -217,7 +220,8 @@ pub fn decode_cancel(message: &[u8]) -> Result<u32, CallError> {
 /// The form of errors that a whole `errors` notification asks for.
 ///
 /// # Errors
-/// [`CallError::Malformed`], also for a form that does not exist; a notification gets no answer, so ignore it.
+/// [`CallError::Malformed`], also for a form that does not exist; a notification gets no answer, so
+/// ignore it.
 pub fn decode_errors(message: &[u8]) -> Result<ErrorFormat, CallError> {
     let mut reader = TokenReader::new(message);
     let head = (

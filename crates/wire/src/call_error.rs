@@ -1,14 +1,16 @@
 //! Why a complete message is not a valid call.
 //!
-//! Each variant becomes one sentence for the peer. None can carry a value: the fields are names from this crate's own
-//! tables, or an unknown name of the peer's that was cleaned and cut before it got here.
+//! Each variant becomes one sentence for the peer. None can carry a value: the fields are names
+//! from this crate's own tables, or an unknown name of the peer's that was cleaned and cut before
+//! it got here.
 
 use sealwire_msgpack::Malformed;
 
 use crate::error::{ErrorCode, RpcError};
 use crate::method::Method;
 
-/// Why a complete message is not a valid call. The peer's bug; retrying will not help. The connection survives.
+/// Why a complete message is not a valid call. The peer's bug; retrying will not help. The
+/// connection survives.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// No such method.

@@ -1,8 +1,8 @@
 //! The error of a failed request: a code from a closed list, a sentence, and hints.
 //!
-//! A message may name a parameter, a limit or a method. It never carries a value from a payload, an app's data or
-//! a reason why an envelope did not open. A code this build does not know decodes as `internal`, so that a newer
-//! server fails one call of an older client and not its connection.
+//! A message may name a parameter, a limit or a method. It never carries a value from a payload, an
+//! app's data or a reason why an envelope did not open. A code this build does not know decodes as
+//! `internal`, so that a newer server fails one call of an older client and not its connection.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -78,7 +78,8 @@ impl ErrorCode {
         Self::ALL.into_iter().find(|code| code.name() == name)
     }
 
-    /// Returns true if the same request can succeed later without a change; `conflict` only if it says when.
+    /// Returns true if the same request can succeed later without a change; `conflict` only if it
+    /// says when.
     pub const fn is_retryable(self) -> bool {
         match self {
             Self::Conflict | Self::Overloaded | Self::Unavailable => true,
@@ -217,7 +218,8 @@ pub enum ErrorFormat {
     /// A map, see [`RpcError::encode`].
     #[default]
     Map,
-    /// A string, see [`RpcError::to_text`]: for clients whose library decodes the error slot as a string.
+    /// A string, see [`RpcError::to_text`]: for clients whose library decodes the error slot as a
+    /// string.
     Text,
 }
 
@@ -256,8 +258,8 @@ impl RpcError {
         }
     }
 
-    /// `overloaded`, with all that the contract promises of it: a pause, the reason, and how long the call would have
-    /// taken, in milliseconds, where that is known.
+    /// `overloaded`, with all that the contract promises of it: a pause, the reason, and how long
+    /// the call would have taken, in milliseconds, where that is known.
     pub fn overloaded(
         reason: OverloadReason,
         retry_after_ms: u32,
@@ -324,8 +326,8 @@ impl RpcError {
         }
     }
 
-    /// Formats the error as `code: message`. If it has hints, a tab and a JSON object follow, which holds the other
-    /// keys of the map. The text has no other tab and no other control character.
+    /// Formats the error as `code: message`. If it has hints, a tab and a JSON object follow, which
+    /// holds the other keys of the map. The text has no other tab and no other control character.
     pub fn to_text(&self) -> String {
         let message: String = self
             .message
@@ -372,8 +374,8 @@ impl RpcError {
         }
     }
 
-    /// Reads an error, ignoring keys it does not know. An error that is a bare string, as other MessagePack-RPC
-    /// servers send, becomes `internal` with that message.
+    /// Reads an error, ignoring keys it does not know. An error that is a bare string, as other
+    /// MessagePack-RPC servers send, becomes `internal` with that message.
     ///
     /// # Errors
     /// [`Malformed`] if it is neither a string nor a map with a `code` and a `message`.

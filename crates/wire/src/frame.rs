@@ -1,6 +1,8 @@
-//! Results of a scan: a message's head and boundary, or the rejection of a message and the fate of the connection.
+//! Results of a scan: a message's head and boundary, or the rejection of a message and the fate of
+//! the connection.
 //!
-//! Types only; the scanner that makes them is in `scan.rs`. A refusal names a limit, never a byte of the message.
+//! Types only; the scanner that makes them is in `scan.rs`. A refusal names a limit, never a byte
+//! of the message.
 
 use crate::error::{Detail, ErrorCode, RpcError};
 use crate::method::{Method, Notification};
@@ -56,18 +58,18 @@ pub struct FrameLayout {
     pub head: MessageHeader,
     /// All its values: scalars, map keys and containers, the message included.
     pub elements: u64,
-    /// Its scalars and empty containers that are not map keys. An upper bound of the fields in its payload, above
-    /// them by the three of the head and the scalars among the params.
+    /// Its scalars and empty containers that are not map keys. An upper bound of the fields in its
+    /// payload, above them by the three of the head and the scalars among the params.
     pub leaves: u64,
-    /// The value of the first key `payload`, in a document request whose params are one map in an array. The
-    /// scan has skipped it once; later code need not.
+    /// The value of the first key `payload`, in a document request whose params are one map in an
+    /// array. The scan has skipped it once; later code need not.
     pub payload: Option<Span>,
 }
 
 /// A preview of a document request of which only the beginning has arrived.
 ///
-/// A param is `None` while it has not been seen, which may mean that it is absent, that it comes later or that it
-/// breaks its rule. Nothing behind the payload is seen.
+/// A param is `None` while it has not been seen, which may mean that it is absent, that it comes
+/// later or that it breaks its rule. Nothing behind the payload is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preview {
     /// The method.
@@ -84,9 +86,10 @@ pub struct Preview {
     pub whole: Option<Estimate>,
 }
 
-/// A prediction of a whole message, if the rest of its payload is like the part that has arrived. The number of values
-/// of each open container is known, their sizes are not. Exact after every header has arrived. The prediction lies
-/// between the least that must still arrive and the limits of the scan.
+/// A prediction of a whole message, if the rest of its payload is like the part that has arrived.
+/// The number of values of each open container is known, their sizes are not. Exact after every
+/// header has arrived. The prediction lies between the least that must still arrive and the limits
+/// of the scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// [`FrameLayout::bytes`].
@@ -98,23 +101,28 @@ pub struct Estimate {
 /// The fate of the connection after a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// Keep calling [`crate::Scanner::scan`]: it drops the rest of the message and then reads the next.
+    /// Keep calling [`crate::Scanner::scan`]: it drops the rest of the message and then reads the
+    /// next.
     Skip,
-    /// Where the message ends cannot be known, or is too far away. Answer if an answer is due, then close.
+    /// Where the message ends cannot be known, or is too far away. Answer if an answer is due, then
+    /// close.
     Close,
 }
 
-/// The result of one scan of the buffer. On `Incomplete` read more bytes; on anything else act and scan again.
+/// The result of one scan of the buffer. On `Incomplete` read more bytes; on anything else act and
+/// scan again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// Nothing to do before more bytes are appended. [`crate::Scanner::head`] may already know what is coming.
+    /// Nothing to do before more bytes are appended. [`crate::Scanner::head`] may already know what
+    /// is coming.
     Incomplete,
     /// A whole message. Take `bytes` from the front of the buffer before the next scan.
     Message(FrameLayout),
     /// The message is refused. Take nothing from the buffer.
     Refused {
-        /// Given once per message, if it was readable: answer `error` to its [`MessageHeader::answer_to`]. `None` in a second
-        /// refusal of the same message, which has been answered.
+        /// Given once per message, if it was readable: answer `error` to its
+        /// [`MessageHeader::answer_to`]. `None` in a second refusal of the same message, which has
+        /// been answered.
         head: Option<MessageHeader>,
         /// The violation.
         error: ScanError,
@@ -130,7 +138,8 @@ pub enum Scan {
     },
 }
 
-/// Why a message is refused while it arrives. The peer's fault, each one; sending it again will not help.
+/// Why a message is refused while it arrives. The peer's fault, each one; sending it again will not
+/// help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScanError {
     /// Longer than [`crate::Limits::message_bytes_max`], or says it will be.
@@ -157,7 +166,8 @@ pub enum ScanError {
     /// Marker 0xc1. No length can follow from it, so the end is lost.
     #[error("reserved marker 0xc1")]
     Reserved,
-    /// Not an array of 3 or 4 that begins with a message type this side reads and, where due, a msgid of 32 bits.
+    /// Not an array of 3 or 4 that begins with a message type this side reads and, where due, a
+    /// msgid of 32 bits.
     #[error("not a MessagePack-RPC message")]
     NotACall,
     /// A refused message runs on beyond [`crate::Limits::discard_bytes_max`], or says it will.

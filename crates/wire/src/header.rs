@@ -1,7 +1,8 @@
 //! One MessagePack header: how long it is, how long its body is, how many values follow it.
 //!
-//! Works on bytes that may stop anywhere, which is why the scanner does not use the msgpack crate's reader: that one
-//! reads complete values only. Knows lengths, not contents: no UTF-8 check, no number is decoded here.
+//! Works on bytes that may stop anywhere, which is why the scanner does not use the msgpack crate's
+//! reader: that one reads complete values only. Knows lengths, not contents: no UTF-8 check, no
+//! number is decoded here.
 
 /// A decoded value header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

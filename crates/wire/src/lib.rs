@@ -1,12 +1,14 @@
 //! Sans-I/O MessagePack-RPC for Sealwire: frames, calls, replies and error codes.
 //!
-//! Bytes in, types out, and back. This crate never sees a socket, a clock or a key, and it never looks inside a
-//! payload: it hands on the payload's bytes and the payload walk judges them. The contract in words is
-//! `proto/README.md`; the tests here read its tables and compare them with this code, so the two cannot drift.
+//! Bytes in, types out, and back. This crate never sees a socket, a clock or a key, and it never
+//! looks inside a payload: it hands on the payload's bytes and the payload walk judges them. The
+//! contract in words is `proto/README.md`; the tests here read its tables and compare them with
+//! this code, so the two cannot drift.
 //!
-//! A server feeds a [`Scanner`] until it yields a [`FrameLayout`], then calls [`Call::decode`] on those bytes and answers
-//! through [`reply`]. Of a call whose body is still to come, [`Scanner::head`] and [`Scanner::outlook`] tell what to
-//! expect. A client writes with [`request`] and reads with a [`Scanner`] and [`Reply::decode`].
+//! A server feeds a [`Scanner`] until it yields a [`FrameLayout`], then calls [`Call::decode`] on
+//! those bytes and answers through [`reply`]. Of a call whose body is still to come,
+//! [`Scanner::head`] and [`Scanner::outlook`] tell what to expect. A client writes with [`request`]
+//! and reads with a [`Scanner`] and [`Reply::decode`].
 
 mod answer;
 mod call;

@@ -1,22 +1,24 @@
 //! Every bound of the wire, in one place, with the sum behind it.
 //!
-//! [`Limits`] are those an operator may turn; the constants are part of the contract and the same everywhere.
-//! Nothing here is about time or about many requests at once: that is admission, and it lives in the server.
+//! [`Limits`] are those an operator may turn; the constants are part of the contract and the same
+//! everywhere. Nothing here is about time or about many requests at once: that is admission, and it
+//! lives in the server.
 
-/// Limits of a [`crate::Scanner`]. Sizes in bytes, the rest in counts. A message is rejected when it announces too
-/// much, not after it has arrived.
+/// Limits of a [`crate::Scanner`]. Sizes in bytes, the rest in counts. A message is rejected when
+/// it announces too much, not after it has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest message, head and all. Default 64 MiB: a document of 2 million fields of 16 bytes with its keys.
+    /// Longest message, head and all. Default 64 MiB: a document of 2 million fields of 16 bytes
+    /// with its keys.
     pub message_bytes_max: u64,
-    /// Deepest nesting, counting the message's own array as 1, so a payload may nest 3 less. Default 64: real
-    /// documents stay below 20, parsers of JSON stop between 64 and 512.
+    /// Deepest nesting, counting the message's own array as 1, so a payload may nest 3 less.
+    /// Default 64: real documents stay below 20, parsers of JSON stop between 64 and 512.
     pub depth_max: u32,
-    /// Most values in one message: scalars, map keys and containers alike, the message itself included. Default
-    /// 4,000,000: 64 MiB at 16 bytes each.
+    /// Most values in one message: scalars, map keys and containers alike, the message itself
+    /// included. Default 4,000,000: 64 MiB at 16 bytes each.
     pub elements_max: u64,
-    /// Longest refused message whose bytes are read and dropped to keep the connection. Default 256 MiB: about
-    /// two seconds of a gigabit line, four times the longest accepted message.
+    /// Longest refused message whose bytes are read and dropped to keep the connection. Default 256
+    /// MiB: about two seconds of a gigabit line, four times the longest accepted message.
     pub discard_bytes_max: u64,
 }
 
@@ -63,8 +65,9 @@ pub const DEADLINE_MS_MAX: u32 = 3_600_000;
 pub const ROLE_BYTES_MAX: usize = 20;
 /// Most entries in a reply's `errors`; the rest are counted in `errors_omitted`.
 pub const FIELD_ERRORS_MAX: usize = 1_000;
-/// Longest `path` in a reply's `errors`, in bytes. A path repeats every key above its field, so without this bound
-/// one long key over many broken fields would multiply into a reply far larger than its request.
+/// Longest `path` in a reply's `errors`, in bytes. A path repeats every key above its field, so
+/// without this bound one long key over many broken fields would multiply into a reply far larger
+/// than its request.
 pub const FIELD_PATH_BYTES_MAX: usize = 1_024;
 /// Most rules of a `mask`. They are read before the call is admitted.
 pub const MASK_RULES_MAX: usize = 256;
@@ -94,7 +97,8 @@ pub const EXPIRES_S_MAX: u64 = 3_155_760_000;
 pub const TOKENS_MAX: usize = 1_000;
 /// Longest token in a `tokens.*` call, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 1_024;
-/// Longest value that `tokens.find` looks up, in bytes of MessagePack. It is read before the call is admitted.
+/// Longest value that `tokens.find` looks up, in bytes of MessagePack. It is read before the call
+/// is admitted.
 pub const VALUE_BYTES_MAX: usize = 65_536;
 /// Longest `after`, in bytes.
 pub const CURSOR_BYTES_MAX: usize = 128;

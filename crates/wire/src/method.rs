@@ -1,7 +1,8 @@
 //! The methods and notifications that exist, and sets of them.
 //!
-//! Two listeners share this wire: one takes the data methods, the other the control methods, and both answer
-//! `apps.public_keys`, `info` and `health`. To a scanner a method that its listener does not serve does not exist.
+//! Two listeners share this wire: one takes the data methods, the other the control methods, and
+//! both answer `apps.public_keys`, `info` and `health`. To a scanner a method that its listener
+//! does not serve does not exist.
 
 use std::fmt;
 
@@ -13,7 +14,8 @@ macro_rules! methods {
         pub enum Method { $($(#[$doc])* $variant,)+ }
 
         impl Method {
-            /// Every method, in the order of the contract's tables: data, control, and what both listeners answer.
+            /// Every method, in the order of the contract's tables: data, control, and what both
+            /// listeners answer.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
             /// The name on the wire.
@@ -300,7 +302,8 @@ impl Methods {
 pub enum Notification {
     /// Caller to server, `[2, "cancel", [msgid]]`: stop that call.
     Cancel,
-    /// Client to server, `[2, "errors", ["text"]]`: answer failed requests of this connection with text.
+    /// Client to server, `[2, "errors", ["text"]]`: answer failed requests of this connection with
+    /// text.
     Errors,
     /// Server to caller, `[2, "error", [{code, message}]]`: why the connection is about to close.
     Error,

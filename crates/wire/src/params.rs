@@ -1,7 +1,9 @@
-//! The parameters of every method: their types here and below, their names and rules in one table per method.
+//! The parameters of every method: their types here and below, their names and rules in one table
+//! per method.
 //!
-//! Clients fill and servers decode one struct per method, so the two sides cannot disagree on a field.
-//! Defaults are part of the contract and filled in on decoding; an absent value and its default mean the same.
+//! Clients fill and servers decode one struct per method, so the two sides cannot disagree on a
+//! field. Defaults are part of the contract and filled in on decoding; an absent value and its
+//! default mean the same.
 
 mod control;
 mod keys;
@@ -53,8 +55,8 @@ macro_rules! names {
 pub(crate) use names;
 
 names! {
-    /// The cipher suite of envelopes, and of the key that seals and opens them. No default: a request that names none gets
-    /// the app's.
+    /// The cipher suite of envelopes, and of the key that seals and opens them. No default: a
+    /// request that names none gets the app's.
     Suite {
         /// HPKE in PSK mode to a P-256 key pair. What new apps write.
         P256Psk = "p256-psk",
@@ -80,8 +82,8 @@ names! {
         Request = "request",
         /// One field.
         Field = "field",
-        /// All calls of the app's present epoch of that suite; only where its operator allows it, and not with
-        /// [`Suite::Xaes`].
+        /// All calls of the app's present epoch of that suite; only where its operator allows it,
+        /// and not with [`Suite::Xaes`].
         Epoch = "epoch",
     }
 }
@@ -152,7 +154,8 @@ names! {
     /// Handling of a value that its format binds to no context, in a `rewrap` that names one.
     #[derive(Default)]
     Unbound {
-        /// It does not open: whoever can write the document could have taken it from anywhere. The default.
+        /// It does not open: whoever can write the document could have taken it from anywhere. The
+        /// default.
         #[default]
         Refuse = "refuse",
         /// It opens, and is bound to the context from then on.
@@ -164,7 +167,8 @@ names! {
     /// Handling of a value that was sealed outside: to a published key, which anybody can have.
     #[derive(Default)]
     Outside {
-        /// It opens; `rewrap` seals it to the newest published key, so that it still tells where it is from. The default.
+        /// It opens; `rewrap` seals it to the newest published key, so that it still tells where it
+        /// is from. The default.
         #[default]
         Accept = "accept",
         /// It does not open. Nor does an Evervault value, which does not tell who sealed it.
@@ -174,16 +178,18 @@ names! {
     }
 }
 
-/// The params of a call on a document. `W` is what its method asks for besides: [`Writing`] of envelopes, [`Reading`] of
-/// envelopes, [`TokenizeOptions`] of tokens, [`TokenLookupScope`] which collection tokens are looked up, or [`Masking`] by
-/// which rules.
+/// The params of a call on a document. `W` is what its method asks for besides: [`Writing`] of
+/// envelopes, [`Reading`] of envelopes, [`TokenizeOptions`] of tokens, [`TokenLookupScope`] which
+/// collection tokens are looked up, or [`Masking`] by which rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentCall<'a, W> {
     /// The app whose keys open and seal, or whose tokens they are. `[A-Za-z0-9._-]`, 1 to 64 bytes.
     pub app: &'a str,
-    /// The document: one MessagePack value. Its content has not been checked, and its extent by the scan alone.
+    /// The document: one MessagePack value. Its content has not been checked, and its extent by the
+    /// scan alone.
     pub payload: &'a [u8],
-    /// Paths of what to work on; `None` for every leaf, envelope or token. 1 to 64 paths of 1 to 1,024 bytes.
+    /// Paths of what to work on; `None` for every leaf, envelope or token. 1 to 64 paths of 1 to
+    /// 1,024 bytes.
     pub select: Option<Vec<&'a str>>,
     /// Effect of a path that matches nothing.
     pub unmatched: Unmatched,
@@ -197,11 +203,11 @@ pub struct DocumentCall<'a, W> {
     pub deadline_ms: Option<u32>,
     /// Refuse with `conflict` if the server's generation is older.
     pub min_generation: Option<u64>,
-    /// Why the call is made, for who looks at it later: 1 to 256 bytes without control characters. A role may demand
-    /// it.
+    /// Why the call is made, for who looks at it later: 1 to 256 bytes without control characters.
+    /// A role may demand it.
     pub reason: Option<&'a str>,
-    /// The caller's span, as a W3C `traceparent` of at most 256 bytes: an engine that keeps traces puts its own
-    /// beneath. One that is not valid is as good as none.
+    /// The caller's span, as a W3C `traceparent` of at most 256 bytes: an engine that keeps traces
+    /// puts its own beneath. One that is not valid is as good as none.
     pub traceparent: Option<&'a str>,
     /// Parameters of the method's own.
     pub writing: W,
@@ -210,7 +216,8 @@ pub struct DocumentCall<'a, W> {
 /// How envelopes are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Writing<'a> {
-    /// Which of the app's keys seals; `None` is the app's. Those that open are named by the envelopes.
+    /// Which of the app's keys seals; `None` is the app's. Those that open are named by the
+    /// envelopes.
     pub suite: Option<Suite>,
     /// How far one ephemeral key reaches.
     pub key_scope: KeyScope,

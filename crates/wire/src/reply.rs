@@ -1,7 +1,8 @@
-//! Encodes answers, for servers. A result is written straight behind its head: nothing is copied or held back.
+//! Encodes answers, for servers. A result is written straight behind its head: nothing is copied or
+//! held back.
 //!
-//! A reply is appended in one piece before the next one starts. [`Document`] can be taken back while it is being
-//! written, so a call that fails halfway leaves no bytes behind.
+//! A reply is appended in one piece before the next one starts. [`Document`] can be taken back
+//! while it is being written, so a call that fails halfway leaves no bytes behind.
 
 use sealwire_msgpack::write;
 
@@ -27,7 +28,8 @@ pub fn error(out: &mut Vec<u8>, msgid: u32, error: &RpcError, format: ErrorForma
     write::nil(out);
 }
 
-/// Appends the notification `[2, "error", [error]]`: the last message before a close for which no call is to blame.
+/// Appends the notification `[2, "error", [error]]`: the last message before a close for which no
+/// call is to blame.
 pub fn protocol_error(out: &mut Vec<u8>, error: &RpcError) {
     write::array_len(out, 3);
     write::uint(out, 2);
@@ -36,7 +38,8 @@ pub fn protocol_error(out: &mut Vec<u8>, error: &RpcError) {
     error.encode(out);
 }
 
-/// The reply of a call on a document while its payload is being written: `{payload, generation, errors?, unmatched?}`.
+/// The reply of a call on a document while its payload is being written:
+/// `{payload, generation, errors?, unmatched?}`.
 #[derive(Debug)]
 #[must_use = "finish or discard it, else half a reply stays in the buffer"]
 pub struct Document {
@@ -45,8 +48,8 @@ pub struct Document {
 }
 
 impl Document {
-    /// Appends everything before the payload. The caller then appends the payload, one value, in as many steps as
-    /// it likes, and calls [`Document::finish`].
+    /// Appends everything before the payload. The caller then appends the payload, one value, in as
+    /// many steps as it likes, and calls [`Document::finish`].
     pub fn begin(out: &mut Vec<u8>, msgid: u32) -> Self {
         let start = out.len();
         begin(out, msgid);
@@ -56,9 +59,10 @@ impl Document {
         Self { start, map_at }
     }
 
-    /// Appends everything behind the payload. Lists the first [`FIELD_ERRORS_MAX`] of `errors`, each path cut to
-    /// [`FIELD_PATH_BYTES_MAX`] bytes, and counts the rest and `omitted` in `errors_omitted`. `unmatched` are positions of paths.
-    /// `encapsulations` are those that fields of the payload refer to.
+    /// Appends everything behind the payload. Lists the first [`FIELD_ERRORS_MAX`] of `errors`,
+    /// each path cut to [`FIELD_PATH_BYTES_MAX`] bytes, and counts the rest and `omitted` in
+    /// `errors_omitted`. `unmatched` are positions of paths. `encapsulations` are those that fields
+    /// of the payload refer to.
     pub fn finish(
         self,
         out: &mut Vec<u8>,
@@ -130,7 +134,8 @@ mod tests {
         ]
     }
 
-    /// Writes a document reply behind other bytes and reads it back: keys in the map, errors listed, omitted.
+    /// Writes a document reply behind other bytes and reads it back: keys in the map, errors
+    /// listed, omitted.
     fn check(errors: &[FieldError], omitted: u64, unmatched: &[u32], expect: (u8, usize, u64)) {
         let mut out = vec![0xc0; 3];
         let document = Document::begin(&mut out, 9);
@@ -270,7 +275,8 @@ mod tests {
         }
     }
 
-    /// `proto/vectors/text-errors.jsonl`, which other languages' clients read: responses with each code, without hints and with all.
+    /// `proto/vectors/text-errors.jsonl`, which other languages' clients read: responses with each
+    /// code, without hints and with all.
     #[test]
     fn vectors_of_text_errors() {
         let mut lines = String::new();

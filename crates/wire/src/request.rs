@@ -1,7 +1,7 @@
 //! Encodes calls, for clients. Values at their default are left out, since that is the same call.
 //!
-//! Does not check limits: the server does, and its answer names the rule. Does not check payloads either unless asked,
-//! with [`check_payload`].
+//! Does not check limits: the server does, and its answer names the rule. Does not check payloads
+//! either unless asked, with [`check_payload`].
 
 use sealwire_msgpack::{Malformed, TokenReader, write};
 
@@ -141,7 +141,8 @@ fn writing(map: &mut Map<'_>, writing: &Writing<'_>) {
     map.name("outside", writing.outside, Outside::name);
 }
 
-/// Appends a request of one of the methods on tokens without a document. A value must be one MessagePack value.
+/// Appends a request of one of the methods on tokens without a document. A value must be one
+/// MessagePack value.
 pub fn tokens(out: &mut Vec<u8>, msgid: u32, call: &TokensCall<'_>) {
     begin(out, msgid, call.ask.method());
     let mut map = Map::begin(out);
@@ -542,8 +543,8 @@ pub fn health(out: &mut Vec<u8>, msgid: u32) {
     write::map_len(out, 0);
 }
 
-/// Checks that `payload` is exactly one MessagePack value. A client must check before it sends: two values, or half of
-/// one, would shift every later message of the connection.
+/// Checks that `payload` is exactly one MessagePack value. A client must check before it sends: two
+/// values, or half of one, would shift every later message of the connection.
 ///
 /// # Errors
 /// [`Malformed`] if it is not.

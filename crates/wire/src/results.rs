@@ -1,4 +1,5 @@
-//! The results of the methods without a document: one struct each, written by the server and read by the client.
+//! The results of the methods without a document: one struct each, written by the server and read
+//! by the client.
 //!
 //! Decoding ignores keys it does not know and refuses a result that lacks one it does.
 
@@ -58,8 +59,8 @@ pub struct Inspection {
     pub suite: Suite,
     /// The key's id in hexadecimal. Only native envelopes name their key.
     pub key_id: Option<String>,
-    /// True if the key is one of a served app, whose public key is published, so that anybody can have sealed it. The
-    /// server knows this; all else stands in the envelope.
+    /// True if the key is one of a served app, whose public key is published, so that anybody can
+    /// have sealed it. The server knows this; all else stands in the envelope.
     pub outside: bool,
     /// Its datatype.
     pub datatype: ValueKind,
@@ -71,7 +72,8 @@ pub struct Inspection {
     pub plaintext_bytes: u64,
     /// Where its encapsulation is, if its suite has one.
     pub encapsulation: Option<Encapsulation>,
-    /// True if it was made for Evervault's published debug key, and so never opens. `None` for native envelopes.
+    /// True if it was made for Evervault's published debug key, and so never opens. `None` for
+    /// native envelopes.
     pub debug: Option<bool>,
 }
 
@@ -96,7 +98,8 @@ impl Inspection {
     /// Decodes the outcome of an `inspect` reply.
     ///
     /// # Errors
-    /// [`Malformed`] if a key that every envelope has is missing or a value is not one of this build's.
+    /// [`Malformed`] if a key that every envelope has is missing or a value is not one of this
+    /// build's.
     pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
         let (mut format, mut version, mut tag, mut suite, mut key_id) =

@@ -1,11 +1,13 @@
-//! Finds where a message ends in bytes that arrive in pieces, and refuses it as soon as it announces too much.
+//! Finds where a message ends in bytes that arrive in pieces, and refuses it as soon as it
+//! announces too much.
 //!
-//! Looks at each header once and at string and binary bodies never, so a 64 MiB message in 1 KiB pieces costs one
-//! pass. It refuses on the announcement: five bytes that claim 4 GiB are answered without waiting for the rest.
+//! Looks at each header once and at string and binary bodies never, so a 64 MiB message in 1 KiB
+//! pieces costs one pass. It refuses on the announcement: five bytes that claim 4 GiB are answered
+//! without waiting for the rest.
 //!
 //! Note that a rejected message usually does not end the connection. Its end can still be found
-//! with one counter of values to come, so the bytes are dropped as they arrive and the next message is read. Only
-//! when the end cannot be found, or is too far away, is the [`Disposition`] to close.
+//! with one counter of values to come, so the bytes are dropped as they arrive and the next message
+//! is read. Only when the end cannot be found, or is too far away, is the [`Disposition`] to close.
 
 use crate::frame::{Disposition, FrameLayout, MessageHeader, Scan, ScanError};
 use crate::header::{self, Header, NoHeader, Shape};
@@ -36,14 +38,16 @@ enum Stage {
     Method {
         msgid: Option<u32>,
     },
-    /// In the params of a request on a document, whose values are looked at as far down as [`PARAMS_DEPTH`].
+    /// In the params of a request on a document, whose values are looked at as far down as
+    /// [`PARAMS_DEPTH`].
     Params,
     Body,
     Skip,
     Lost(ScanError),
 }
 
-/// Containers around each param: the message, its params and their map. Deeper values are only counted.
+/// Containers around each param: the message, its params and their map. Deeper values are only
+/// counted.
 const PARAMS_DEPTH: usize = 3;
 
 /// Progress of the scan with regard to the payload.
@@ -59,7 +63,8 @@ enum Payload {
     Passed { start: u64, end: u64 },
 }
 
-/// An open container: how many of how many values it still awaits, and whether those alternate between key and value.
+/// An open container: how many of how many values it still awaits, and whether those alternate
+/// between key and value.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     left: u64,
@@ -74,7 +79,8 @@ pub struct Scanner {
     methods: Methods,
     limits: Limits,
     stage: Stage,
-    /// Where the next header begins, counted from the start of the buffer; beyond its end while a body arrives.
+    /// Where the next header begins, counted from the start of the buffer; beyond its end while a
+    /// body arrives.
     position: u64,
     /// Bytes of a refused message that have left the buffer.
     dropped: u64,
@@ -129,8 +135,8 @@ impl Scanner {
         }
     }
 
-    /// Goes on from where it stopped. `buffered` begins at the start of the current message (less what
-    /// [`Scan::Discard`] took) and has only grown since the last call.
+    /// Goes on from where it stopped. `buffered` begins at the start of the current message (less
+    /// what [`Scan::Discard`] took) and has only grown since the last call.
     pub fn scan(&mut self, buffered: &[u8]) -> Scan {
         match self.stage {
             Stage::Lost(error) => Scan::Refused {
@@ -147,8 +153,8 @@ impl Scanner {
         }
     }
 
-    /// Returns the head of the incomplete message, after it is known and until it is rejected. Lets a server reject a
-    /// request before its body has arrived.
+    /// Returns the head of the incomplete message, after it is known and until it is rejected. Lets
+    /// a server reject a request before its body has arrived.
     pub fn head(&self) -> Option<MessageHeader> {
         self.head
     }
@@ -158,13 +164,14 @@ impl Scanner {
         self.dropped + self.position + self.outstanding
     }
 
-    /// No part of a message has been scanned. With an empty buffer too, the stream may end here without loss.
+    /// No part of a message has been scanned. With an empty buffer too, the stream may end here
+    /// without loss.
     pub fn is_idle(&self) -> bool {
         self.stage == Stage::Top && self.position == 0
     }
 
-    /// Gives up the message that is arriving, for a reason of the caller's own. The caller answers it, once, and
-    /// closes if that is the fate; else the next scans drop the rest of it.
+    /// Gives up the message that is arriving, for a reason of the caller's own. The caller answers
+    /// it, once, and closes if that is the fate; else the next scans drop the rest of it.
     pub fn skip_rest(&mut self) -> Disposition {
         if self.is_idle() {
             return Disposition::Skip;
@@ -273,7 +280,8 @@ impl Scanner {
     }
 
     fn finish(&mut self) -> Scan {
-        // Both hold: the position was compared with the buffer's length, and no message ends inside its head.
+        // Both hold: the position was compared with the buffer's length, and no message ends inside
+        // its head.
         let (Ok(bytes), Some(head)) = (usize::try_from(self.position), self.head) else {
             return self.refuse(ScanError::NotACall);
         };

@@ -1,7 +1,9 @@
-//! The caller's span as it is named in calls: the `traceparent` of W3C Trace Context, sections 3.2 and 4.
+//! The caller's span as it is named in calls: the `traceparent` of W3C Trace Context, sections 3.2
+//! and 4.
 //!
-//! Whoever is given an invalid one must go on as if there were none, so there is no error here. A later version may add
-//! parts at the end; what version 00 has is read of it. `tracestate` is not carried.
+//! Whoever is given an invalid one must go on as if there were none, so there is no error here. A
+//! later version may add parts at the end; what version 00 has is read of it. `tracestate` is not
+//! carried.
 
 /// Bytes of version 00, which every later version begins with in shape.
 const BYTES: usize = 55;

@@ -1,7 +1,8 @@
-//! Generates documents of a given size, and checks that a response's payload is what the document should have become.
+//! Generates documents of a given size, and checks that a response's payload is what the document
+//! should have become.
 //!
-//! A document is a function of its size and a seed, so a check can regenerate it. It is one map of `field_000000:
-//! text`, and every value is a field.
+//! A document is a function of its size and a seed, so a check can regenerate it. It is one map of
+//! `field_000000: text`, and every value is a field.
 
 use napi_derive::napi;
 use sealwire_msgpack::{Malformed, TokenReader, write};
@@ -24,7 +25,8 @@ pub struct Expected {
     pub seed: Option<u32>,
     /// For envelopes: their suite, "p256" unless given.
     pub suite: Option<String>,
-    /// For envelopes: "request" (the default) if they share a header, or "field" if each has its own.
+    /// For envelopes: "request" (the default) if they share a header, or "field" if each has its
+    /// own.
     pub key_scope: Option<String>,
 }
 
@@ -77,7 +79,8 @@ pub(crate) fn check(payload: &[u8], expected: &Expected) -> Result<Option<String
     let wrong = match expected.holds.as_str() {
         "values" => values(payload, expected)?,
         "envelopes" => {
-            // The suite is in the first two characters of the header, the second beside bits of the key id.
+            // The suite is in the first two characters of the header, the second beside bits of the
+            // key id.
             let (is_of_suite, header): (fn([u8; 2]) -> bool, usize) =
                 match expected.suite.as_deref().unwrap_or("p256") {
                     "p256" => (|chars| matches!(chars, [b'A', b'Q'..=b'f']), 52),
@@ -169,8 +172,8 @@ fn envelope(text: &[u8], before: Option<&[u8]>, shape: &Shape) -> Result<(), &'s
     }
 }
 
-/// Checks that `payload` is a map with the keys of a document, each to a string that `right` accepts, given the one
-/// before.
+/// Checks that `payload` is a map with the keys of a document, each to a string that `right`
+/// accepts, given the one before.
 fn each<'a>(
     payload: &'a [u8],
     fields: u32,

@@ -1,7 +1,8 @@
 //! Sealwire's wire contract for Node: encodes requests to frames, and decodes bytes to responses.
 //!
-//! All encoding is in `crates/wire`, which the engine and the Rust client use too. This module has no socket and no
-//! key. A panic becomes an exception. `index.d.ts` declares this interface in TypeScript.
+//! All encoding is in `crates/wire`, which the engine and the Rust client use too. This module has
+//! no socket and no key. A panic becomes an exception. `index.d.ts` declares this interface in
+//! TypeScript.
 
 mod document;
 mod replies;
@@ -14,7 +15,8 @@ use wire::{Encoding, Format, KeyScope, Suite, TokenLookupScope, TokenizeOptions,
 pub use document::Expected;
 pub use replies::{Replies, Reply};
 
-/// A request on a document: either `payload`, or `fields` and `field_bytes` of a generated document.
+/// A request on a document: either `payload`, or `fields` and `field_bytes` of a generated
+/// document.
 #[napi(object)]
 #[derive(Default)]
 pub struct Call {
@@ -151,8 +153,8 @@ pub fn read_info(result: Buffer) -> Result<Info> {
     })
 }
 
-/// Generates a document of `fields` fields of `field_bytes` bytes: one map of strings. Equal arguments give equal
-/// bytes.
+/// Generates a document of `fields` fields of `field_bytes` bytes: one map of strings. Equal
+/// arguments give equal bytes.
 #[napi(catch_unwind)]
 pub fn document(fields: u32, field_bytes: u32, seed: Option<u32>) -> Result<Buffer> {
     document::make(fields, field_bytes, seed.unwrap_or(0))

@@ -63,8 +63,8 @@ impl Replies {
         }
     }
 
-    /// Takes the next bytes and returns the responses that are now complete. Throws if the engine violates the
-    /// protocol; the connection must then be closed.
+    /// Takes the next bytes and returns the responses that are now complete. Throws if the engine
+    /// violates the protocol; the connection must then be closed.
     #[napi(catch_unwind)]
     pub fn push(&mut self, chunk: Uint8Array) -> Result<Vec<Reply>> {
         self.buffered.extend_from_slice(&chunk);
@@ -83,7 +83,8 @@ impl Replies {
                 Scan::Discard { .. } => return Err(broken("a message that is too long".into())),
             }
         }
-        // Removes decoded bytes once per chunk, so that many small responses are not moved many times.
+        // Removes decoded bytes once per chunk, so that many small responses are not moved many
+        // times.
         self.buffered.drain(..self.read);
         self.read = 0;
         Ok(replies)
@@ -164,7 +165,8 @@ fn succeeded(result: &[u8]) -> std::result::Result<Reply, Malformed> {
     })
 }
 
-/// Counts the scalars in the next value, except keys. The scanner has limited the nesting depth before.
+/// Counts the scalars in the next value, except keys. The scanner has limited the nesting depth
+/// before.
 fn leaves(reader: &mut TokenReader<'_>, key: bool) -> std::result::Result<u32, Malformed> {
     let mut count = 0;
     match reader.token()? {

@@ -1,7 +1,8 @@
 //! Discovery of sensitive columns, which proposes rules for `mask`.
 //!
-//! Sampled values stay here: results hold names, counts and confidences. Without a client functions are chosen by type and
-//! form. With one, each is tried on the sample by a request to the engine, as `mask` sends.
+//! Sampled values stay here: results hold names, counts and confidences. Without a client functions
+//! are chosen by type and form. With one, each is tried on the sample by a request to the engine,
+//! as `mask` sends.
 
 use std::time::Duration;
 
@@ -141,8 +142,9 @@ impl Settings {
     }
 }
 
-/// Samples a table, a record batch, or a stream of record batches, of which one is in memory at a time. `engine` is the
-/// client and the app that try functions. `request` holds options of the requests.
+/// Samples a table, a record batch, or a stream of record batches, of which one is in memory at a
+/// time. `engine` is the client and the app that try functions. `request` holds options of the
+/// requests.
 #[pyfunction]
 #[pyo3(signature = (data, settings, engine, request))]
 pub(crate) fn discover(
@@ -234,7 +236,8 @@ impl EngineTrial<'_, '_> {
         request_of_rule("discover", &rules, 0, self.app, self.options)
     }
 
-    /// Returns the masks of a column's values, or `None` if the engine says that the function does not fit one of them.
+    /// Returns the masks of a column's values, or `None` if the engine says that the function does
+    /// not fit one of them.
     fn masks(
         &self,
         py: Python<'_>,

@@ -1,4 +1,5 @@
-//! Arrow data from Python and back, by the Arrow PyCapsule interface: buffers are shared and not copied.
+//! Arrow data from Python and back, by the Arrow PyCapsule interface: buffers are shared and not
+//! copied.
 
 use arrow_array::ffi::FFI_ArrowArray;
 use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
@@ -29,7 +30,8 @@ enum Kind {
 }
 
 impl ArrowData {
-    /// Takes a table or another stream of record batches, which is read to its end, a record batch, or a column.
+    /// Takes a table or another stream of record batches, which is read to its end, a record batch,
+    /// or a column.
     pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<Self> {
         if data.hasattr("__arrow_c_array__")? {
             let array = ArrayData::from_pyarrow_bound(data)?;
@@ -117,7 +119,8 @@ impl ArrowData {
     }
 }
 
-/// Rejects a batch whose buffers do not fit its types, because they are read without further checks.
+/// Rejects a batch whose buffers do not fit its types, because they are read without further
+/// checks.
 pub(super) fn checked(batch: Result<RecordBatch, ArrowError>) -> Result<RecordBatch, ArrowError> {
     let batch = batch?;
     batch

@@ -1,8 +1,10 @@
-//! Columns of Arrow data: their values go to the engine in batches, several under way, and come back in order.
+//! Columns of Arrow data: their values go to the engine in batches, several under way, and come
+//! back in order.
 //!
-//! Data arrives and leaves through the Arrow C data interface. Columns that are not named keep their buffers. The values of
-//! one column of one record batch are cut into pieces, each of which is one request on an array; a new column is built from
-//! the results (`sealwire-columns`). Nulls are neither sent nor changed.
+//! Data arrives and leaves through the Arrow C data interface. Columns that are not named keep
+//! their buffers. The values of one column of one record batch are cut into pieces, each of which
+//! is one request on an array; a new column is built from the results (`sealwire-columns`). Nulls
+//! are neither sent nor changed.
 
 mod discovery;
 mod exchange;
@@ -37,12 +39,14 @@ use exchange::ArrowData;
 
 /// Requests of one call that are under way at once, at most.
 const IN_FLIGHT_MAX: usize = 1_024;
-/// Larger requests gain little, and smaller ones share a key agreement among fewer values. In flight, more gain nothing.
+/// Larger requests gain little, and smaller ones share a key agreement among fewer values. In
+/// flight, more gain nothing.
 const BATCH_FIELDS: usize = 1_000;
 const IN_FLIGHT: usize = 8;
 /// Lengths of a seed: too long to guess, and not a document.
 const SEED_BYTES: RangeInclusive<usize> = 16..=64;
-/// An engine takes this many fields in a request on tokens, unless its operator has set another limit.
+/// An engine takes this many fields in a request on tokens, unless its operator has set another
+/// limit.
 const BATCH_FIELDS_MAX: usize = 10_000;
 
 /// Options of requests that have no meaning for a column or would be used for several requests.
@@ -122,9 +126,9 @@ impl Batching {
         Ok(batching)
     }
 
-    /// Returns the idempotency key of a piece. It depends on the seed, the column, the place and the values, so that equal
-    /// values of two columns, places or tables do not get equal tokens under one seed. It does not depend on how the rows are
-    /// divided among record batches.
+    /// Returns the idempotency key of a piece. It depends on the seed, the column, the place and
+    /// the values, so that equal values of two columns, places or tables do not get equal tokens
+    /// under one seed. It does not depend on how the rows are divided among record batches.
     fn part_key(&self, column: &Path, piece: &Piece) -> Option<[u8; 32]> {
         let seed = self.idempotency_seed.as_ref()?;
         let mut hash = Sha256::new();
@@ -145,8 +149,8 @@ struct PieceError {
     row: Option<usize>,
 }
 
-/// Works on the columns of a table, a record batch or a column. `columns` are the path of each, the type that it gets, and the
-/// options of its requests.
+/// Works on the columns of a table, a record batch or a column. `columns` are the path of each, the
+/// type that it gets, and the options of its requests.
 #[pyfunction]
 pub(crate) fn transform<'py>(
     py: Python<'py>,
@@ -259,8 +263,8 @@ fn find_leaves(columns: &[Column], batches: &[RecordBatch]) -> Vec<Leaf> {
     columns.iter().flat_map(of_column).collect()
 }
 
-/// Sends all values. Returns the payloads of each leaf's results, in the order of its values. The first error ends the work,
-/// also while earlier requests are under way.
+/// Sends all values. Returns the payloads of each leaf's results, in the order of its values. The
+/// first error ends the work, also while earlier requests are under way.
 async fn send_all(
     running: &Running,
     columns: &[Column],
@@ -336,7 +340,8 @@ fn failed_path(error: &Error) -> Option<&str> {
     Some(path)
 }
 
-/// Returns the client's exception with the column and the row among its details, instead of the path in the request.
+/// Returns the client's exception with the column and the row among its details, instead of the
+/// path in the request.
 fn piece_error(py: Python<'_>, failed: &PieceError) -> PyErr {
     let error = errors::of_client(py, &failed.error);
     let note = || -> PyResult<()> {

@@ -1,7 +1,7 @@
 //! Masking of columns by the rules of masking jobs.
 //!
-//! Rules are resolved against the schema here ([`sealwire_columns::resolve`]): only values that a rule names, or that have
-//! the form of a kind, are sent. Each request has values of one rule.
+//! Rules are resolved against the schema here ([`sealwire_columns::resolve`]): only values that a
+//! rule names, or that have the form of a kind, are sent. Each request has values of one rule.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -105,8 +105,9 @@ impl Rules {
         self.rules.iter().map(|rule| of(&rule.target)).collect()
     }
 
-    /// Resolves the rules for a schema with the Arrow PyCapsule interface. Returns for each leaf its path, the position of its
-    /// column, the function or `None`, whether kinds are looked for, and the positions of columns with its subjects.
+    /// Resolves the rules for a schema with the Arrow PyCapsule interface. Returns for each leaf
+    /// its path, the position of its column, the function or `None`, whether kinds are looked for,
+    /// and the positions of columns with its subjects.
     fn resolve(&self, schema: &Bound<'_, PyAny>) -> PyResult<Vec<ResolvedLeaf>> {
         let schema = Schema::from_pyarrow_bound(schema)?;
         let plans = resolve(&self.rules, &schema).map_err(resolve_error)?;
@@ -134,7 +135,8 @@ impl Rules {
     }
 }
 
-/// Path, position of the column, function, whether kinds are looked for, positions of columns with subjects.
+/// Path, position of the column, function, whether kinds are looked for, positions of columns with
+/// subjects.
 type ResolvedLeaf = (String, usize, Option<String>, bool, Vec<usize>);
 
 fn read_file(path: &Path) -> Result<String, String> {
@@ -285,7 +287,8 @@ struct Parts<'m> {
     batch_fields: usize,
     number: usize,
     pieces: Option<MaskPieces<'m>>,
-    /// The rule of the last part, and the number of its values so far. The pieces of a rule follow each other.
+    /// The rule of the last part, and the number of its values so far. The pieces of a rule follow
+    /// each other.
     last: Option<(usize, usize)>,
 }
 
@@ -328,8 +331,8 @@ impl Iterator for Parts<'_> {
     }
 }
 
-/// Sends the selected values. Returns the masked values of each piece of each mask. The first error ends the work, also while
-/// earlier requests are under way.
+/// Sends the selected values. Returns the masked values of each piece of each mask. The first error
+/// ends the work, also while earlier requests are under way.
 async fn send_all(
     running: &Running,
     plans: &[&LeafPlan],

@@ -1,6 +1,8 @@
-//! Draws one primitive as a bar chart with a logarithmic axis: two bars per implementation, A above B.
+//! Draws one primitive as a bar chart with a logarithmic axis: two bars per implementation, A above
+//! B.
 //!
-//! Colours are only those below. The style sheet of the page replaces them, so that they fit a dark page too.
+//! Colours are only those below. The style sheet of the page replaces them, so that they fit a dark
+//! page too.
 
 use std::error::Error;
 
@@ -88,7 +90,8 @@ fn draw(primitive: &Primitive, area: &Area<'_>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the values of the axis that get a line: 1, 2 and 5 of every power of ten, or only 1 if there are many.
+/// Returns the values of the axis that get a line: 1, 2 and 5 of every power of ten, or only 1 if
+/// there are many.
 pub(super) fn ticks(least: f64, most: f64) -> Vec<f64> {
     let steps: &[f64] = if most / least < 1e4 {
         &[1.0, 2.0, 5.0]

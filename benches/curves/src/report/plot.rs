@@ -33,7 +33,8 @@ fn draw(table: &Table, area: &Area<'_>) -> Result<(), Box<dyn Error>> {
     );
     let columns = table.columns.len();
     area.fill(&WHITE)?;
-    // A column is 1 wide, and its centre is at its index. A quarter of the width stays free for the names of rows.
+    // A column is 1 wide, and its centre is at its index. A quarter of the width stays free for the
+    // names of rows.
     let width = columns as f64 / 0.75;
     let mut chart = ChartBuilder::on(area)
         .caption(&table.title, ("sans-serif", 20))

@@ -39,8 +39,8 @@ impl Https {
         Ok(Self(sender))
     }
 
-    /// Sends a request and returns the JSON of its response, null if the response is empty. A status other than success
-    /// is an error with the response's text.
+    /// Sends a request and returns the JSON of its response, null if the response is empty. A
+    /// status other than success is an error with the response's text.
     pub(super) async fn send(
         &mut self,
         method: Method,

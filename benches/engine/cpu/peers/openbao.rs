@@ -1,7 +1,8 @@
 //! An OpenBao server as a process of its own, with a transit key and a token that may use it.
 //!
-//! It is configured as in production where that changes the CPU time of a request: mutual TLS, a token with a policy, and
-//! optionally an audit file. Its storage is in memory, which transit does not read once the key is cached.
+//! It is configured as in production where that changes the CPU time of a request: mutual TLS, a
+//! token with a policy, and optionally an audit file. Its storage is in memory, which transit does
+//! not read once the key is cached.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -78,7 +79,8 @@ impl OpenBao {
         }
     }
 
-    /// Starts a server, unseals it, and creates the key and the token. With `audit`, it has an audit file.
+    /// Starts a server, unseals it, and creates the key and the token. With `audit`, it has an
+    /// audit file.
     pub(super) fn start(callers: &Runtime, program: &Path, audit: bool) -> io::Result<Self> {
         let (folder, config) = Folder::make_with_config(&[CLIENT], Mode::Stateless)?;
         let [port, cluster_port] = free_ports();
@@ -205,7 +207,8 @@ impl OpenBao {
     }
 }
 
-/// Returns the configuration file. A batch of 2,000 has more strings than the server accepts by default.
+/// Returns the configuration file. A batch of 2,000 has more strings than the server accepts by
+/// default.
 fn configuration(config: &Config, port: u16, cluster_port: u16) -> String {
     let (certificate, key, ca) = (
         &config.tls.certificate,
@@ -273,7 +276,8 @@ impl WatchedProcess {
 impl Drop for WatchedProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
-        // Until the process is waited for, its id is not given to another, which the watchdog would kill.
+        // Until the process is waited for, its id is not given to another, which the watchdog would
+        // kill.
         drop(self.watchdog.stdin.take());
         let _ = self.watchdog.wait();
         let _ = self.process.wait();

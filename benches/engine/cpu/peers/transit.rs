@@ -1,4 +1,5 @@
-//! A load on OpenBao's transit: batches under one key in a closed loop, on one kept connection per caller.
+//! A load on OpenBao's transit: batches under one key in a closed loop, on one kept connection per
+//! caller.
 
 use std::io;
 use std::sync::Arc;
@@ -40,8 +41,8 @@ struct Batch {
 }
 
 impl TransitLoad {
-    /// Opens the connections and prepares the request. Encrypts and decrypts the batch once: the result must be what
-    /// was encrypted.
+    /// Opens the connections and prepares the request. Encrypts and decrypts the batch once: the
+    /// result must be what was encrypted.
     pub(super) fn prepare(callers: &Runtime, server: &OpenBao, load: CpuLoad) -> io::Result<Self> {
         // The values that `document` has.
         let field = |field| BASE64_STANDARD.encode(format!("{field:0FIELD_BYTES$}"));
@@ -86,7 +87,8 @@ impl TransitLoad {
         })
     }
 
-    /// Runs the load: a warm-up of a tenth of the time, and then the measurement, as for the engine.
+    /// Runs the load: a warm-up of a tenth of the time, and then the measurement, as for the
+    /// engine.
     pub(super) fn measure(
         &mut self,
         callers: &Runtime,
@@ -115,7 +117,8 @@ impl TransitLoad {
         })
     }
 
-    /// Returns the latency of each response in microseconds. Each caller sends at least one request.
+    /// Returns the latency of each response in microseconds. Each caller sends at least one
+    /// request.
     async fn closed_loop(&mut self, time: Duration) -> io::Result<Vec<f64>> {
         let end = Instant::now() + time;
         let mut callers = JoinSet::new();

@@ -1,7 +1,9 @@
-//! `beside`: the effect of two tenants that stream batches of 10,000 fields on a client with requests of 100.
+//! `beside`: the effect of two tenants that stream batches of 10,000 fields on a client with
+//! requests of 100.
 //!
-//! One engine; windows of its arms follow each other within one run, and each second round goes backwards, so that
-//! drift of the machine falls on all arms alike. The first-come arm is a second engine, whose windows lie between.
+//! One engine; windows of its arms follow each other within one run, and each second round goes
+//! backwards, so that drift of the machine falls on all arms alike. The first-come arm is a second
+//! engine, whose windows lie between.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,7 +32,8 @@ const BESIDE_MAX: f64 = 2.0;
 const ARRIVAL_MIN: f64 = 50.0;
 /// Gate: least throughput with client and batches, as a share of that of the batches alone.
 const WORK_MIN: f64 = 0.97;
-/// A window in which other processes took more than this share of the machine is dropped, together with its pair.
+/// A window in which other processes took more than this share of the machine is dropped, together
+/// with its pair.
 const FOREIGN_MAX: f64 = 0.05;
 /// Largest share of the pairs that is dropped.
 const DROPPED_MAX: f64 = 0.25;
@@ -103,15 +106,15 @@ const ROUND: [Arm; 6] = [
 struct MeasuredWindow {
     arm: Arm,
     range: Range<u64>,
-    /// The engine's throughput in fields per second, including cancelled requests, from the start of the batches to
-    /// their end.
+    /// The engine's throughput in fields per second, including cancelled requests, from the start
+    /// of the batches to their end.
     work: f64,
     /// Share of the machine that other processes took.
     foreign: f64,
 }
 
-/// An engine with its clients. The small client and the batch clients are two threads, so that reading a batch does not
-/// delay the measurement of a small response.
+/// An engine with its clients. The small client and the batch clients are two threads, so that
+/// reading a batch does not delay the measurement of a small response.
 struct Side {
     engine: EngineChild,
     caller: Generator,
@@ -171,8 +174,8 @@ impl Side {
         Loads { callers, batches }
     }
 
-    /// Runs the loads of the arm for a time, and until all responses have arrived. Returns the time in which the client
-    /// was measured, and the time at which the batches were cancelled.
+    /// Runs the loads of the arm for a time, and until all responses have arrived. Returns the time
+    /// in which the client was measured, and the time at which the batches were cancelled.
     fn window(
         &mut self,
         bench: &Bench,
@@ -216,7 +219,8 @@ fn client_window(
     arm: Arm,
     time: Duration,
 ) -> io::Result<Range<u64>> {
-    // Batches or idle-policy threads start before the client, so that its requests meet a busy engine or raised clocks.
+    // Batches or idle-policy threads start before the client, so that its requests meet a busy
+    // engine or raised clocks.
     caller.run(bench.length.pick(500, 400, 50).into_ms())?;
     if arm != Arm::Batches {
         loads.callers.iter().for_each(|load| caller.start(*load));
@@ -230,7 +234,8 @@ fn client_window(
     Ok(range)
 }
 
-/// Runs the batch clients until `stop` is set. Returns the time at which their requests were cancelled.
+/// Runs the batch clients until `stop` is set. Returns the time at which their requests were
+/// cancelled.
 fn stream_batches(batches: &mut Generator, loads: &[usize], stop: &AtomicBool) -> io::Result<u64> {
     lower_priority();
     loads.iter().for_each(|load| batches.start(*load));
@@ -407,8 +412,8 @@ impl Measurements {
         }
     }
 
-    /// Returns the pairs of windows, alone and beside. Drops pairs in which other processes used the machine, but at
-    /// most a quarter.
+    /// Returns the pairs of windows, alone and beside. Drops pairs in which other processes used
+    /// the machine, but at most a quarter.
     fn pairs(&self) -> Vec<(&MeasuredWindow, &MeasuredWindow)> {
         let of = |arm| self.windows.iter().filter(move |window| window.arm == arm);
         let mut pairs: Vec<_> = of(Arm::Alone).zip(of(Arm::Beside)).collect();
@@ -467,7 +472,8 @@ impl Measurements {
         }
     }
 
-    /// Returns the ratio of the p99 beside to the p99 alone over all pairs, and the median ratio of single pairs.
+    /// Returns the ratio of the p99 beside to the p99 alone over all pairs, and the median ratio of
+    /// single pairs.
     fn ratio(&self) -> (Interval, f64) {
         let pairs = self.pairs();
         let of = |window: &MeasuredWindow| latencies(self.served(window));

@@ -1,4 +1,5 @@
-//! `hog`: one tenant offers ten times the capacity beside three tenants that offer a tenth of the capacity each.
+//! `hog`: one tenant offers ten times the capacity beside three tenants that offer a tenth of the
+//! capacity each.
 
 use std::io;
 use std::ops::Range;
@@ -20,7 +21,8 @@ const VICTIMS: [&str; 3] = ["victim-a", "victim-b", "victim-c"];
 const VICTIM_CONNECTIONS: usize = 8;
 /// Gate: least share of the victims' requests that are served in time.
 const SERVED_MIN: f64 = 0.999;
-/// Gate: the p99 of the victims' small requests, as a multiple of that without the hog, is at most this.
+/// Gate: the p99 of the victims' small requests, as a multiple of that without the hog, is at most
+/// this.
 const BESIDE_MAX: f64 = 2.0;
 /// Latency for judging the generator: sends can be late by a quarter of this.
 const LAG_OF_MS: f64 = 20.0;

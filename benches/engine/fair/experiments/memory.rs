@@ -1,5 +1,5 @@
-//! `memory`: large requests with slow readers of their responses, under a small memory budget. Another tenant must not
-//! be affected.
+//! `memory`: large requests with slow readers of their responses, under a small memory budget.
+//! Another tenant must not be affected.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,8 @@ use crate::fair::report::{self, Judged, Section, Table, digits, kept_up, percent
 
 /// The memory budget.
 const MEMORY_MIB: f64 = 64.0;
-/// Memory of a process beyond its budget: buffers of sockets and TLS, and free memory in the allocator.
+/// Memory of a process beyond its budget: buffers of sockets and TLS, and free memory in the
+/// allocator.
 const BEYOND_MIB: f64 = 64.0;
 /// Engine settings. The longest request and its response must fit into half of the budget.
 const SETTINGS: [Setting; 5] = [

@@ -25,7 +25,8 @@ const AGAIN_MAX: f64 = 0.05;
 const DRIFT_MAX: f64 = 0.1;
 /// Default of `schedule.memory_mib`.
 const MEMORY_MIB: f64 = 1_024.0;
-/// Latency for judging the generator: sends can be late by a quarter of this. Requests have a deadline of a second.
+/// Latency for judging the generator: sends can be late by a quarter of this. Requests have a
+/// deadline of a second.
 const LAG_OF_MS: f64 = 80.0;
 
 /// Results of one step.

@@ -1,6 +1,7 @@
-//! `picture`: two figures. The first shows the throughput of small and large requests during a burst of batches. The
-//! second shows the latency distribution at one and a half times the capacity. Both compare FIFO order, fair order, and
-//! fair order with the throttle, which makes requests wait early.
+//! `picture`: two figures. The first shows the throughput of small and large requests during a
+//! burst of batches. The second shows the latency distribution at one and a half times the
+//! capacity. Both compare FIFO order, fair order, and fair order with the throttle, which makes
+//! requests wait early.
 
 use std::io;
 use std::time::Duration;
@@ -43,7 +44,8 @@ const VARIANTS: [Variant; 3] = [
 ];
 /// Requests in the throughput figure: fields, and the offered share of the capacity.
 const SHOWN: [(usize, f64); 2] = [(30, 0.2), (2_000, 0.3)];
-/// A burst is requests of [`BATCH_FIELDS`] fields, as many as occupy the whole engine for [`BURST_S`] seconds.
+/// A burst is requests of [`BATCH_FIELDS`] fields, as many as occupy the whole engine for
+/// [`BURST_S`] seconds.
 const BATCH_FIELDS: usize = 10_000;
 const BURST_S: f64 = 3.0;
 /// Seconds per point of the throughput figure.
@@ -107,8 +109,8 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     Ok(section)
 }
 
-/// Measures throughput with small and large requests of two tenants. After `before` seconds, a third tenant sends a
-/// burst of batches.
+/// Measures throughput with small and large requests of two tenants. After `before` seconds, a
+/// third tenant sends a burst of batches.
 fn speed(
     bench: &Bench,
     mixed: &mut Mixed,

@@ -32,11 +32,11 @@ enum Room {
 pub(crate) enum Load {
     /// A writer's next row arrives when its last is durable.
     Closed,
-    /// A writer's next row arrives at an exponential interval after its last was admitted. The value is the mean in
-    /// seconds.
+    /// A writer's next row arrives at an exponential interval after its last was admitted. The
+    /// value is the mean in seconds.
     Steady(f64),
-    /// An exponential time after the one before was due, whatever became of it: `over` the capacity and `under` it,
-    /// mean seconds of a writer, in turns of `phase`.
+    /// An exponential time after the one before was due, whatever became of it: `over` the capacity
+    /// and `under` it, mean seconds of a writer, in turns of `phase`.
     Bursts {
         over: f64,
         under: f64,
@@ -92,8 +92,8 @@ impl Desk {
         self.promised_max.load(Ordering::Relaxed)
     }
 
-    /// Rows that are due in a time, of so many writers; returns when all are durable. The same seed gives the same
-    /// gaps.
+    /// Rows that are due in a time, of so many writers; returns when all are durable. The same seed
+    /// gives the same gaps.
     pub(crate) async fn run(
         self: &Arc<Self>,
         writers: usize,

@@ -18,8 +18,8 @@ const BOUNDS: CacheBounds = CacheBounds {
     load_time: Duration::from_secs(5),
 };
 
-/// A loader that returns scripted results in order, or else the number of the load. While the gate is closed, each load
-/// waits.
+/// A loader that returns scripted results in order, or else the number of the load. While the gate
+/// is closed, each load waits.
 #[derive(Default)]
 struct Store {
     script: Mutex<VecDeque<Result<Option<u64>, LoadError>>>,
@@ -383,7 +383,8 @@ async fn while_the_store_is_down_old_entries_serve_for_a_bounded_time() {
         (loads, Duration::ZERO),
         "one try in a while, and nobody waits"
     );
-    // A store that never responds delays no request, because the next attempt runs in the background.
+    // A store that never responds delays no request, because the next attempt runs in the
+    // background.
     let gate = store.shut();
     advance(RETRY).await;
     assert_eq!(

@@ -105,7 +105,8 @@ fn what_is_not_granted_is_missing() {
         // The operation applies to the whole engine: a grant on one app is not enough.
         ("apps.list", None, None, None, Ok("lister")),
         ("instances.list", None, None, None, Err(Operation)),
-        // The operation applies to all collections of an app: a grant on some collections is not enough.
+        // The operation applies to all collections of an app: a grant on some collections is not
+        // enough.
         ("collections.list", shop, None, None, Ok("owner")),
         ("collections.list", other, None, None, Err(Collection)),
         ("subjects.export", shop, None, None, Ok("privacy")),
@@ -784,8 +785,9 @@ fn some_grant() -> impl Strategy<Value = Grant> {
     )
 }
 
-/// A simple model of authorization. Returns the masks of all grants that permit the request, in order.
-/// A grant permits a request if it covers operation, app and collection, and the request gives a required reason.
+/// A simple model of authorization. Returns the masks of all grants that permit the request, in
+/// order. A grant permits a request if it covers operation, app and collection, and the request
+/// gives a required reason.
 fn model<'r>(
     roles: &'r [Arc<Role>],
     operation: Operation,

@@ -25,7 +25,8 @@ fn records(pairs: &[(&str, &str)]) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// Returns what [`ControlStore::load`](sealwire_store::ControlStore::load) returns after a write of these records.
+/// Returns what [`ControlStore::load`](sealwire_store::ControlStore::load) returns after a write of
+/// these records.
 fn stored(key: &StateKey, generation: u64, all: &BTreeMap<String, Vec<u8>>) -> Snapshot {
     let index = RecordIndex::of(all);
     let mut records = all.clone();

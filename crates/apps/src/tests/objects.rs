@@ -1,4 +1,5 @@
-//! Collections of objects: schemas at rest, their changes, and names of properties that are used again.
+//! Collections of objects: schemas at rest, their changes, and names of properties that are used
+//! again.
 
 use sealwire_objects::{
     AcceptedRecords, PropertyName, PropertySpec, PropertyType, Schema, SchemaChange,

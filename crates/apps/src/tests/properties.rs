@@ -1,4 +1,5 @@
-//! Two controls change one store randomly and concurrently. No created object is lost, and no number is reused.
+//! Two controls change one store randomly and concurrently. No created object is lost, and no
+//! number is reused.
 
 use std::collections::HashMap;
 
@@ -123,8 +124,8 @@ struct History {
 }
 
 impl History {
-    /// Checks that no id or number has changed its meaning, and that nothing has disappeared except what `may_go`
-    /// allows.
+    /// Checks that no id or number has changed its meaning, and that nothing has disappeared except
+    /// what `may_go` allows.
     async fn check(
         &mut self,
         control: &Control,
@@ -181,7 +182,8 @@ impl History {
                 );
             }
         }
-        // Among all maps that ever existed, those of live collections are live and all others are deleted.
+        // Among all maps that ever existed, those of live collections are live and all others are
+        // deleted.
         let states = control.map_states().await.unwrap();
         for (app, collection) in self.collections.keys().copied() {
             let found = state.apps.iter().find(|served| served.number == app);

@@ -44,7 +44,8 @@ async fn records_hold_no_secret_and_no_setting_that_is_the_default() {
     }
 }
 
-/// What an app writes is in its record from the first on: a record that names no suite is older, and means `p256`.
+/// What an app writes is in its record from the first on: a record that names no suite is older,
+/// and means `p256`.
 #[tokio::test]
 async fn new_app_names_the_suite_that_it_writes_and_old_record_means_p256() {
     let (control, store) = fresh();
@@ -57,7 +58,8 @@ async fn new_app_names_the_suite_that_it_writes_and_old_record_means_p256() {
         "{record}"
     );
 
-    // As engines wrote it before they knew PSK mode, and as they still write it for an app without such a key.
+    // As engines wrote it before they knew PSK mode, and as they still write it for an app without
+    // such a key.
     put(
         &store,
         "app/new",
@@ -181,7 +183,8 @@ async fn psk_seed_does_not_move_to_another_suite_app_or_version() {
     }
 }
 
-/// Whoever reads the store could seal to a public key of base mode. Only published keys have theirs there.
+/// Whoever reads the store could seal to a public key of base mode. Only published keys have theirs
+/// there.
 #[tokio::test]
 async fn records_hold_no_public_key_that_nobody_else_may_seal_to() {
     let (control, store) = fresh();

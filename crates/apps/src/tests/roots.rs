@@ -1,4 +1,5 @@
-//! Tests of root keys: changes of the KEK keep every key, are atomic, and leave nothing to the KEK before.
+//! Tests of root keys: changes of the KEK keep every key, are atomic, and leave nothing to the KEK
+//! before.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +15,8 @@ use super::*;
 
 const SET: [u8; 16] = [0xa5; 16];
 
-/// Finds the KEK with the root keys that it holds, as an engine does. Without a root record, the plain KEK.
+/// Finds the KEK with the root keys that it holds, as an engine does. Without a root record, the
+/// plain KEK.
 #[derive(Clone)]
 pub(super) struct Keyring {
     plain: Arc<Kek>,
@@ -823,7 +825,8 @@ async fn a_damaged_root_record_is_refused_by_name() {
     assert!(control.load().await.is_err());
 }
 
-/// A store that fails from some call on, as if the process were killed there: before the call, or after the store did it.
+/// A store that fails from some call on, as if the process were killed there: before the call, or
+/// after the store did it.
 struct Dying {
     store: Arc<dyn ControlStore>,
     /// Steps that are left. A call has two: before it and after it.

@@ -1,4 +1,5 @@
-//! Tests of sealing: the mark stops every load before a provider is asked, and only a holder of the root key removes it.
+//! Tests of sealing: the mark stops every load before a provider is asked, and only a holder of the
+//! root key removes it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

@@ -571,7 +571,8 @@ async fn an_older_state_is_rejected_by_whoever_saw_a_later_one() {
     control.load().await.unwrap();
 }
 
-/// Two records that anyone with write access to the database can make: a role, and a principal that has it.
+/// Two records that anyone with write access to the database can make: a role, and a principal that
+/// has it.
 #[tokio::test]
 async fn plain_records_do_not_make_a_reader() {
     let history = History::of(SET).await;
@@ -670,7 +671,8 @@ async fn a_running_process_accepts_no_store_that_lost_its_root_key() {
     let control = history.keyring.control(&file.store());
     let served = control.load().await.unwrap().generation;
     let forged = stripped(history.now());
-    // Another generation makes the process forget its index, and the served one is what it asks principals in.
+    // Another generation makes the process forget its index, and the served one is what it asks
+    // principals in.
     for generation in [served + 1, served, served + 1] {
         file.write(generation, &forged).await;
         let refused = [

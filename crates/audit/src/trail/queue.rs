@@ -1,4 +1,5 @@
-//! The queue of records to write: their bodies, one after the other, and the number of records that did not fit.
+//! The queue of records to write: their bodies, one after the other, and the number of records that
+//! did not fit.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,15 +12,16 @@ use crate::timestamp::Timestamp;
 const BUFFER_BYTES_KEPT: usize = 256 << 10;
 const BUFFER_RECORDS_KEPT: usize = 4_096;
 
-/// Mean time between records below which the writer thread writes them in groups. Above it, groups have few records,
-/// and handing over a record costs more than writing it. Measured with `cargo bench --bench engine -- audit`: at 40 us
-/// writing at once is better, at 22 us groups are.
+/// Mean time between records below which the writer thread writes them in groups. Above it, groups
+/// have few records, and handing over a record costs more than writing it. Measured with
+/// `cargo bench --bench engine -- audit`: at 40 us writing at once is better, at 22 us groups are.
 const GROUP_INTERVAL: Duration = Duration::from_micros(33);
 /// Time for which the writer thread waits for more records of a group while they come that fast.
 const GROUP_GATHER: Duration = Duration::from_micros(250);
 /// Weight of the newest interval in the mean is one in this number.
 const INTERVAL_WEIGHT: u32 = 16;
-/// How often the idle writer thread looks for a promise that was not kept, and takes over one that it finds twice.
+/// How often the idle writer thread looks for a promise that was not kept, and takes over one that
+/// it finds twice.
 const PROMISE_CHECK: Duration = Duration::from_secs(1);
 /// Time for which requests write no records themselves after a slow write.
 const AFTER_SLOW_WRITE: Duration = Duration::from_secs(10);
@@ -76,8 +78,9 @@ impl Lost {
 pub(super) enum PushOutcome {
     /// The record is in this group.
     Queued(Arc<WrittenGroup>),
-    /// The record is in this group, and the caller must write the group soon: nobody else does before the close, half
-    /// of the queue's capacity is used, or two times [`PROMISE_CHECK`] are over.
+    /// The record is in this group, and the caller must write the group soon: nobody else does
+    /// before the close, half of the queue's capacity is used, or two times [`PROMISE_CHECK`] are
+    /// over.
     WriteSoon(Arc<WrittenGroup>),
     /// The record is lost.
     Lost,
@@ -169,8 +172,8 @@ pub(super) struct TakenRecords {
 }
 
 impl Queue {
-    /// Creates an empty queue. With `shares_writing`, threads of requests write records while the writer thread
-    /// sleeps.
+    /// Creates an empty queue. With `shares_writing`, threads of requests write records while the
+    /// writer thread sleeps.
     pub(super) fn new(
         on_failure: OnFailure,
         shares_writing: bool,
@@ -206,7 +209,8 @@ impl Queue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a record if there is room. With `Reject`, records are lost while the files cannot be written.
+    /// Queues a record if there is room. With `Reject`, records are lost while the files cannot be
+    /// written.
     pub(super) fn push(&self, body: &[u8]) -> PushOutcome {
         let mut inner = self.inner();
         let (records, bytes) = (inner.batch.len() + 1, inner.batch.bytes.len() + body.len());
@@ -240,8 +244,8 @@ impl Queue {
         PushOutcome::Queued(group)
     }
 
-    /// Moves the queued records into the empty `batch`, for a request that promised to write them. Returns the records
-    /// lost before, or `None` if the writer thread has taken over.
+    /// Moves the queued records into the empty `batch`, for a request that promised to write them.
+    /// Returns the records lost before, or `None` if the writer thread has taken over.
     pub(super) fn take_promised(&self, batch: &mut Batch) -> Option<Option<Lost>> {
         let mut inner = self.inner();
         if inner.loan != Loan::Promised {
@@ -252,8 +256,8 @@ impl Queue {
         Some(inner.lost.take())
     }
 
-    /// Ends the writing of a request's thread. Wakes the writer thread for records that came meanwhile, or if `retry`.
-    /// After a slow write, only the writer thread writes for a while.
+    /// Ends the writing of a request's thread. Wakes the writer thread for records that came
+    /// meanwhile, or if `retry`. After a slow write, only the writer thread writes for a while.
     pub(super) fn give_back(&self, retry: bool, was_slow: bool) {
         let mut inner = self.inner();
         inner.loan = Loan::None;
@@ -293,9 +297,9 @@ impl Queue {
         self.inner().fails = fails;
     }
 
-    /// Waits for records, then for up to `gather` for more, and moves them into the empty `batch`. If requests share the
-    /// writing and records come fast, they are gathered for [`GROUP_GATHER`] instead, because fewer writes take less CPU
-    /// time.
+    /// Waits for records, then for up to `gather` for more, and moves them into the empty `batch`.
+    /// If requests share the writing and records come fast, they are gathered for [`GROUP_GATHER`]
+    /// instead, because fewer writes take less CPU time.
     pub(super) fn take(&self, batch: &mut Batch, gather: Duration) -> TakenRecords {
         let mut inner = self.inner();
         let mut unkept = None;

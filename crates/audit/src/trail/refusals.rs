@@ -1,6 +1,6 @@
-//! Limits the records of rejected requests, which any client with a certificate can send without end. A few per
-//! principal are recorded individually and the rest are counted. A flood therefore cannot fill the disk that holds the
-//! records of permitted requests.
+//! Limits the records of rejected requests, which any client with a certificate can send without
+//! end. A few per principal are recorded individually and the rest are counted. A flood therefore
+//! cannot fill the disk that holds the records of permitted requests.
 //!
 //! The caller passes the current time.
 
@@ -16,15 +16,16 @@ pub(super) const WINDOW: Duration = Duration::from_secs(60);
 const SINGLE_MAX: u32 = 20;
 /// Time after which one more rejected request can be recorded individually.
 const SINGLE_EVERY: Duration = Duration::from_secs(10);
-/// Maximum number of counts per principal in a window. All further combinations share one more count.
+/// Maximum number of counts per principal in a window. All further combinations share one more
+/// count.
 const COUNTS_MAX: usize = 8;
 /// Maximum number of principals with separate counts. All further principals share one entry.
 const PRINCIPALS_MAX: usize = 1_024;
 /// Replaces a name if several names are counted together.
 const SEVERAL: &str = "*";
 
-/// Counts of rejected requests that are not recorded yet. The constants above bound memory to at most about 20 KiB per
-/// principal.
+/// Counts of rejected requests that are not recorded yet. The constants above bound memory to at
+/// most about 20 KiB per principal.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     principals: HashMap<Box<str>, Principal>,
@@ -111,8 +112,8 @@ impl Principal {
 }
 
 impl Refusals {
-    /// Handles a rejected request. Returns true if it should be recorded individually; otherwise the request is
-    /// counted. While space is `short`, all requests are counted.
+    /// Handles a rejected request. Returns true if it should be recorded individually; otherwise
+    /// the request is counted. While space is `short`, all requests are counted.
     pub(super) fn take(
         &mut self,
         record: &Record<'_>,
@@ -144,8 +145,8 @@ impl Refusals {
         false
     }
 
-    /// Emits all counts if the window has passed, or immediately if `end`. Then removes principals whose allowance is
-    /// full again.
+    /// Emits all counts if the window has passed, or immediately if `end`. Then removes principals
+    /// whose allowance is full again.
     pub(super) fn settle(&mut self, end: bool, now: Instant, mut each: impl FnMut(&Event<'_>)) {
         let has_passed = |begun: Instant| now.saturating_duration_since(begun) >= WINDOW;
         if !end && !self.begun.is_some_and(has_passed) {
@@ -296,7 +297,8 @@ mod tests {
         }
         assert_eq!(refusals.principals.len(), PRINCIPALS_MAX + 1);
         let all = settled(&mut refusals, true, now);
-        // The principals beyond the limit share one entry, so only their first requests were recorded individually.
+        // The principals beyond the limit share one entry, so only their first requests were
+        // recorded individually.
         let beyond = (PRINCIPALS_MAX * (SINGLE_MAX as usize + 1) - SINGLE_MAX as usize) as u64;
         assert_eq!(all[0], ("*".into(), "m".into(), "forbidden".into(), beyond));
     }

@@ -1,5 +1,6 @@
-//! The writer: writes one group after another, and retries failed writes. It runs on a thread of its own, and for single
-//! groups on the threads of requests, since waking another thread costs more than a write.
+//! The writer: writes one group after another, and retries failed writes. It runs on a thread of
+//! its own, and for single groups on the threads of requests, since waking another thread costs
+//! more than a write.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -55,14 +56,15 @@ impl Writer {
         }
     }
 
-    /// Runs the writer thread until the audit log is closed and all records are written, or until writing fails after
-    /// the close.
-    /// The writer is dropped at the end, and with it the lock on the folder.
+    /// Runs the writer thread until the audit log is closed and all records are written, or until
+    /// writing fails after the close. The writer is dropped at the end, and with it the lock on the
+    /// folder.
     pub(super) fn run(writer: &Mutex<Option<Self>>, shared: &TrailShared, gather: Duration) {
         let mut batch = Batch::default();
         let mut fails = false;
         loop {
-            // The writer is not locked during a pause, because requests that promised to write lock it, too.
+            // The writer is not locked during a pause, because requests that promised to write lock
+            // it, too.
             let TakenRecords { lost, closing } = if fails {
                 shared.queue.pause(RETRY)
             } else {
@@ -81,8 +83,8 @@ impl Writer {
         }
     }
 
-    /// Writes the queued records on the thread of a request that promised it, once. A failure is retried by the writer
-    /// thread.
+    /// Writes the queued records on the thread of a request that promised it, once. A failure is
+    /// retried by the writer thread.
     pub(super) fn write_now(&mut self) {
         let (mut batch, begun) = (std::mem::take(&mut self.batch), Instant::now());
         let Some(lost) = self.shared.queue.take_promised(&mut batch) else {
@@ -120,7 +122,8 @@ impl Writer {
         });
     }
 
-    /// Tries once to write a batch. Returns true if it is written. Otherwise it is lost, or stays for another attempt.
+    /// Tries once to write a batch. Returns true if it is written. Otherwise it is lost, or stays
+    /// for another attempt.
     fn write(&mut self, batch: &mut Batch, closing: bool) -> bool {
         match self.attempt(batch) {
             Ok(()) => {
@@ -182,8 +185,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Handles a failed attempt. The batch is lost at once if requests fail with their records or the log is closing.
-    /// Otherwise it is retried.
+    /// Handles a failed attempt. The batch is lost at once if requests fail with their records or
+    /// the log is closing. Otherwise it is retried.
     fn failed(&mut self, error: &io::Error, batch: &mut Batch, closing: bool) {
         self.set_fails(true);
         self.error = error.to_string();

@@ -39,8 +39,9 @@ impl WrittenGroup {
     }
 }
 
-/// A future that completes when a record is written or lost. If the record's group has no other writer, the first poll
-/// writes the group, with all records that have come until then. Dropping the future stops no write.
+/// A future that completes when a record is written or lost. If the record's group has no other
+/// writer, the first poll writes the group, with all records that have come until then. Dropping
+/// the future stops no write.
 #[must_use]
 pub struct WriteAck(AckState);
 
@@ -77,7 +78,8 @@ impl WriteAck {
         }
     }
 
-    /// Returns true if the next poll writes a group. Records that come before it are written together with this one.
+    /// Returns true if the next poll writes a group. Records that come before it are written
+    /// together with this one.
     #[must_use]
     pub fn is_writer(&self) -> bool {
         matches!(self.0, AckState::Writes { .. })

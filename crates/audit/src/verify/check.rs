@@ -1,10 +1,10 @@
-//! Checks the lines of an audit log against the hash chain, in order. A line that does not fit is compared with its
-//! neighbours, to determine the kind and location of the problem.
+//! Checks the lines of an audit log against the hash chain, in order. A line that does not fit is
+//! compared with its neighbours, to determine the kind and location of the problem.
 //!
-//! A line is judged when the next line is known. A line that does not fit is classified as inserted if the next line
-//! follows from the line before it. It is classified as changed if the next line follows from its hash, or if it has
-//! the expected record number. In all other cases, its record number determines if it was moved, was inserted, or comes
-//! after missing records.
+//! A line is judged when the next line is known. A line that does not fit is classified as inserted
+//! if the next line follows from the line before it. It is classified as changed if the next line
+//! follows from its hash, or if it has the expected record number. In all other cases, its record
+//! number determines if it was moved, was inserted, or comes after missing records.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,8 @@ use crate::note::NoteError;
 use crate::segment::{Header, RawRecord};
 use crate::statement::{ARCHIVED_FILE, Archived};
 
-/// Maximum number of early lines, and of missing ranges, that are kept to be matched with later lines.
+/// Maximum number of early lines, and of missing ranges, that are kept to be matched with later
+/// lines.
 const UNMATCHED_MAX: usize = 10_000;
 
 /// The verification state between two lines.
@@ -166,7 +167,8 @@ impl<'a> Check<'a> {
         check
     }
 
-    /// Applies the archive statement. The first record that must be present is the one after the archived records.
+    /// Applies the archive statement. The first record that must be present is the one after the
+    /// archived records.
     fn apply_archive_statement(&mut self, archived: Archived) {
         let last = archived.last();
         if archived.findings > 0 {
@@ -269,7 +271,8 @@ impl<'a> Check<'a> {
         self.chain = Some(header.chain);
     }
 
-    /// Checks the header of the first segment: its position, and whether it continues from the archived records.
+    /// Checks the header of the first segment: its position, and whether it continues from the
+    /// archived records.
     fn check_first_header(&mut self, header: &Header) {
         let before = header.previous;
         let (from, is_other) = match &self.archived {
@@ -296,7 +299,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Judges the pending line, if there is one. `next` is the line after it, if that line is readable.
+    /// Judges the pending line, if there is one. `next` is the line after it, if that line is
+    /// readable.
     fn judge_pending(&mut self, next: Option<&Line<'_>>) {
         let Some(pending) = self.pending.take() else {
             return;
@@ -305,7 +309,8 @@ impl<'a> Check<'a> {
             Some(line) => self.judge(&line, pending.line_number, next),
             None => {
                 self.add_finding(pending.line_number, None, Problem::Unreadable);
-                // If the next line does not have the expected number, the unreadable line was a record.
+                // If the next line does not have the expected number, the unreadable line was a
+                // record.
                 if next.is_none_or(|next| next.seq != self.expected) {
                     self.expected += 1;
                     self.predecessors.clear();
@@ -461,8 +466,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Reports all records before `seq` as missing, except lines that came too early. Returns the hash of the record
-    /// directly before `seq`, if known.
+    /// Reports all records before `seq` as missing, except lines that came too early. Returns the
+    /// hash of the record directly before `seq`, if known.
     fn report_missing(&mut self, seq: u64, line_number: u64) -> Option<Digest> {
         let early: Vec<_> = self
             .early
@@ -497,7 +502,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Handles a line between two lines that follow from each other. Keeps it if its record is expected later.
+    /// Handles a line between two lines that follow from each other. Keeps it if its record is
+    /// expected later.
     fn handle_inserted(&mut self, line: &Line<'_>, line_number: u64, verdict: &LineVerdict) {
         if line.seq < self.expected {
             return self.handle_late(line, line_number, verdict);

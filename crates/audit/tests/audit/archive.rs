@@ -321,7 +321,8 @@ fn nothing_is_removed_that_has_no_copy() {
     let (folder, to) = (made(), TempDir::new().unwrap());
     let names = files(folder.path());
     moved(&moving(&folder, &to));
-    // Archived segments that were copied back and then moved to a third folder, which has no other copy.
+    // Archived segments that were copied back and then moved to a third folder, which has no other
+    // copy.
     copied(to.path(), folder.path(), &names[..2]);
     let other = TempDir::new().unwrap();
     trail(folder.path(), 1, RECORDS);

@@ -1,7 +1,7 @@
 //! An audit log in a child process that is killed at random moments, and on a disk that is full.
 //!
-//! After every kill the chain verifies, and every record that the child was told is written is there.
-//! `SEALWIRE_KILL_ROUNDS` sets how often the child is killed, 10 unless it is set.
+//! After every kill the chain verifies, and every record that the child was told is written is
+//! there. `SEALWIRE_KILL_ROUNDS` sets how often the child is killed, 10 unless it is set.
 
 use std::collections::HashSet;
 use std::env;
@@ -110,7 +110,8 @@ fn check_kills(role: &str) {
             report.from_beginning && report.starts == round + 1,
             "round {round}: {report:?}"
         );
-        // With "continue", a request does not wait for its record, which can be lost with the process.
+        // With "continue", a request does not wait for its record, which can be lost with the
+        // process.
         if role == "reject" {
             let found = methods(folder.path());
             let missing: Vec<_> = acknowledged.difference(&found).collect();
@@ -156,8 +157,8 @@ fn methods(folder: &Path) -> HashSet<String> {
 
 /// Starts a child that reports by lines on a pipe, and returns the pipe's reading end.
 ///
-/// The pipe is the child's standard input. The test harness writes lines of its own to standard output, and standard
-/// error shows panics of the child.
+/// The pipe is the child's standard input. The test harness writes lines of its own to standard
+/// output, and standard error shows panics of the child.
 fn start(mut command: Command, role: &str, folder: &Path) -> (Child, PipeReader) {
     let (reader, writer) = io::pipe().expect("a pipe");
     command.args([
@@ -171,7 +172,8 @@ fn start(mut command: Command, role: &str, folder: &Path) -> (Child, PipeReader)
         .env(FOLDER, folder)
         .stdin(writer)
         .stdout(Stdio::null());
-    // Dropping the command closes this process's copy of the writing end, so the reports end with the child.
+    // Dropping the command closes this process's copy of the writing end, so the reports end with
+    // the child.
     (command.spawn().expect("the child starts"), reader)
 }
 
@@ -273,7 +275,8 @@ fn record(name: &str) -> Record<'_> {
     }
 }
 
-/// Fills the log up to a limit on file sizes, which takes the place of a full disk, and lifts the limit again.
+/// Fills the log up to a limit on file sizes, which takes the place of a full disk, and lifts the
+/// limit again.
 fn full_disk(folder: &Path, on_failure: OnFailure) {
     let mut options = options(folder, on_failure);
     options.journal.segment_bytes = 1 << 30;
@@ -294,7 +297,8 @@ fn full_disk(folder: &Path, on_failure: OnFailure) {
     };
     match on_failure {
         OnFailure::Reject => {
-            // Where a record does not fit, the record of the gap may, once. Then records are written again.
+            // Where a record does not fit, the record of the gap may, once. Then records are
+            // written again.
             for _ in 0..2 {
                 while next().is_ok() {}
                 lost += 1;
@@ -325,7 +329,8 @@ fn full_disk(folder: &Path, on_failure: OnFailure) {
     }
     setrlimit(Resource::Fsize, old).expect("may be raised again");
     let give_up = Instant::now() + HANG;
-    // The log recovers with the batch that failed. The queue has room for the next record once it is empty.
+    // The log recovers with the batch that failed. The queue has room for the next record once it
+    // is empty.
     while trail.state().fails || trail.state().waiting > 0 {
         assert!(Instant::now() < give_up, "the log does not recover");
         thread::sleep(Duration::from_millis(20));

@@ -45,8 +45,8 @@ pub(crate) fn options(folder: &Path) -> TrailOptions {
     }
 }
 
-/// Opens a log that was just closed. A child process that another test starts inherits all locks until it executes its
-/// program.
+/// Opens a log that was just closed. A child process that another test starts inherits all locks
+/// until it executes its program.
 pub(crate) fn opened<T>(mut open: impl FnMut() -> Result<T, JournalError>) -> T {
     loop {
         match open() {
@@ -228,7 +228,8 @@ fn other_digits(line: &str, field: &str) -> String {
     format!("{}{digit}{}", &line[..at], &line[at + 1..])
 }
 
-/// Changes a line and recomputes the hashes of all following lines, as an attacker without the key can.
+/// Changes a line and recomputes the hashes of all following lines, as an attacker without the key
+/// can.
 fn rewritten(lines: &[String], from: usize, change: impl Fn(&str) -> String) -> Vec<String> {
     use sha2::{Digest as _, Sha256};
     let hash_of = |line: &str| -> Vec<u8> {
@@ -386,7 +387,8 @@ fn who_lacks_the_key_rewrites_everything_and_is_found_at_the_first_line() {
         report.findings[0],
         finding(&names[1], 5, first(&names[1]) + 4, Problem::Forged)
     );
-    // Even without the key, the change shows at the next segment header, which still names the original previous hash.
+    // Even without the key, the change shows at the next segment header, which still names the
+    // original previous hash.
     let bad: std::collections::BTreeSet<_> = report
         .findings
         .iter()
@@ -599,8 +601,8 @@ fn a_cut_tail_is_told_by_the_head_and_an_old_head_by_an_anchor() {
             ..
         }]
     ));
-    // Resets the log to an earlier state, with its checkpoint. Nothing in the folder reveals the rollback, but an
-    // anchor stored elsewhere does.
+    // Resets the log to an earlier state, with its checkpoint. Nothing in the folder reveals the
+    // rollback, but an anchor stored elsewhere does.
     let folder = tempfile::tempdir().unwrap();
     trail(folder.path(), 1, 3);
     let backup: Vec<_> = fs::read_dir(folder.path())
@@ -765,7 +767,8 @@ fn a_folder_is_one_engines_alone_and_must_be_writable() {
     }
 }
 
-/// Verifies a million records, in steps that report progress, and finds one changed byte among them.
+/// Verifies a million records, in steps that report progress, and finds one changed byte among
+/// them.
 #[test]
 fn a_million_records_verify_and_one_changed_byte_is_found() {
     let folder = tempfile::tempdir().unwrap();

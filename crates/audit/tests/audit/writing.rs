@@ -176,7 +176,8 @@ fn records_of_many_threads_are_written_once_each_and_in_one_chain() {
     );
 }
 
-/// Records until this thread is to write a group. On a slow machine, the writer thread may not sleep yet.
+/// Records until this thread is to write a group. On a slow machine, the writer thread may not
+/// sleep yet.
 fn promised(trail: &Trail, records: &mut u64) -> WriteAck {
     loop {
         thread::sleep(Duration::from_millis(5));

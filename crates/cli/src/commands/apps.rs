@@ -1,4 +1,5 @@
-//! `apps`: creates and lists apps, and changes their keys and settings, at an engine's control listener or in a file.
+//! `apps`: creates and lists apps, and changes their keys and settings, at an engine's control
+//! listener or in a file.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -39,21 +40,24 @@ enum AppsCommand {
     Rotate {
         /// The app
         name: String,
-        /// Rotate only the key of this suite: p256-psk, p256, xaes, secp256k1-psk, secp256k1 or, experimental, p256-mlkem768.
-        /// Creates the first key of a suite that the app has no key of [default: the key of each suite that the app has keys of]
+        /// Rotate only the key of this suite: p256-psk, p256, xaes, secp256k1-psk, secp256k1 or,
+        /// experimental, p256-mlkem768. Creates the first key of a suite that the app has no key of
+        /// [default: the key of each suite that the app has keys of]
         #[arg(long, value_parser = suite)]
         suite: Option<Suite>,
         /// Rotate the key that seals the values of tokens instead of the key of a suite
         #[arg(long, conflicts_with = "suite")]
         token: bool,
-        /// Create the app's next key to which others seal: its public key is published, see `public-keys`. Engines do not
-        /// seal to it. With --suite p256 or p256-mlkem768 [default: p256]. All engines must be new enough to know such keys
+        /// Create the app's next key to which others seal: its public key is published, see
+        /// `public-keys`. Engines do not seal to it. With --suite p256 or p256-mlkem768 [default:
+        /// p256]. All engines must be new enough to know such keys
         #[arg(long, conflicts_with = "token")]
         outside: bool,
         #[command(flatten)]
         target: TargetArgs,
     },
-    /// Show the signed public keys to which others seal for an app, and the key that signed, which clients compare
+    /// Show the signed public keys to which others seal for an app, and the key that signed, which
+    /// clients compare
     PublicKeys {
         /// The app
         name: String,
@@ -62,12 +66,13 @@ enum AppsCommand {
     },
     /// Import a key that was created elsewhere, to open data that was encrypted to it
     Import(ImportArgs),
-    /// Disable an app or one of its keys. Requests of a disabled app are denied; a disabled key neither opens nor
-    /// seals, even if it is the last key
+    /// Disable an app or one of its keys. Requests of a disabled app are denied; a disabled key
+    /// neither opens nor seals, even if it is the last key
     Disable(AppOrKeyArgs),
     /// Undo a mistaken `disable`
     Enable(AppOrKeyArgs),
-    /// Disable an app or one of its keys, and delete it after a delay. All data sealed under it is then lost
+    /// Disable an app or one of its keys, and delete it after a delay. All data sealed under it is
+    /// then lost
     Delete {
         /// Seconds until the deletion; until then, `restore` undoes it
         #[arg(long, value_name = "N", default_value_t = DELAY_S_DEFAULT,
@@ -92,7 +97,8 @@ enum AppsCommand {
         #[command(flatten)]
         target: TargetArgs,
     },
-    /// Write an engine's apps to a file for engines with `state.mode` "stateless"; keys stay encrypted
+    /// Write an engine's apps to a file for engines with `state.mode` "stateless"; keys stay
+    /// encrypted
     Export {
         /// The file, which must not exist
         file: PathBuf,
@@ -109,12 +115,12 @@ struct ImportArgs {
     /// Suite of the key pair: p256 or secp256k1
     #[arg(long, value_parser = suite_of_key_pairs)]
     suite: Suite,
-    /// The private key: PEM without a password (SEC 1 or PKCS #8), or its 32 bytes in hexadecimal or base64; `-` reads
-    /// standard input. Other users must not be able to read the file
+    /// The private key: PEM without a password (SEC 1 or PKCS #8), or its 32 bytes in hexadecimal
+    /// or base64; `-` reads standard input. Other users must not be able to read the file
     #[arg(long, value_name = "FILE")]
     key_file: PathBuf,
-    /// Also seal with this key from now on, as after `rotate`. Without this option the key only opens, because other
-    /// systems can also have it
+    /// Also seal with this key from now on, as after `rotate`. Without this option the key only
+    /// opens, because other systems can also have it
     #[arg(long)]
     seals: bool,
     #[command(flatten)]
@@ -125,20 +131,22 @@ struct ImportArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 struct SettingArgs {
-    /// Allow requests with key scope `epoch`, which share one ephemeral key per suite for this many milliseconds, 1 to
-    /// 15000. A request with few fields then takes a fraction of the CPU time, but a leaked ephemeral key exposes all
+    /// Allow requests with key scope `epoch`, which share one ephemeral key per suite for this many
+    /// milliseconds, 1 to
+    /// 15000. A request with few fields then takes a fraction of the CPU time, but a leaked
+    ///        ephemeral key exposes all
     /// fields sealed under it. 0 forbids such requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(EpochLifetime::MS_MAX)))]
     epoch_ms: Option<u32>,
     /// Format for requests that name no format: native or evervault
     #[arg(long, value_parser = format)]
     format: Option<Format>,
-    /// Suite for requests that name no suite: p256-psk, p256, xaes, secp256k1-psk, secp256k1 or p256-mlkem768. The app must have a key of it. All engines must
-    /// be new enough to know it
+    /// Suite for requests that name no suite: p256-psk, p256, xaes, secp256k1-psk, secp256k1 or
+    /// p256-mlkem768. The app must have a key of it. All engines must be new enough to know it
     #[arg(long, value_name = "SUITE", value_parser = suite)]
     write_suite: Option<Suite>,
-    /// Suites whose envelopes open and which requests may name, with commas between. Rewrap all data of a suite before
-    /// you leave it out
+    /// Suites whose envelopes open and which requests may name, with commas between. Rewrap all
+    /// data of a suite before you leave it out
     #[arg(long, value_name = "SUITES", value_parser = suite, value_delimiter = ',')]
     read_suites: Option<Vec<Suite>>,
 }
@@ -148,8 +156,8 @@ struct SettingArgs {
 struct AppOrKeyArgs {
     /// The app
     name: String,
-    /// Id of one of the app's keys, as `apps list` and `inspect` show it: 10 hexadecimal digits, or token-N [default:
-    /// the whole app]
+    /// Id of one of the app's keys, as `apps list` and `inspect` show it: 10 hexadecimal digits, or
+    /// token-N [default: the whole app]
     #[arg(value_name = "KEY", value_parser = key_id)]
     key_id: Option<String>,
     #[command(flatten)]
@@ -253,7 +261,8 @@ fn key_id(id: &str) -> Result<String, String> {
     }
 }
 
-/// Rotates these kinds of key, or without any the key of each suite of the app. Prints the new keys.
+/// Rotates these kinds of key, or without any the key of each suite of the app. Prints the new
+/// keys.
 fn rotate(name: &str, kinds: &[RotateKind], target: &TargetArgs) -> Result<(), Failure> {
     if !kinds.is_empty() {
         let changes = target.run(async |control| {
@@ -383,7 +392,8 @@ fn read_key(file: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
         let read = sealwire_file_trust::read(file, FileKind::Secret, KEY_FILE_BYTES_MAX as u64);
         return read.map_err(|error| error.reason.into());
     }
-    // Allocates the full size once. A growing buffer would leave copies of the key behind that are not wiped.
+    // Allocates the full size once. A growing buffer would leave copies of the key behind that are
+    // not wiped.
     let mut text = Zeroizing::new(Vec::with_capacity(KEY_FILE_BYTES_MAX + 1));
     // Does not use `Stdin`, because its buffer is never wiped.
     let source = File::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -432,12 +442,12 @@ fn write_export(file: &Path, engine: &EngineArgs) -> Result<(), Failure> {
     })
 }
 
-/// Maximum number of active key pairs of a suite without a warning. Each active key that is tried in vain on an Evervault
-/// value costs 0.25 ms.
+/// Maximum number of active key pairs of a suite without a warning. Each active key that is tried
+/// in vain on an Evervault value costs 0.25 ms.
 const ACTIVE_KEYS_WITHOUT_WARNING: usize = 4;
 
-/// Warns if the suite of the changed key has too many active key pairs, or no active key that seals. An Evervault value does
-/// not name its key, so all active keys may be tried.
+/// Warns if the suite of the changed key has too many active key pairs, or no active key that
+/// seals. An Evervault value does not name its key, so all active keys may be tried.
 fn warn_about_active_keys(app: &App, changed_key: &str) {
     let Some(key) = app.keys.iter().find(|key| key.id == changed_key) else {
         return;

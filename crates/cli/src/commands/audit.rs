@@ -34,11 +34,13 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum AuditCommand {
-    /// Verify an audit trail: report records that were changed, removed, moved, added, forged or cut off
+    /// Verify an audit trail: report records that were changed, removed, moved, added, forged or
+    /// cut off
     ///
-    /// Exit status 0: the trail is sound. All records must exist from record 1, or from the end of the last `audit
-    /// archive`, unless --from names the first. With the configured key-encryption key, every record is checked to be
-    /// from an engine. Without the key, only the chain from record to record is checked.
+    /// Exit status 0: the trail is sound. All records must exist from record 1, or from the end of
+    /// the last `audit archive`, unless --from names the first. With the configured key-encryption
+    /// key, every record is checked to be from an engine. Without the key, only the chain from
+    /// record to record is checked.
     Verify {
         #[command(flatten)]
         place: AuditSource,
@@ -48,7 +50,8 @@ enum AuditCommand {
         /// Last record to verify; the end of the trail is then not checked
         #[arg(long, value_name = "SEQ")]
         to: Option<u64>,
-        /// A record that must be there, as `audit checkpoint` or a log line named it; may be given again
+        /// A record that must be there, as `audit checkpoint` or a log line named it; may be given
+        /// again
         #[arg(long, value_name = "SEQ:HASH")]
         expect: Vec<Anchor>,
         /// Verify without the key: only check that each record follows from the one before
@@ -74,19 +77,20 @@ enum AuditCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Move complete segments to another folder, and record the move so that archived records are not reported as
-    /// missing
+    /// Move complete segments to another folder, and record the move so that archived records are
+    /// not reported as missing
     ///
-    /// Segments are verified before they are moved. An authenticated statement stays behind. The other folder is a trail of its own: it verifies by itself
-    /// and takes what is moved later. The engine may run. Killed at any point, it loses nothing: run it again.
+    /// Segments are verified before they are moved. An authenticated statement stays behind. The
+    /// other folder is a trail of its own: it verifies by itself and takes what is moved later. The
+    /// engine may run. Killed at any point, it loses nothing: run it again.
     Archive {
         #[command(flatten)]
         place: AuditSource,
         /// Folder to move to: a new folder, or that of earlier moves
         #[arg(long, value_name = "FOLDER")]
         to: PathBuf,
-        /// Only segments with all records older than this: 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d ago [default: all
-        /// but the last]
+        /// Only segments with all records older than this: 2026-11-22T00:34:24Z, or 90s, 15m, 2h,
+        /// 7d ago [default: all but the last]
         #[arg(long, value_name = "TIME", value_parser = moment)]
         before: Option<Timestamp>,
         /// Also move segments that do not verify; `audit verify` reports them from then on
@@ -96,7 +100,8 @@ enum AuditCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Print the last record's number and hash for `audit verify --expect`. Keep them where nobody can change them
+    /// Print the last record's number and hash for `audit verify --expect`. Keep them where nobody
+    /// can change them
     Checkpoint {
         #[command(flatten)]
         place: AuditSource,
@@ -112,8 +117,8 @@ pub(super) struct AuditSource {
     /// Folder of the trail [default: `audit.folder` of the configuration]
     #[arg(value_name = "FOLDER")]
     folder: Option<PathBuf>,
-    /// Configuration file; names the key-encryption key and, without FOLDER, the folder [default: that of `sealwire
-    /// dev`, without FOLDER]
+    /// Configuration file; names the key-encryption key and, without FOLDER, the folder [default:
+    /// that of `sealwire dev`, without FOLDER]
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -139,7 +144,8 @@ struct Wanted {
     /// Only records that name this data subject, by the id that `sealwire subjects find` prints
     #[arg(long, value_name = "ID")]
     subject: Option<String>,
-    /// Only records of this kind: call, start, stop, segment, gap, refused, sweep, provider or reload
+    /// Only records of this kind: call, start, stop, segment, gap, refused, sweep, provider or
+    /// reload
     #[arg(long, value_name = "KIND")]
     event: Option<String>,
     /// No records before this time: 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d ago

@@ -73,8 +73,8 @@ struct LeafArgs {
     /// IP addresses
     #[arg(long, value_name = "ADDRESS")]
     ip: Vec<IpAddr>,
-    /// URIs, such as spiffe://example.org/relay; in a client's certificate, the engine prefers the URI as the client's
-    /// name
+    /// URIs, such as spiffe://example.org/relay; in a client's certificate, the engine prefers the
+    /// URI as the client's name
     #[arg(long, value_name = "URI")]
     uri: Vec<String>,
     /// Days that the certificate is valid

@@ -1,5 +1,5 @@
-//! `collections`: creates, changes and lists collections of tokens or objects, over an engine's control listener or in a
-//! file.
+//! `collections`: creates, changes and lists collections of tokens or objects, over an engine's
+//! control listener or in a file.
 
 mod migrate;
 mod schema;
@@ -26,7 +26,8 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum CollectionsCommand {
-    /// Create a collection, which stores tokens and the values that they stand for, or with --objects typed objects
+    /// Create a collection, which stores tokens and the values that they stand for, or with
+    /// --objects typed objects
     #[command(after_help = CREATE_EXAMPLES)]
     Create {
         /// The app
@@ -56,26 +57,29 @@ enum CollectionsCommand {
         name: String,
         #[command(flatten)]
         changes: SchemaChanges,
-        /// Repeat while live engines do not serve an earlier change yet, which frees the name of a dropped property
+        /// Repeat while live engines do not serve an earlier change yet, which frees the name of a
+        /// dropped property
         #[arg(long)]
         wait: bool,
         #[command(flatten)]
         target: TargetArgs,
     },
-    /// Seal old records of a collection of objects again, so that each proves that an engine sealed it
+    /// Seal old records of a collection of objects again, so that each proves that an engine sealed
+    /// it
     ///
-    /// Collections that an older version created also read records that anyone with write access to the database can
-    /// forge. This command converts each old record that proves that an engine sealed it. It names the other records and
-    /// leaves them unchanged. Compare those with their source before you accept them with --accept-unauthenticated.
-    /// Upgrade every engine first. The command can be repeated. Exit status 1 if old records are left, unless
-    /// --dry-run is given.
+    /// Collections that an older version created also read records that anyone with write access to
+    /// the database can forge. This command converts each old record that proves that an engine
+    /// sealed it. It names the other records and leaves them unchanged. Compare those with their
+    /// source before you accept them with --accept-unauthenticated. Upgrade every engine first. The
+    /// command can be repeated. Exit status 1 if old records are left, unless --dry-run is given.
     #[command(after_help = MIGRATE_EXAMPLE)]
     Migrate {
         /// The app
         app: String,
         /// The collection
         name: String,
-        /// Also convert records that do not prove who sealed them. From then on they count as authentic
+        /// Also convert records that do not prove who sealed them. From then on they count as
+        /// authentic
         #[arg(long)]
         accept_unauthenticated: bool,
         /// Change nothing. Name the records that cannot be authenticated and those that do not open
@@ -127,12 +131,13 @@ Example:
 /// Settings of a new collection. Only the two times can be changed later.
 #[derive(Debug, clap::Args)]
 struct Rules {
-    /// random: every request makes new tokens. deterministic: equal values have equal tokens, so tokens reveal which
-    /// values are equal. one-way: like deterministic, and no token can be detokenized
+    /// random: every request makes new tokens. deterministic: equal values have equal tokens, so
+    /// tokens reveal which values are equal. one-way: like deterministic, and no token can be
+    /// detokenized
     #[arg(long, value_enum, required_unless_present = "objects")]
     kind: Option<KindName>,
-    /// Format of tokens: tok_ and 22 letters and digits, a UUID, as many digits as the value, a card number with the
-    /// value's ends, an address that gets no mail
+    /// Format of tokens: tok_ and 22 letters and digits, a UUID, as many digits as the value, a
+    /// card number with the value's ends, an address that gets no mail
     #[arg(long, value_enum, default_value = "opaque")]
     format: TokenFormatName,
     /// First digits of a card number that its token keeps, 0 to 6 [default: 6]
@@ -144,10 +149,12 @@ struct Rules {
     /// Scope in which equal values have equal tokens: the whole collection, or one context
     #[arg(long, value_enum, default_value = "collection")]
     scope: ScopeName,
-    /// Seconds after which tokens or objects expire, unless the request names a time [default: never]
+    /// Seconds after which tokens or objects expire, unless the request names a time [default:
+    /// never]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=EXPIRES_S_MAX))]
     expires_s: Option<u64>,
-    /// Seconds for which an archived token or object is kept before the engine deletes it for good [default: for ever]
+    /// Seconds for which an archived token or object is kept before the engine deletes it for good
+    /// [default: for ever]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=EXPIRES_S_MAX))]
     retention_s: Option<u64>,
 }

@@ -1,4 +1,5 @@
-//! `config`: checks a configuration file, and prints the settings and metrics from the tables that the program reads.
+//! `config`: checks a configuration file, and prints the settings and metrics from the tables that
+//! the program reads.
 
 use super::{Failure, serve};
 use sealwire_config::Config;

@@ -20,8 +20,9 @@ pub(super) struct ConnectArgs {
     /// Folder created by `sealwire dev`; supplies each value below that is not given
     #[arg(long, value_name = "DIR", default_value = dev_folder::DEFAULT_PATH)]
     folder: PathBuf,
-    /// Address of the engine; for `apps`, `collections`, `instances`, `keys`, `kek` and `root`, the address of its control listener. Separate
-    /// several addresses with commas or repeat the option; an address that responds is used
+    /// Address of the engine; for `apps`, `collections`, `instances`, `keys`, `kek` and `root`, the
+    /// address of its control listener. Separate several addresses with commas or repeat the
+    /// option; an address that responds is used
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     connect: Vec<String>,
     /// Name that the certificate of each engine must contain [default: the host of its address]
@@ -50,7 +51,8 @@ impl ConnectArgs {
             || self.folder.as_os_str() != dev_folder::DEFAULT_PATH
     }
 
-    /// Returns the files that a connection reads, of a client or an operator. Some of them can be missing.
+    /// Returns the files that a connection reads, of a client or an operator. Some of them can be
+    /// missing.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let given = [&self.ca, &self.cert, &self.key]
             .into_iter()
@@ -123,8 +125,8 @@ impl ConnectArgs {
         }
     }
 
-    /// Creates the client configuration for these addresses. Uses the certificate `cert_name` of the folder unless the
-    /// arguments give a certificate.
+    /// Creates the client configuration for these addresses. Uses the certificate `cert_name` of
+    /// the folder unless the arguments give a certificate.
     fn config(&self, addresses: &[String], cert_name: &str) -> ClientConfig {
         let endpoint = |address: &String| {
             let host = address
@@ -153,8 +155,9 @@ impl ConnectArgs {
         config
     }
 
-    /// Returns the addresses from the arguments, or else the configured address of the folder's engine. `configured`
-    /// selects that address. `alternative` completes the error messages: "give ...".
+    /// Returns the addresses from the arguments, or else the configured address of the folder's
+    /// engine. `configured` selects that address. `alternative` completes the error messages: "give
+    /// ...".
     fn addresses(
         &self,
         configured: impl FnOnce(&Config) -> Option<SocketAddr>,

@@ -1,7 +1,7 @@
 //! `dev`: starts an engine with a ready-made setup, and demonstrates it on a document.
 //!
-//! Only the folder is special to development. The engine is the same as in `serve`, and the document goes through its
-//! own mTLS port.
+//! Only the folder is special to development. The engine is the same as in `serve`, and the
+//! document goes through its own mTLS port.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -41,13 +41,16 @@ pub(super) struct Args {
     /// Address for requests [default: that of the existing folder, or 127.0.0.1:7443]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Address of /live, /ready and /metrics [default: that of the existing folder, or 127.0.0.1:7444]
+    /// Address of /live, /ready and /metrics [default: that of the existing folder, or
+    /// 127.0.0.1:7444]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<SocketAddr>,
-    /// Address for changes of apps, keys and collections [default: that of the existing folder, or 127.0.0.1:7445]
+    /// Address for changes of apps, keys and collections [default: that of the existing folder, or
+    /// 127.0.0.1:7445]
     #[arg(long, value_name = "ADDRESS")]
     control: Option<SocketAddr>,
-    /// Also start a relay, an HTTP proxy that encrypts and decrypts fields, and a small upstream behind it
+    /// Also start a relay, an HTTP proxy that encrypts and decrypts fields, and a small upstream
+    /// behind it
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = dev_relay::DEFAULT_ADDRESS)]
     relay: Option<SocketAddr>,
     /// Stop after the demonstration
@@ -73,7 +76,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     core_dumps::forbid_files();
     let runtime = sealwire_server::runtime::start(&config)?;
     let ended = runtime.block_on(async {
-        // The engine opens its listener only after the client's role exists, so no client is denied for its absence.
+        // The engine opens its listener only after the client's role exists, so no client is denied
+        // for its absence.
         let mut server = Server::start_closed(&config).await?;
         furnish(&args.folder, &server).await?;
         server.open();
@@ -135,7 +139,8 @@ async fn client(folder: &Path, address: SocketAddr, name: &str) -> Result<Client
 const CLIENT_GRANT: &str =
     "encrypt,decrypt,rewrap,tokenize,detokenize,mask,tokens.*,apps.public_keys apps=*";
 
-/// Creates the app, its collections and the client's role over the engine's control listener. Existing ones are kept.
+/// Creates the app, its collections and the client's role over the engine's control listener.
+/// Existing ones are kept.
 async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
     let Some(control) = server.control_address() else {
         return Err(format!(

@@ -21,7 +21,8 @@ pub(super) const CONFIG_FILE: &str = "sealwire.toml";
 pub(super) const DEMO_APP: &str = "demo";
 /// File name of the client certificate, without `.pem`.
 pub(super) const CLIENT_CERT: &str = "client";
-/// File name of the operator certificate, without `.pem`. The operator can change apps, keys and collections.
+/// File name of the operator certificate, without `.pem`. The operator can change apps, keys and
+/// collections.
 pub(super) const OPERATOR_CERT: &str = "operator";
 /// Principal of the client certificate.
 pub(super) const CLIENT_PRINCIPAL: &str = "dev-client";
@@ -34,8 +35,8 @@ const SERVER_CERT: &str = "server";
 /// Name of the file with the key-encryption key.
 const KEK_FILE: &str = "kek";
 
-/// Listen addresses of the folder's engine. A new folder stores them; for an existing folder they apply to this run
-/// only.
+/// Listen addresses of the folder's engine. A new folder stores them; for an existing folder they
+/// apply to this run only.
 pub(super) struct ListenAddresses {
     pub(super) listen: Option<SocketAddr>,
     pub(super) admin: Option<SocketAddr>,
@@ -54,9 +55,9 @@ impl ListenAddresses {
     }
 }
 
-/// Rejects a folder that another user owns or can write to, because that user controls its keys, certificates and
-/// addresses. The default path is relative, so another user can have put the folder into the working directory.
-/// Accepts a folder that does not exist.
+/// Rejects a folder that another user owns or can write to, because that user controls its keys,
+/// certificates and addresses. The default path is relative, so another user can have put the
+/// folder into the working directory. Accepts a folder that does not exist.
 pub(super) fn reject_untrusted(folder: &Path) -> Result<(), Failure> {
     reject_untrusted_for(folder, rustix::process::geteuid().as_raw())
 }
@@ -67,7 +68,8 @@ fn reject_untrusted_for(folder: &Path, user: u32) -> Result<(), Failure> {
         return Ok(());
     };
     let mode = target.mode();
-    // Accepts group write if the gid equals the uid, which is the user's private group on many systems.
+    // Accepts group write if the gid equals the uid, which is the user's private group on many
+    // systems.
     let others_can_write = mode & 0o002 != 0 || (mode & 0o020 != 0 && target.gid() != target.uid());
     let is_owner_trusted = [&link, &target]
         .iter()
@@ -82,7 +84,8 @@ fn reject_untrusted_for(folder: &Path, user: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Creates the missing files of the folder and loads its configuration. Existing files, such as keys, are kept.
+/// Creates the missing files of the folder and loads its configuration. Existing files, such as
+/// keys, are kept.
 pub(super) fn create_and_load(
     folder: &Path,
     addresses: &ListenAddresses,

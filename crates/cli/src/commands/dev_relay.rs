@@ -1,4 +1,5 @@
-//! `dev --relay`: a relay in front of the folder's engine, and a small upstream behind it that shows what it received.
+//! `dev --relay`: a relay in front of the folder's engine, and a small upstream behind it that
+//! shows what it received.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -42,7 +43,8 @@ struct Upstream {
 }
 
 impl DevRelay {
-    /// Starts the upstream on a free port and the relay in front of it. The relay's configuration stays in the folder.
+    /// Starts the upstream on a free port and the relay in front of it. The relay's configuration
+    /// stays in the folder.
     pub(super) async fn start(
         folder: &Path,
         engine: SocketAddr,

@@ -1,4 +1,5 @@
-//! `encrypt`, `decrypt`, `rewrap` and `seal`: read a JSON file and write a JSON file. Parquet files have their own module.
+//! `encrypt`, `decrypt`, `rewrap` and `seal`: read a JSON file and write a JSON file. Parquet files
+//! have their own module.
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal as _, Read as _, Write};
@@ -25,8 +26,8 @@ use super::{Failure, dev_folder, encapsulations};
 /// The files of a document command, and which fields it changes.
 #[derive(Debug, clap::Args)]
 pub(super) struct FileArgs {
-    /// JSON file, or for `encrypt` and `decrypt` a Parquet file (`.parquet`), which can be an object
-    /// (s3://bucket/file.parquet); `-` reads standard input
+    /// JSON file, or for `encrypt` and `decrypt` a Parquet file (`.parquet`), which can be an
+    /// object (s3://bucket/file.parquet); `-` reads standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Write here instead of standard output; appears only when complete
@@ -35,10 +36,12 @@ pub(super) struct FileArgs {
     /// Only these fields, as JSONPath: `$.card.number`, `$.users[*].ssn`, `$..pan`; repeat for more
     #[arg(long, short, value_name = "PATH")]
     select: Vec<String>,
-    /// Continue if a path of --select matches nothing, and list such paths; otherwise they are an error
+    /// Continue if a path of --select matches nothing, and list such paths; otherwise they are an
+    /// error
     #[arg(long)]
     allow_unmatched: bool,
-    /// Context to bind the fields to, such as `customers.card.17`; decryption needs the same context
+    /// Context to bind the fields to, such as `customers.card.17`; decryption needs the same
+    /// context
     #[arg(long, default_value = "", hide_default_value = true)]
     context: String,
     /// Write one line instead of indented text
@@ -71,15 +74,16 @@ pub(super) struct EncryptArgs {
     /// Cipher suite [default: the app's]
     #[arg(long, value_enum)]
     suite: Option<SuiteName>,
-    /// Scope of one ephemeral key: the document, one field, or all requests of the app's current epoch, which `sealwire
-    /// apps set APP --epoch-ms N` allows
+    /// Scope of one ephemeral key: the document, one field, or all requests of the app's current
+    /// epoch, which `sealwire apps set APP --epoch-ms N` allows
     #[arg(long, value_enum, default_value = "request")]
     key_scope: ScopeName,
-    /// Format of envelopes; evervault-bare has no metadata, so that nothing authenticates the type of a value
+    /// Format of envelopes; evervault-bare has no metadata, so that nothing authenticates the type
+    /// of a value
     #[arg(long, value_enum)]
     format: Option<FormatName>,
-    /// Write the encapsulation of suite p256-mlkem768 once, as member $sw1 of the document, instead of in each field. The
-    /// document must be an object. Without that member its fields do not open
+    /// Write the encapsulation of suite p256-mlkem768 once, as member $sw1 of the document, instead
+    /// of in each field. The document must be an object. Without that member its fields do not open
     #[arg(long)]
     apart: bool,
     /// Data role that evervault strings carry: 1 to 20 of a-z 0-9 -
@@ -101,7 +105,8 @@ pub(super) struct DecryptArgs {
     /// --type '$.amount=decimal128(10, 2)'; repeat for more
     #[arg(long = "type", value_name = "COLUMN=TYPE", value_parser = column_type)]
     types: Vec<(String, ValueType)>,
-    /// Open only what an engine sealed: not what others sealed to a published key, and no Evervault value
+    /// Open only what an engine sealed: not what others sealed to a published key, and no Evervault
+    /// value
     #[arg(long)]
     refuse_outside: bool,
 }
@@ -117,15 +122,18 @@ pub(super) struct RewrapArgs {
     /// Format of the new envelopes
     #[arg(long, value_enum)]
     format: Option<FormatName>,
-    /// Write the encapsulation of suite p256-mlkem768 once, as member $sw1 of the document, instead of in each field
+    /// Write the encapsulation of suite p256-mlkem768 once, as member $sw1 of the document, instead
+    /// of in each field
     #[arg(long)]
     apart: bool,
-    /// With --context: also open Evervault values, which are bound to no context, and bind them to this one. For a
-    /// one-time import: whoever can write the file can have put any value of the app there
+    /// With --context: also open Evervault values, which are bound to no context, and bind them to
+    /// this one. For a one-time import: whoever can write the file can have put any value of the
+    /// app there
     #[arg(long)]
     bind_unbound: bool,
-    /// Treatment of values that others sealed to a published key: accept seals them to the newest published key, of the
-    /// suite of --suite or else of their own, adopt like all other values, and refuse does not open them
+    /// Treatment of values that others sealed to a published key: accept seals them to the newest
+    /// published key, of the suite of --suite or else of their own, adopt like all other values,
+    /// and refuse does not open them
     #[arg(long, value_enum, default_value = "accept")]
     outside: OutsideName,
     /// Leave fields that do not open as they are and list them, instead of failing
@@ -138,11 +146,12 @@ pub(super) struct RewrapArgs {
 pub(super) struct SealArgs {
     #[command(flatten)]
     file: FileArgs,
-    /// Suite of the published key to seal to: p256, or p256-mlkem768 [default: p256 if there is such a key]
+    /// Suite of the published key to seal to: p256, or p256-mlkem768 [default: p256 if there is
+    /// such a key]
     #[arg(long, value_enum)]
     suite: Option<PublishedSuiteName>,
-    /// Write the encapsulation of suite p256-mlkem768 once, as member $sw1 of the document, instead of in each field. The
-    /// document must be an object. Without that member its fields do not open
+    /// Write the encapsulation of suite p256-mlkem768 once, as member $sw1 of the document, instead
+    /// of in each field. The document must be an object. Without that member its fields do not open
     #[arg(long)]
     apart: bool,
     #[command(flatten)]
@@ -492,7 +501,8 @@ impl FileArgs {
         Ok(output.ok_or("a Parquet file is written to a file: name one with --output")?)
     }
 
-    /// Fails for an unmatched path by default, because a misspelt path would leave its field in the clear.
+    /// Fails for an unmatched path by default, because a misspelt path would leave its field in the
+    /// clear.
     fn unmatched(&self) -> Unmatched {
         if self.select.is_empty() || self.allow_unmatched {
             Unmatched::Report

@@ -8,7 +8,8 @@ use super::Failure;
 const MEMBER: &str = "$sw1";
 const PREFIX: &str = "sw1h:";
 
-/// Takes the encapsulations out of a document. One that is no object, or whose member is something else, has none.
+/// Takes the encapsulations out of a document. One that is no object, or whose member is something
+/// else, has none.
 pub(super) fn take(document: &[u8]) -> Result<(Vec<u8>, Vec<String>), Failure> {
     let mut reader = TokenReader::new(document);
     let Ok(count) = reader.map_len() else {

@@ -1,8 +1,8 @@
 //! The error of a command, as text or, with `--json`, as one JSON object on standard error.
 //!
-//! The object has `code`, `message` and `remedy`, which is null if the message says all. Codes of an engine are those of the
-//! contract (`proto/README.md`); the client's own are those of the Python package; `usage`, `config`, `io` and `failed` are
-//! the program's.
+//! The object has `code`, `message` and `remedy`, which is null if the message says all. Codes of
+//! an engine are those of the contract (`proto/README.md`); the client's own are those of the
+//! Python package; `usage`, `config`, `io` and `failed` are the program's.
 
 use std::error::Error;
 use std::fmt;
@@ -73,7 +73,8 @@ pub(super) fn report(failure: &(dyn Error + 'static), as_json: bool) -> String {
     json_line(&object)
 }
 
-/// Formats JSON so that standard error prints it unchanged: characters that a terminal obeys are escaped in the way of JSON.
+/// Formats JSON so that standard error prints it unchanged: characters that a terminal obeys are
+/// escaped in the way of JSON.
 fn json_line(object: &Value) -> String {
     let text = object.to_string();
     let mut line = String::with_capacity(text.len());
@@ -105,7 +106,8 @@ pub(super) fn report_usage(error: &clap::Error) -> String {
     )
 }
 
-/// Returns what an error of clap says on one line: all that is before the usage, which lists arguments and similar names, too.
+/// Returns what an error of clap says on one line: all that is before the usage, which lists
+/// arguments and similar names, too.
 fn usage_message(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let said = lines.take_while(|line| {

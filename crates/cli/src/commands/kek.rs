@@ -1,4 +1,5 @@
-//! `kek` and `root`: the root key of the configured store, and its copies under the configured providers.
+//! `kek` and `root`: the root key of the configured store, and its copies under the configured
+//! providers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,8 @@ mod recovery;
 
 pub(super) use recovery::{RecoveryArgs, run_recovery};
 
-/// Time limit of the database for these commands, in milliseconds: the longest one. All apps are written in one statement.
+/// Time limit of the database for these commands, in milliseconds: the longest one. All apps are
+/// written in one statement.
 const CHANGE_TIME_MS_MIN: u64 = 60_000;
 
 /// Pause before a rotation is asked for again, while engines are behind.
@@ -56,16 +58,18 @@ struct StoreArgs {
 
 #[derive(Debug, Subcommand)]
 enum KekCommand {
-    /// List the configured providers and the slots of the root key, and try which slots unwrap it now
+    /// List the configured providers and the slots of the root key, and try which slots unwrap it
+    /// now
     List {
         #[command(flatten)]
         store: StoreArgs,
     },
     /// Create the root key, with one slot per provider, and wrap all stored keys under it
     ///
-    /// A random root key then wraps all keys. Each slot holds a copy of it that one provider can unwrap: `local` is the key
-    /// of `kek.provider`, the others are in the file of `kek.providers`. Any one slot is enough to start an engine. Give every
-    /// engine on this store the providers first. `root remove` reverts this.
+    /// A random root key then wraps all keys. Each slot holds a copy of it that one provider can
+    /// unwrap: `local` is the key of `kek.provider`, the others are in the file of `kek.providers`.
+    /// Any one slot is enough to start an engine. Give every engine on this store the providers
+    /// first. `root remove` reverts this.
     Init {
         #[command(flatten)]
         store: StoreArgs,
@@ -73,7 +77,8 @@ enum KekCommand {
         #[arg(long = "provider", value_name = "NAME")]
         providers: Vec<String>,
     },
-    /// Generate the key of a provider of kind `pkcs11` on its token: AES-256, sensitive, not extractable
+    /// Generate the key of a provider of kind `pkcs11` on its token: AES-256, sensitive, not
+    /// extractable
     Generate {
         #[command(flatten)]
         config: ConfigArgs,
@@ -105,10 +110,11 @@ enum KekCommand {
         #[command(flatten)]
         store: StoreArgs,
     },
-    /// Replace every slot by a new copy of the same root key, after a provider made a new version of its key
+    /// Replace every slot by a new copy of the same root key, after a provider made a new version
+    /// of its key
     ///
-    /// For providers that keep the old version. A key in a file or a variable must not be overwritten: give the new key another
-    /// provider name, `kek add` it, and remove the old slot.
+    /// For providers that keep the old version. A key in a file or a variable must not be
+    /// overwritten: give the new key another provider name, `kek add` it, and remove the old slot.
     Rotate {
         #[command(flatten)]
         store: StoreArgs,
@@ -119,9 +125,10 @@ enum KekCommand {
 enum RootCommand {
     /// Replace the root key, and wrap all stored keys under the new one
     ///
-    /// The new root key gets a slot for each provider of the present one. All live engines must load it before it is used:
-    /// the command waits for them. Interrupted, it continues when it is started again. Backups made before the rotation can
-    /// only be opened with the provider keys of today's slots.
+    /// The new root key gets a slot for each provider of the present one. All live engines must
+    /// load it before it is used: the command waits for them. Interrupted, it continues when it is
+    /// started again. Backups made before the rotation can only be opened with the provider keys of
+    /// today's slots.
     Rotate {
         #[command(flatten)]
         store: StoreArgs,
@@ -132,40 +139,48 @@ enum RootCommand {
         #[arg(long)]
         abandon: bool,
     },
-    /// Wipe all keys from the memory of every engine on the store, and stop serving until `root unseal`
+    /// Wipe all keys from the memory of every engine on the store, and stop serving until
+    /// `root unseal`
     ///
-    /// For a compromised machine or administrator. Engines on a database follow within a second, or within their poll
-    /// interval if the notification is lost. Requests that run end at their deadline. The stored data does not change. An
-    /// engine that starts on a sealed store asks no provider. Without --connect, one slot must unwrap, to sign the mark.
+    /// For a compromised machine or administrator. Engines on a database follow within a second, or
+    /// within their poll interval if the notification is lost. Requests that run end at their
+    /// deadline. The stored data does not change. An engine that starts on a sealed store asks no
+    /// provider. Without --connect, one slot must unwrap, to sign the mark.
     Seal {
         #[command(flatten)]
         store: StoreArgs,
     },
     /// Revert `root seal`: engines load their keys again by themselves
     ///
-    /// One slot must unwrap, here or at the engine of --connect. The command verifies that nobody else wrote to the store meanwhile.
+    /// One slot must unwrap, here or at the engine of --connect. The command verifies that nobody
+    /// else wrote to the store meanwhile.
     Unseal {
         #[command(flatten)]
         store: StoreArgs,
     },
     /// Accept an older state of the store that was put back, after a restore from a backup
     ///
-    /// Engines refuse a store of an earlier generation than they have seen. This raises the store's generation above
-    /// the one in the anchor file of this configuration, so that all engines accept the store again. Use it only if you
-    /// restored the backup yourself: roles and keys that were removed since are back.
+    /// Engines refuse a store of an earlier generation than they have seen. This raises the store's
+    /// generation above the one in the anchor file of this configuration, so that all engines
+    /// accept the store again. Use it only if you restored the backup yourself: roles and keys that
+    /// were removed since are back.
     AcceptRollback {
         #[command(flatten)]
         store: StoreArgs,
-        /// Generation that engines have seen, if another machine's log names a higher one than the anchor here
+        /// Generation that engines have seen, if another machine's log names a higher one than the
+        /// anchor here
         #[arg(long, value_name = "GENERATION")]
         seen: Option<u64>,
     },
-    /// Unwrap the root key with shares of a recovery key, and give it a slot of a provider that is there
+    /// Unwrap the root key with shares of a recovery key, and give it a slot of a provider that is
+    /// there
     ///
-    /// For a store whose providers are all lost. Configure a new provider, or put a new key into the file of `kek.provider`
-    /// (named `local`), and stop the engine if the state is a folder. Then give any shares that reach the threshold. A slot
-    /// of the same provider that does not unwrap is replaced. A sealed store is unsealed. Engines start again afterwards. Nothing is changed if a share is wrong.
-    /// If neither the anchor file nor root.json of this machine confirms the root key, give its id with --root-key-id.
+    /// For a store whose providers are all lost. Configure a new provider, or put a new key into
+    /// the file of `kek.provider` (named `local`), and stop the engine if the state is a folder.
+    /// Then give any shares that reach the threshold. A slot of the same provider that does not
+    /// unwrap is replaced. A sealed store is unsealed. Engines start again afterwards. Nothing is
+    /// changed if a share is wrong. If neither the anchor file nor root.json of this machine
+    /// confirms the root key, give its id with --root-key-id.
     Recover {
         #[command(flatten)]
         store: StoreArgs,
@@ -177,13 +192,16 @@ enum RootCommand {
         #[arg(long = "provider", value_name = "NAME", required = true)]
         providers: Vec<String>,
     },
-    /// Remove the root key, and wrap all stored keys under the configured key-encryption key, as before `kek init`
+    /// Remove the root key, and wrap all stored keys under the configured key-encryption key, as
+    /// before `kek init`
     ///
-    /// Engines that run keep the last state and load no other: restart them, and remove their anchor files.
+    /// Engines that run keep the last state and load no other: restart them, and remove their
+    /// anchor files.
     Remove {
         #[command(flatten)]
         store: StoreArgs,
-        /// Confirms that the key of `kek.provider` is to wrap the keys. It must be the one from before `kek init`
+        /// Confirms that the key of `kek.provider` is to wrap the keys. It must be the one from
+        /// before `kek init`
         #[arg(long, required = true)]
         to_local: bool,
     },
@@ -612,7 +630,8 @@ impl StoreArgs {
     }
 }
 
-/// Rejects a store with another set of root keys than the anchor names: no later generation makes it the same store.
+/// Rejects a store with another set of root keys than the anchor names: no later generation makes
+/// it the same store.
 fn check_set(now: &StateId, anchored: &StateId) -> Result<(), Failure> {
     if now.set == anchored.set {
         return Ok(());
@@ -668,7 +687,8 @@ fn time_text(unix_s: u64) -> String {
         .unwrap_or_else(|| unix_s.to_string())
 }
 
-/// Runs a command on the store of a configuration, and accepts an older state if the anchor is ignored.
+/// Runs a command on the store of a configuration, and accepts an older state if the anchor is
+/// ignored.
 pub(super) fn on_store_of<T>(
     mut config: Config,
     ignores_anchor: bool,

@@ -22,15 +22,17 @@ pub(super) struct Args {
 enum KeysCommand {
     /// Count the rows of objects and tokens by the key versions that sealed them
     ///
-    /// Waits until every live engine serves the present keys, and keeps engines that do not from objects. So a disabled key
-    /// version without objects stays without objects. Rows in every state count: live, expired and archived. Envelopes that
-    /// clients hold and backups of the store are not counted.
+    /// Waits until every live engine serves the present keys, and keeps engines that do not from
+    /// objects. So a disabled key version without objects stays without objects. Rows in every
+    /// state count: live, expired and archived. Envelopes that clients hold and backups of the
+    /// store are not counted.
     Census(CensusArgs),
     /// Seal the rows of an app again, under its newest key versions
     ///
-    /// Walks through the rows until a walk changes nothing, and then counts. A command that was stopped can be repeated: it
-    /// passes over rows that are done. Rows that change meanwhile keep their changes. Objects lose the values of dropped
-    /// properties. Exit status 1 if a row does not open; such rows stay as they are.
+    /// Walks through the rows until a walk changes nothing, and then counts. A command that was
+    /// stopped can be repeated: it passes over rows that are done. Rows that change meanwhile keep
+    /// their changes. Objects lose the values of dropped properties. Exit status 1 if a row does
+    /// not open; such rows stay as they are.
     Rewrap(RewrapArgs),
 }
 
@@ -38,7 +40,8 @@ enum KeysCommand {
 struct CensusArgs {
     /// The app
     app: String,
-    /// Only this key version, as `apps list` shows it: 10 hexadecimal digits, or token-N [default: all]
+    /// Only this key version, as `apps list` shows it: 10 hexadecimal digits, or token-N [default:
+    /// all]
     #[arg(value_name = "KEY")]
     key_id: Option<String>,
     /// Exit with status 1 if rows are left under the key version, or if it still seals rows

@@ -1,7 +1,8 @@
 //! `mask`: masks files and databases by rules, proposes and explains rules, and looks for leaks.
 //!
-//! A job is an ordinary client. It finds the values that rules name and sends only these to the engine for masking, so
-//! that keys stay in the engine. `check`, `discover` and `verify` need no engine.
+//! A job is an ordinary client. It finds the values that rules name and sends only these to the
+//! engine for masking, so that keys stay in the engine. `check`, `discover` and `verify` need no
+//! engine.
 
 mod check;
 mod discover;
@@ -62,7 +63,8 @@ Examples:
 
 docs/masking.md lists the functions and what each of them keeps.";
 
-/// Bytes of the file of a list, with line ends and white space. The entries of all lists have at most 256 KiB.
+/// Bytes of the file of a list, with line ends and white space. The entries of all lists have at
+/// most 256 KiB.
 const LIST_BYTES_MAX: usize = 1 << 20;
 
 /// Arguments of `mask`.
@@ -79,11 +81,11 @@ enum MaskCommand {
     File(Box<FileArgs>),
     /// Copy a PostgreSQL database, masked, into another database, which must be empty
     Database(Box<DatabaseArgs>),
-    /// Show for each field of a sample the rule that masks it, or that there is none; fails if the rules reject a
-    /// field. Needs no engine
+    /// Show for each field of a sample the rule that masks it, or that there is none; fails if the
+    /// rules reject a field. Needs no engine
     Check(check::Args),
-    /// Propose rules for a file or a PostgreSQL database, with the evidence for each. Prints and keeps no sampled value;
-    /// needs no engine
+    /// Propose rules for a file or a PostgreSQL database, with the evidence for each. Prints and
+    /// keeps no sampled value; needs no engine
     Discover(Box<discover::Args>),
     /// Look for originals of masked values in the output; fails if there are any. Needs no engine
     Verify(Box<VerifyArgs>),
@@ -129,7 +131,8 @@ struct RpcEngine {
     /// Reason, for the audit trail; a role may require it
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Longest time of a batch, with its waits for an engine that is overloaded, restarts or cannot be reached
+    /// Longest time of a batch, with its waits for an engine that is overloaded, restarts or cannot
+    /// be reached
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(..=86_400))]
     retry_timeout: u64,
     #[command(flatten)]
@@ -139,11 +142,12 @@ struct RpcEngine {
 /// Arguments of `mask file`.
 #[derive(Debug, clap::Args)]
 struct FileArgs {
-    /// File to mask; `-` reads standard input. A Parquet file can be an object, s3://bucket/file.parquet
+    /// File to mask; `-` reads standard input. A Parquet file can be an object,
+    /// s3://bucket/file.parquet
     #[arg(value_name = "FILE")]
     input: PathBuf,
-    /// File for the masked output, or for Parquet an object; `-` writes standard output, where a failure leaves partial
-    /// output
+    /// File for the masked output, or for Parquet an object; `-` writes standard output, where a
+    /// failure leaves partial output
     #[arg(long, short, value_name = "FILE")]
     out: PathBuf,
     /// Replace an existing output once the new one is complete
@@ -151,8 +155,8 @@ struct FileArgs {
     replace: bool,
     #[command(flatten)]
     rules: RulesFile,
-    /// Continue if a rule for a path or key matches nothing in JSON; otherwise that is an error, as it is for columns of CSV
-    /// and Parquet
+    /// Continue if a rule for a path or key matches nothing in JSON; otherwise that is an error, as
+    /// it is for columns of CSV and Parquet
     #[arg(long)]
     allow_unmatched: bool,
     #[command(flatten)]
@@ -551,8 +555,8 @@ fn verify(args: &VerifyArgs) -> Result<(), Failure> {
 /// Longest time for which leftover tasks of a failed job delay the end of the program.
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Longest time for which a stopped job with an object delays the end of the program. The job itself waits at most 25 s for
-/// an object store.
+/// Longest time for which a stopped job with an object delays the end of the program. The job
+/// itself waits at most 25 s for an object store.
 const STOP_TIMEOUT: Duration = Duration::from_secs(28);
 
 /// Error of a command that was stopped between its job and the end of the verification.
@@ -568,9 +572,10 @@ pub(super) fn run_job<T>(job: impl Future<Output = Result<T, Failure>>) -> Resul
     outcome
 }
 
-/// Runs a job for a file. Ctrl-C or SIGTERM stops it. Its result is still awaited, because only the job knows whether the
-/// output was complete, and what remains. A second signal ends that. So does a time, which is short without an object: then
-/// the job waits for nothing but its input, a reader of its output, or the disk.
+/// Runs a job for a file. Ctrl-C or SIGTERM stops it. Its result is still awaited, because only the
+/// job knows whether the output was complete, and what remains. A second signal ends that. So does
+/// a time, which is short without an object: then the job waits for nothing but its input, a reader
+/// of its output, or the disk.
 pub(super) async fn unless_stopped<T>(
     signals: &mut StopSignals,
     progress: &Progress,

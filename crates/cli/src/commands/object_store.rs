@@ -9,9 +9,9 @@ use super::Failure;
 /// How object stores are reached. Where they are, and the account, are in the standard variables.
 #[derive(Debug, clap::Args)]
 pub(super) struct ObjectStoreArgs {
-    /// Authority that issued the certificate of the object store, for names such as s3://bucket/file.parquet [default:
-    /// AWS_CA_BUNDLE]. The store and the account are AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID,
-    /// AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN
+    /// Authority that issued the certificate of the object store, for names such as
+    /// s3://bucket/file.parquet [default: AWS_CA_BUNDLE]. The store and the account are
+    /// AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN
     #[arg(long, value_name = "FILE")]
     s3_ca: Option<PathBuf>,
     /// Permit an object store at http:// on another machine: all on the way can read the data

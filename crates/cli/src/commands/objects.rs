@@ -34,7 +34,8 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum ObjectsCommand {
-    /// Add objects. Each request adds all of its objects or none; a file of more than 500 takes several requests
+    /// Add objects. Each request adds all of its objects or none; a file of more than 500 takes
+    /// several requests
     #[command(after_help = "\
 Example, with one object a line:
   printf '{\"email\":\"a@example.com\"}\\n{\"email\":\"b@example.com\"}\\n' | sealwire objects add - --collection people")]
@@ -51,7 +52,8 @@ Example:
         #[command(flatten)]
         common: Common,
     },
-    /// Change properties of objects: a map of id, set, and optionally if_version for each. null removes a value
+    /// Change properties of objects: a map of id, set, and optionally if_version for each. null
+    /// removes a value
     #[command(after_help = "\
 Example:
   echo '{\"id\":\"0193a1b2-7c4d-7e8f-9a0b-1c2d3e4f5a6b\",\"set\":{\"name\":\"Anna\"},\"if_version\":1}' |
@@ -89,7 +91,8 @@ Example:
         #[command(flatten)]
         common: Common,
     },
-    /// List the objects of a collection, by id. Values of expired and archived objects are not shown
+    /// List the objects of a collection, by id. Values of expired and archived objects are not
+    /// shown
     #[command(after_help = "\
 Example:
   sealwire objects list --collection people --all --json > people.jsonl")]
@@ -122,7 +125,8 @@ Example:
         #[command(flatten)]
         common: Common,
     },
-    /// Archive expired objects of the whole collection, so that nothing finds them and their unique values are free
+    /// Archive expired objects of the whole collection, so that nothing finds them and their unique
+    /// values are free
     #[command(after_help = "\
 Example:
   sealwire objects archive --collection people --expired-s 86400 --dry-run")]
@@ -159,11 +163,12 @@ struct AddArgs {
     /// 1 to 50 bytes. If the command is repeated with the same key and file, nothing is added twice
     #[arg(long, value_name = "KEY", value_parser = write::key)]
     idempotency_key: Option<String>,
-    /// Person whom all objects are about, by a name of 1 to 256 bytes that you choose. The objects can then be exported and
-    /// erased by `sealwire subjects`
+    /// Person whom all objects are about, by a name of 1 to 256 bytes that you choose. The objects
+    /// can then be exported and erased by `sealwire subjects`
     #[arg(long, value_name = "NAME")]
     subject: Option<String>,
-    /// The text of this property names the person whom an object is about. Objects without it are refused
+    /// The text of this property names the person whom an object is about. Objects without it are
+    /// refused
     #[arg(long, value_name = "PROPERTY", conflicts_with = "subject")]
     subject_from: Option<String>,
     #[command(flatten)]
@@ -172,7 +177,8 @@ struct AddArgs {
 
 #[derive(Debug, clap::Args)]
 struct InputArgs {
-    /// JSON file of one object, of an array of objects, or of one object a line; `-` reads standard input
+    /// JSON file of one object, of an array of objects, or of one object a line; `-` reads standard
+    /// input
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
@@ -210,8 +216,8 @@ impl Disclosure {
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 struct Wanted {
-    /// PROPERTY=TEXT or PROPERTY:=JSON: the property has this value; repeat for more clauses. Other users and the
-    /// shell's history see arguments; --clauses - keeps values from them
+    /// PROPERTY=TEXT or PROPERTY:=JSON: the property has this value; repeat for more clauses. Other
+    /// users and the shell's history see arguments; --clauses - keeps values from them
     #[arg(long = "where", value_name = "CLAUSE", value_parser = Clause::equal)]
     equal: Vec<Clause>,
     /// PROPERTY=TEXT,TEXT, or PROPERTY:= and a JSON array: the property has one of these values
@@ -220,8 +226,8 @@ struct Wanted {
     /// PROPERTY=TEXT: the value begins so. The property needs an index of prefixes
     #[arg(long, value_name = "CLAUSE", value_parser = Clause::prefix)]
     where_prefix: Vec<Clause>,
-    /// JSON array of clauses such as {"property": "email", "eq": "a@example.com"}, with eq, in or prefix; `-` reads
-    /// standard input
+    /// JSON array of clauses such as {"property": "email", "eq": "a@example.com"}, with eq, in or
+    /// prefix; `-` reads standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["equal", "where_in", "where_prefix"])]
     clauses: Option<PathBuf>,
 }

@@ -30,8 +30,8 @@ const PAGE: u32 = 1_000;
 /// Target of the changes, and the output format.
 #[derive(Debug, clap::Args)]
 pub(super) struct TargetArgs {
-    /// Change this file of apps, which engines with `state.mode` "stateless" read, instead of connecting to an engine.
-    /// Its keys are sealed under the configured key-encryption key
+    /// Change this file of apps, which engines with `state.mode` "stateless" read, instead of
+    /// connecting to an engine. Its keys are sealed under the configured key-encryption key
     #[arg(long, value_name = "FILE", conflicts_with = "connect")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -70,8 +70,8 @@ impl TargetArgs {
                 .run(async |client| calls(ControlTarget::Engine(client)).await);
         };
         let config = self.config.load()?;
-        // The anchor is of the configured store, where it counts as for an engine: `root accept-rollback` accepts an older state.
-        // The file can be another one.
+        // The anchor is of the configured store, where it counts as for an engine:
+        // `root accept-rollback` accepts an older state. The file can be another one.
         let is_configured =
             config.state.mode == Mode::Stateless && is_same_file(&config.state.file, file)?;
         let unsealer = if is_configured {
@@ -81,7 +81,8 @@ impl TargetArgs {
         };
         let control = Control::with_finder(Arc::new(FileStore::open(file)?), Arc::new(unsealer));
         self.engine.connect.run(async {
-            // Engines only read the file. Expired entries are deleted when an operator changes the file.
+            // Engines only read the file. Expired entries are deleted when an operator changes the
+            // file.
             match control.maintain(unix_s()?).await {
                 // The change that follows repairs the anchor, or tells the same.
                 Err(error @ StoreError::NotAnchored { .. }) => {
@@ -127,7 +128,8 @@ impl EngineArgs {
             .map_err(explained)
     }
 
-    /// Runs requests at the engine, each of which is sent once, so that the command can tell why it has to wait.
+    /// Runs requests at the engine, each of which is sent once, so that the command can tell why it
+    /// has to wait.
     pub(super) fn run_without_retries<T>(
         &self,
         calls: impl AsyncFnOnce(Client) -> Result<T, Failure>,

@@ -34,8 +34,8 @@ enum PrincipalsCommand {
         #[command(flatten)]
         target: TargetArgs,
     },
-    /// Revoke a role from a principal, or all of its roles. On that engine, it no longer counts for requests that begin
-    /// afterwards
+    /// Revoke a role from a principal, or all of its roles. On that engine, it no longer counts for
+    /// requests that begin afterwards
     Revoke {
         /// The name in its certificate
         principal: String,
@@ -44,12 +44,14 @@ enum PrincipalsCommand {
         #[command(flatten)]
         target: TargetArgs,
     },
-    /// Make a principal an administrator when nobody can grant roles any more, directly in the store
+    /// Make a principal an administrator when nobody can grant roles any more, directly in the
+    /// store
     ///
-    /// For an emergency. It changes the store that the configuration of this host names, and needs what an engine needs to
-    /// start there: the configuration, the store and, if the store has a root key, a key-encryption key. No client gets access to
-    /// an app by it. Engines on a database follow at once; an engine whose store is a folder (`state.dir`) must be stopped first. It leaves no record in the audit log: write
-    /// down who did it and why.
+    /// For an emergency. It changes the store that the configuration of this host names, and needs
+    /// what an engine needs to start there: the configuration, the store and, if the store has a
+    /// root key, a key-encryption key. No client gets access to an app by it. Engines on a database
+    /// follow at once; an engine whose store is a folder (`state.dir`) must be stopped first. It
+    /// leaves no record in the audit log: write down who did it and why.
     Recover {
         /// The name in the certificate of the new administrator
         principal: String,
@@ -59,18 +61,20 @@ enum PrincipalsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Check whether the engine lets a request of a principal pass, by which role and in which access.mode; fails if it does not
+    /// Check whether the engine lets a request of a principal pass, by which role and in which
+    /// access.mode; fails if it does not
     Check {
         /// The name in its certificate
         principal: String,
-        /// Operation, such as encrypt, tokens.list or objects.get. Grants that ended at their `until=` do not count
+        /// Operation, such as encrypt, tokens.list or objects.get. Grants that ended at their
+        /// `until=` do not count
         operation: String,
         /// The app [default: all]
         app: Option<String>,
         /// The collection [default: all]
         collection: Option<String>,
-        /// Also check that a grant has this property of objects in its `properties=`, and name the mask that it is read
-        /// through
+        /// Also check that a grant has this property of objects in its `properties=`, and name the
+        /// mask that it is read through
         #[arg(long, value_name = "NAME")]
         property: Option<String>,
         /// The reason, as a request would give it

@@ -1,6 +1,8 @@
-//! Properties of collections of objects, as an operator writes them: in an argument or in a JSON file.
+//! Properties of collections of objects, as an operator writes them: in an argument or in a JSON
+//! file.
 //!
-//! The engine judges whether a schema is possible. This module only reads the words, and says what to write instead.
+//! The engine judges whether a schema is possible. This module only reads the words, and says what
+//! to write instead.
 
 use std::path::Path;
 
@@ -43,7 +45,8 @@ fn yes() -> bool {
 }
 
 impl PropertyInput {
-    /// Reads `NAME:TYPE` and the words behind it, separated by spaces. The text of `description` is a JSON string.
+    /// Reads `NAME:TYPE` and the words behind it, separated by spaces. The text of `description` is
+    /// a JSON string.
     ///
     /// # Errors
     /// A sentence that says what to write.
@@ -80,7 +83,8 @@ impl PropertyInput {
         Ok(property)
     }
 
-    /// Applies the first word of `text`. Returns the word without its value, and the text behind it.
+    /// Applies the first word of `text`. Returns the word without its value, and the text behind
+    /// it.
     fn take_word<'a>(&mut self, text: &'a str) -> Result<(&'a str, &'a str), String> {
         let (word, after) = split_word(text);
         let (word, value) = word

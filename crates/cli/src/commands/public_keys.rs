@@ -1,5 +1,5 @@
-//! `public-keys` and `apps public-keys`: fetch the public keys of an app, for those who seal without an engine. The files
-//! that they write are what `seal` reads.
+//! `public-keys` and `apps public-keys`: fetch the public keys of an app, for those who seal
+//! without an engine. The files that they write are what `seal` reads.
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,7 +25,8 @@ pub(super) struct Args {
     /// The app
     #[arg(long, short, default_value = dev_folder::DEMO_APP)]
     app: String,
-    /// Check that this key signed: 32 bytes in base64, which an operator reads with `sealwire apps public-keys APP`
+    /// Check that this key signed: 32 bytes in base64, which an operator reads with
+    /// `sealwire apps public-keys APP`
     #[arg(long, value_name = "KEY", value_parser = signer)]
     signer: Option<VerifyingKey>,
     /// Reason, for the audit trail; a role may require it
@@ -44,8 +45,8 @@ pub(super) struct PublicKeysArgs {
     /// File with the output of `sealwire public-keys --json`
     #[arg(long, value_name = "FILE")]
     public_keys: PathBuf,
-    /// Key that must have signed them: 32 bytes in base64. Take it from the engine's operator, not from where the file is
-    /// from
+    /// Key that must have signed them: 32 bytes in base64. Take it from the engine's operator, not
+    /// from where the file is from
     #[arg(long, value_name = "KEY", value_parser = signer)]
     signer: VerifyingKey,
     /// App whose keys they must be
@@ -109,7 +110,8 @@ async fn fetch(client: &Client, app: &str, reason: Option<&str>) -> Result<Signe
         .await?)
 }
 
-/// Prints keys. `signer`: the pinned one; without it the keys are checked with the one that they name.
+/// Prints keys. `signer`: the pinned one; without it the keys are checked with the one that they
+/// name.
 fn print(
     app: &str,
     signed: &Signed,

@@ -1,4 +1,5 @@
-//! `rewrap`: moves envelopes to the newest keys of their apps, in a JSON file or in a PostgreSQL database.
+//! `rewrap`: moves envelopes to the newest keys of their apps, in a JSON file or in a PostgreSQL
+//! database.
 
 mod database;
 mod engine;

@@ -1,4 +1,5 @@
-//! `roles`: manages roles, which are named sets of permissions, over an engine's control listener or in a file.
+//! `roles`: manages roles, which are named sets of permissions, over an engine's control listener
+//! or in a file.
 
 use clap::Subcommand;
 use sealwire_access::{self as access, Grant};
@@ -26,13 +27,15 @@ enum RolesCommand {
     Set {
         /// 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front
         role: String,
-        /// Operations, then `apps=` and `collections=` with names or `*`; several grants add up. `properties=` names the
-        /// properties of objects, or `*`; adding, reading, changing and finding objects needs it. `reason` requires a
-        /// reason in each request. For decrypt, detokenize and objects.get, `mask=` shows values through a function only.
-        /// `hourly=` limits the fields per hour. `until=` ends the grant at a time in RFC 3339. Examples: 'encrypt,tokenize
-        /// apps=shop collections=people', 'tokenize apps=shop hourly=1000', 'decrypt apps=* reason', 'decrypt apps=shop
-        /// mask=partial(last=4)', 'objects.get apps=shop collections=people properties=name,email
-        /// until=2027-01-01T00:00:00Z', 'apps.*,collections.* apps=*'
+        /// Operations, then `apps=` and `collections=` with names or `*`; several grants add up.
+        /// `properties=` names the properties of objects, or `*`; adding, reading, changing and
+        /// finding objects needs it. `reason` requires a reason in each request. For decrypt,
+        /// detokenize and objects.get, `mask=` shows values through a function only. `hourly=`
+        /// limits the fields per hour. `until=` ends the grant at a time in RFC 3339. Examples:
+        /// 'encrypt,tokenize apps=shop collections=people', 'tokenize apps=shop hourly=1000',
+        /// 'decrypt apps=* reason', 'decrypt apps=shop mask=partial(last=4)', 'objects.get
+        /// apps=shop collections=people properties=name,email until=2027-01-01T00:00:00Z',
+        /// 'apps.*,collections.* apps=*'
         #[arg(required = true, value_name = "GRANT")]
         grants: Vec<String>,
         #[command(flatten)]

@@ -70,8 +70,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     ended
 }
 
-/// Raises the limit of open files as far as this process may. Shells and service managers often set a soft limit of 1,024,
-/// while each connection takes a file.
+/// Raises the limit of open files as far as this process may. Shells and service managers often set
+/// a soft limit of 1,024, while each connection takes a file.
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -89,7 +89,8 @@ fn raise_file_limit() {
     }
 }
 
-/// Applies configuration changes that need no restart. Applies all of them, or none if there is an error.
+/// Applies configuration changes that need no restart. Applies all of them, or none if there is an
+/// error.
 async fn reload(args: &Args, server: &Server, log: &LogFilter) {
     let reloaded = async {
         let config = args.config.load().map_err(|error| chain(&*error))?;
@@ -144,7 +145,8 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
         .into());
     }
     let apps = if config.state.mode == Mode::Postgres {
-        // Reads the key-encryption key and the settings of providers. Connecting to the database would upgrade its schema.
+        // Reads the key-encryption key and the settings of providers. Connecting to the database
+        // would upgrade its schema.
         Unsealer::open(&config)?;
         "its database is not asked".to_owned()
     } else {

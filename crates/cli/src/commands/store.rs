@@ -1,5 +1,5 @@
-//! `store`: copies all data of one configuration's store to another's and verifies the copy, and distributes a store in
-//! PostgreSQL over the shards of Citus.
+//! `store`: copies all data of one configuration's store to another's and verifies the copy, and
+//! distributes a store in PostgreSQL over the shards of Citus.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -25,10 +25,12 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum StoreCommand {
-    /// Copy apps, keys, collections, tokens and objects from one store to another, which must be empty, and compare them
+    /// Copy apps, keys, collections, tokens and objects from one store to another, which must be
+    /// empty, and compare them
     ///
-    /// Stop the engines of both first. An interrupted copy continues when the command is started again. The keys stay
-    /// sealed under their key-encryption key: give engines on the copy the same one.
+    /// Stop the engines of both first. An interrupted copy continues when the command is started
+    /// again. The keys stay sealed under their key-encryption key: give engines on the copy the
+    /// same one.
     Migrate {
         /// Configuration file of the store to copy
         #[arg(long, value_name = "FILE")]
@@ -42,8 +44,9 @@ enum StoreCommand {
     },
     /// Distribute the tables of tokens and objects by app over the workers of a Citus cluster
     ///
-    /// The database can be empty or filled, and must be on the coordinator, with the extension and its workers. Stop all
-    /// engines first. Run the command again after workers were added or shards were moved; it changes what is missing.
+    /// The database can be empty or filled, and must be on the coordinator, with the extension and
+    /// its workers. Stop all engines first. Run the command again after workers were added or
+    /// shards were moved; it changes what is missing.
     #[command(after_help = "\
 Examples:
   sealwire store distribute --config /etc/sealwire/sealwire.toml --dry-run
@@ -54,7 +57,8 @@ the cluster, and what the limits are there.")]
     Distribute {
         #[command(flatten)]
         config: ConfigArgs,
-        /// Shards per table: several times the workers that there will ever be; 32 unless the tables have shards
+        /// Shards per table: several times the workers that there will ever be; 32 unless the
+        /// tables have shards
         #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=4_096))]
         shards: Option<u32>,
         /// Only say what would be done

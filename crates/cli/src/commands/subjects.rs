@@ -38,7 +38,8 @@ Example:
         #[command(flatten)]
         common: Common,
     },
-    /// Print all objects and tokens of a person, of all collections, with all their values: one JSON object a line
+    /// Print all objects and tokens of a person, of all collections, with all their values: one
+    /// JSON object a line
     #[command(after_help = "\
 Example:
   sealwire subjects export anna@example.com --reason 'request 4711' > anna.jsonl")]
@@ -50,8 +51,9 @@ Example:
     },
     /// Show the audit records of requests that read or changed objects or tokens of a person
     ///
-    /// Each engine keeps a trail of its own: run the command on each, or over a folder that collects them. Requests that
-    /// delete objects or tokens, or change their expiry, name no person.
+    /// Each engine keeps a trail of its own: run the command on each, or over a folder that
+    /// collects them. Requests that delete objects or tokens, or change their expiry, name no
+    /// person.
     #[command(after_help = "\
 Example:
   sealwire subjects accesses anna@example.com --config /etc/sealwire.toml")]
@@ -66,10 +68,12 @@ Example:
         #[command(flatten)]
         common: Common,
     },
-    /// Erase a person: at once no engine opens an object or token of the person any more, and then they are removed
+    /// Erase a person: at once no engine opens an object or token of the person any more, and then
+    /// they are removed
     ///
-    /// There is no way back, but a backup of the database still has the key, the objects and the tokens. After a restore, `subjects
-    /// erase-again` repeats the erasures that the audit trail knows.
+    /// There is no way back, but a backup of the database still has the key, the objects and the
+    /// tokens. After a restore, `subjects erase-again` repeats the erasures that the audit trail
+    /// knows.
     #[command(after_help = "\
 Example:
   sealwire subjects erase anna@example.com --reason 'request 4711' --yes")]
@@ -120,7 +124,8 @@ impl TrailArgs {
 /// A person.
 #[derive(Debug, clap::Args)]
 struct Named {
-    /// Name that was given with objects and documents; `-` reads it from standard input, so that other users do not see it
+    /// Name that was given with objects and documents; `-` reads it from standard input, so that
+    /// other users do not see it
     #[arg(value_name = "NAME")]
     name: String,
 }
@@ -187,7 +192,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let name = named.read()?;
             let erased = common.run(async |client| {
                 let target = common.target(SubjectName::Name(&name));
-                // By version, so that a repeated request does not erase a person who comes back meanwhile.
+                // By version, so that a repeated request does not erase a person who comes back
+                // meanwhile.
                 let version = client.subjects_find(target).await?.version;
                 erase(&client, target, version, None).await
             })?;
@@ -285,7 +291,8 @@ fn accesses(name: &str, trail: &TrailArgs, as_json: bool, common: &Common) -> Re
     Ok(())
 }
 
-/// Erases a key of at most `version`, made at or before `created`, and repeats the request until nothing is left.
+/// Erases a key of at most `version`, made at or before `created`, and repeats the request until
+/// nothing is left.
 async fn erase(
     client: &Client,
     target: SubjectTarget<'_>,
@@ -338,8 +345,8 @@ struct KnownErasure {
 }
 
 impl KnownErasure {
-    /// Returns the erasure of a record, whatever its outcome: a request that failed later had erased the key, or was about
-    /// to. A request that found no key is none.
+    /// Returns the erasure of a record, whatever its outcome: a request that failed later had
+    /// erased the key, or was about to. A request that found no key is none.
     fn of(record: RecordView) -> Option<Self> {
         let change = record.change?;
         let number = |name: &str| change.get(name)?.as_u64();

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use super::Failure;
 
-/// Reads a regular file of at most `bytes_max` bytes. Devices and pipes can have no end, and are rejected before they are opened.
+/// Reads a regular file of at most `bytes_max` bytes. Devices and pipes can have no end, and are
+/// rejected before they are opened.
 pub(super) fn read_text_file(path: &Path, bytes_max: usize) -> Result<String, Failure> {
     let name = path.display();
     let failed = |error: std::io::Error| format!("{name}: {error}");

@@ -22,7 +22,8 @@ pub(super) struct TokenizeArgs {
     /// Person whom the document is about: an erasure of the person removes the tokens
     #[arg(long, value_name = "NAME")]
     subject: Option<String>,
-    /// Keep fields that do not fit the collection's format as they are and list them, instead of failing
+    /// Keep fields that do not fit the collection's format as they are and list them, instead of
+    /// failing
     #[arg(long)]
     report: bool,
 }

@@ -31,7 +31,8 @@ enum TokensCommand {
     },
     /// Find the token of a value, in a collection where equal values have equal tokens
     Find {
-        /// The value, a string; `-` reads it from standard input, which other users and the shell's history do not see
+        /// The value, a string; `-` reads it from standard input, which other users and the shell's
+        /// history do not see
         value: String,
         /// Read the value as JSON: a number, true, false, or a value that was tokenized as a whole
         #[arg(long)]
@@ -222,7 +223,8 @@ impl Common {
     }
 }
 
-/// Returns the names that arguments give. A single `-` reads them from standard input, one per line.
+/// Returns the names that arguments give. A single `-` reads them from standard input, one per
+/// line.
 pub(super) fn read_names(given: &[String]) -> Result<Vec<String>, Failure> {
     if given != ["-"] {
         return Ok(given.to_vec());

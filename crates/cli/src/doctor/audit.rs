@@ -10,8 +10,8 @@ use sealwire_config::Config;
 
 const CHECK: &str = "audit trail";
 
-/// Checks the folder and the end of the trail that the last engine left. Checks the end's seal only if the key is
-/// given.
+/// Checks the folder and the end of the trail that the last engine left. Checks the end's seal only
+/// if the key is given.
 pub(super) fn examine(report: &mut Report, config: &Config, key: Option<&AuditKey>) {
     let Some(folder) = config.audit.folder.as_deref() else {
         return report.warn(

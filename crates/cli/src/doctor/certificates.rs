@@ -1,4 +1,5 @@
-//! Checks of certificates, authorities and revocation lists: they must load, match, and not expire soon.
+//! Checks of certificates, authorities and revocation lists: they must load, match, and not expire
+//! soon.
 
 use std::path::Path;
 
@@ -45,7 +46,8 @@ fn with_cause(error: &dyn std::error::Error) -> String {
         .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
-/// Returns every certificate of a file, or none if the file cannot be read, which the loading check has reported.
+/// Returns every certificate of a file, or none if the file cannot be read, which the loading check
+/// has reported.
 fn read(file: &Path) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_file_iter(file)
         .map(|all| all.filter_map(Result::ok).collect())
@@ -138,7 +140,8 @@ fn authorities(report: &mut Report, key: &str, file: &Path) {
     );
 }
 
-/// Returns the subject of a certificate for a terminal: control characters in its names are escaped.
+/// Returns the subject of a certificate for a terminal: control characters in its names are
+/// escaped.
 fn shown(certificate: &X509Certificate<'_>) -> String {
     certificate.subject().to_string().escape_debug().to_string()
 }

@@ -4,7 +4,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Timeout of each network operation. The engine responds from a separate thread within milliseconds.
+/// Timeout of each network operation. The engine responds from a separate thread within
+/// milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest response that is read.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
@@ -20,8 +21,8 @@ pub(super) struct RunningEngine {
     pub(super) max_fds: Option<u64>,
 }
 
-/// Reads the state of the engine at the health address. Returns `None` if there is none, or another program listens
-/// there.
+/// Reads the state of the engine at the health address. Returns `None` if there is none, or another
+/// program listens there.
 pub(super) fn ask(address: SocketAddr) -> Option<RunningEngine> {
     if address.port() == 0 {
         return None;

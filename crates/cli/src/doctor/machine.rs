@@ -10,7 +10,8 @@ use super::engine::RunningEngine;
 use crate::core_dumps;
 use sealwire_config::Config;
 
-/// File descriptors that are not for connections: listeners, the store, files that are read, the runtimes.
+/// File descriptors that are not for connections: listeners, the store, files that are read, the
+/// runtimes.
 const FDS_BESIDE: u64 = 256;
 /// 2026-01-01. This program is not older, so an earlier clock is wrong.
 const BUILT_AFTER_S: u64 = 1_767_225_600;
@@ -103,8 +104,8 @@ pub(super) fn swap(report: &mut Report) {
     }
 }
 
-/// Returns the first swap device that is neither compressed memory nor a mapped device. Encrypted swap is a mapped
-/// device.
+/// Returns the first swap device that is neither compressed memory nor a mapped device. Encrypted
+/// swap is a mapped device.
 fn swapped_to_disk<'a>(devices: &[&'a str]) -> Option<&'a str> {
     let fine = |device: &str| {
         device.starts_with("/dev/zram")

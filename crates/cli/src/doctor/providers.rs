@@ -1,7 +1,8 @@
-//! Checks of the providers of the root key: each must answer, each slot must unwrap, and one slot is too few.
+//! Checks of the providers of the root key: each must answer, each slot must unwrap, and one slot
+//! is too few.
 //!
-//! A check wraps and unwraps test values, and unwraps slots. It stores nothing, here or at a provider. Results are not audited,
-//! because an engine can have the audit log open.
+//! A check wraps and unwraps test values, and unwraps slots. It stores nothing, here or at a
+//! provider. Results are not audited, because an engine can have the audit log open.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -192,7 +192,8 @@ fn refused(report: &mut Report, error: &StoreError) {
     report.wrong("state", error.to_string(), why, remedy);
 }
 
-/// Checks that this user owns the folder. Files that another user writes there would be unusable for the engine.
+/// Checks that this user owns the folder. Files that another user writes there would be unusable
+/// for the engine.
 fn is_ours(report: &mut Report, folder: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
     let owner = std::fs::metadata(folder).map(|metadata| metadata.uid());
@@ -214,7 +215,8 @@ fn is_ours(report: &mut Report, folder: &Path) -> bool {
     false
 }
 
-/// Checks the location of the state. Returns whether it can be opened without changing anything there.
+/// Checks the location of the state. Returns whether it can be opened without changing anything
+/// there.
 async fn place(report: &mut Report, config: &Config, engine_runs: bool) -> bool {
     match config.state.mode {
         Mode::Stateless => true,
@@ -277,7 +279,8 @@ fn embedded(report: &mut Report, folder: &Path, engine_runs: bool) -> bool {
 
 /// Returns the number of database connections of one engine.
 fn needed(config: &Config) -> u32 {
-    // Three connections beside readers and writers: for control state, for slow requests, and for change notifications.
+    // Three connections beside readers and writers: for control state, for slow requests, and for
+    // change notifications.
     u32::try_from(config.postgres.writers + config.postgres.readers + 3).unwrap_or(u32::MAX)
 }
 

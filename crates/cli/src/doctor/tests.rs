@@ -75,7 +75,8 @@ impl Deployment {
         self.write("tls/server-key.pem", issued.key_pem.expose());
     }
 
-    /// Writes a self-signed server certificate, with properties that the dev authority does not issue.
+    /// Writes a self-signed server certificate, with properties that the dev authority does not
+    /// issue.
     fn self_made(&self, change: impl FnOnce(&mut CertificateParams)) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
@@ -133,8 +134,8 @@ impl Deployment {
     }
 }
 
-/// Asserts that whoever does what a remedy says loses no key. A key that seems to be wrong can be the only one that opens
-/// what was sealed.
+/// Asserts that whoever does what a remedy says loses no key. A key that seems to be wrong can be
+/// the only one that opens what was sealed.
 fn assert_destroys_nothing(remedy: &str) {
     const DESTROYS: [&str; 12] = [
         "remove",
@@ -311,7 +312,8 @@ async fn what_is_broken_is_found() {
             |d| {
                 let now = OffsetDateTime::now_utc();
                 let day = time::Duration::days(1);
-                // The authority is valid only from an hour ago, so the expired certificate is self-signed.
+                // The authority is valid only from an hour ago, so the expired certificate is
+                // self-signed.
                 d.self_made(|params| {
                     (params.not_before, params.not_after) = (now - day * 3, now - day)
                 });

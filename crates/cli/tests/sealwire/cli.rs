@@ -630,7 +630,8 @@ fn keys_are_rotated_disabled_and_enabled_under_a_running_engine() {
             == (third.clone(), "secp256k1".into())
     });
 
-    // The old key is disabled: its envelope does not open, and the rewrapped one does. Then the key is enabled again.
+    // The old key is disabled: its envelope does not open, and the rewrapped one does. Then the key
+    // is enabled again.
     let stopped = keys(&dev.operate(&["apps", "disable", "demo", &first, "--json"]));
     assert_eq!(
         stopped,
@@ -1132,7 +1133,8 @@ fn an_imported_key_opens_what_was_sealed_elsewhere() {
         1,
         &format!("app demo has key {} already", made[0].0),
     );
-    // A key with a pre-shared key is no bare key: it comes from no file, and nobody else seals to it.
+    // A key with a pre-shared key is no bare key: it comes from no file, and nobody else seals to
+    // it.
     for suite in ["p256-psk", "secp256k1-psk"] {
         let import = [
             "apps",
@@ -1331,7 +1333,8 @@ fn rotations_that_are_killed_lose_no_key() {
         ended_early += u32::from(!child.wait().unwrap().success());
         let after = listed(&dev);
         assert_eq!(after[..before.len()], before, "kill {kill}");
-        // At most one more key per suite, and one that the engine still completed after the last kill.
+        // At most one more key per suite, and one that the engine still completed after the last
+        // kill.
         assert!(after.len() <= before.len() + SUITES + 1);
         before = after;
     }
@@ -1339,7 +1342,8 @@ fn rotations_that_are_killed_lose_no_key() {
         "{ended_early} of {kills} killed before their end, in up to {whole:?}; {} keys",
         before.len()
     );
-    // The next rotation succeeds, the numbers have no gap, and the engine that ran all the time opens and seals.
+    // The next rotation succeeds, the numbers have no gap, and the engine that ran all the time
+    // opens and seals.
     assert!(rotate().wait().unwrap().success());
     let after = listed(&dev);
     assert!((before.len() + SUITES..=before.len() + SUITES + 1).contains(&after.len()));
@@ -2020,7 +2024,8 @@ fn a_host_makes_an_administrator_where_nobody_can_log_in_as_one() {
     dev.stop();
 }
 
-/// A key that other users can read, or a folder in which they can replace it, stops every command that uses the key.
+/// A key that other users can read, or a folder in which they can replace it, stops every command
+/// that uses the key.
 #[test]
 fn exposed_key_files_are_rejected_by_every_command() {
     let folder = tempfile::tempdir().unwrap();

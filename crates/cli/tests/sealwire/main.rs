@@ -1,4 +1,5 @@
-//! All tests of the engine from outside, in one executable, which saves linking and starting one per module.
+//! All tests of the engine from outside, in one executable, which saves linking and starting one
+//! per module.
 //!
 //! | module | what runs |
 //! | --- | --- |

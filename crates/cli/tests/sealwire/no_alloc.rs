@@ -1,5 +1,5 @@
-//! Tests that sealing, opening and rewrapping allocate per document and never per field: 20 fields cost as much as
-//! 2,000. A request without a trace allocates nothing for tracing.
+//! Tests that sealing, opening and rewrapping allocate per document and never per field: 20 fields
+//! cost as much as 2,000. A request without a trace allocates nothing for tracing.
 
 use std::hint::black_box;
 use std::path::Path;

@@ -33,7 +33,8 @@ impl RawStore {
         everything(&*self.stores.control).await.unwrap()
     }
 
-    /// Puts a whole state of a later generation in the place of the present one, without verification.
+    /// Puts a whole state of a later generation in the place of the present one, without
+    /// verification.
     pub(crate) async fn replace(&self, state: &Snapshot) {
         let base = self.stores.control.generation().await.unwrap();
         assert_eq!(
@@ -50,8 +51,9 @@ impl RawStore {
         );
     }
 
-    /// Checks that the active root key of `before`, which is not the present one, opens no record of the present state.
-    /// The providers must still unwrap each of its slots. Its record is refused in a copy of the present state.
+    /// Checks that the active root key of `before`, which is not the present one, opens no record
+    /// of the present state. The providers must still unwrap each of its slots. Its record is
+    /// refused in a copy of the present state.
     pub(crate) async fn opens_nothing_with_root_of(&self, before: &Snapshot) {
         let after = self.read().await;
         let (old, present) = (root_of(before), root_of(&after));

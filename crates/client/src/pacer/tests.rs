@@ -402,7 +402,8 @@ async fn without_a_time_out_no_pause_is_waited_for() {
     assert!(began.elapsed() <= 3 * PAUSE_MAX, "{:?}", began.elapsed());
 }
 
-/// A server that works on `slots` requests at a time, 10 ms each, lets `queue` wait in order, and rejects the others.
+/// A server that works on `slots` requests at a time, 10 ms each, lets `queue` wait in order, and
+/// rejects the others.
 struct Server {
     slots: Semaphore,
     queue: usize,

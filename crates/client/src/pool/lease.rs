@@ -83,7 +83,8 @@ pub(crate) struct Lease {
     worked_before: u64,
     /// What other endpoints had done by then.
     others_before: WorkCounts,
-    /// The deadline is cut by the retry time of a job, which is as if the caller dropped the request.
+    /// The deadline is cut by the retry time of a job, which is as if the caller dropped the
+    /// request.
     is_cut: bool,
     is_reported: bool,
     inner: Arc<Inner>,
@@ -121,8 +122,9 @@ impl Lease {
         self.endpoint
     }
 
-    /// Reports the result of the request to the endpoint's health. Connection failures are counted separately, once per
-    /// connection. The work of an immediate request shows only that the network threads live.
+    /// Reports the result of the request to the endpoint's health. Connection failures are counted
+    /// separately, once per connection. The work of an immediate request shows only that the
+    /// network threads live.
     pub(crate) fn report(&mut self, answer: &Answer, course: &Course) {
         self.is_reported = true;
         if matches!(answer, Err(Failure::Deadline)) {
@@ -228,8 +230,8 @@ impl Lease {
         );
     }
 
-    /// Checks after a missed deadline whether the connection is still alive, and counts a failure if not. Otherwise, a
-    /// peer that vanished silently would cause one timeout after another.
+    /// Checks after a missed deadline whether the connection is still alive, and counts a failure
+    /// if not. Otherwise, a peer that vanished silently would cause one timeout after another.
     fn watch(&self) {
         let endpoint = self.endpoint;
         let term = self.term;
@@ -259,8 +261,8 @@ impl Drop for Lease {
             self.miss(&mut self.inner.table(), true, Instant::now());
         }
         self.connection.in_flight().fetch_sub(1, Ordering::Relaxed);
-        // One permit is free again, for a request that found every usable connection full while other endpoints were
-        // down.
+        // One permit is free again, for a request that found every usable connection full while
+        // other endpoints were down.
         self.inner.changed.notify_one();
     }
 }

@@ -1,8 +1,8 @@
-//! Replacement of connections under a running client: those under certificates that were renewed since, and old ones. No
-//! request fails.
+//! Replacement of connections under a running client: those under certificates that were renewed
+//! since, and old ones. No request fails.
 //!
-//! A connection is kept until a new one is proven to work, because the endpoint may not trust a renewed certificate yet, or
-//! may have all the connections that it permits.
+//! A connection is kept until a new one is proven to work, because the endpoint may not trust a
+//! renewed certificate yet, or may have all the connections that it permits.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::jitter;
 
 /// Time between checks of the certificate files and of the connections' ages.
 pub(super) const LOOK_PERIOD: Duration = Duration::from_secs(10);
-/// Time until another attempt to replace old connections of an endpoint to which no new one gets through; up to twice as
-/// long, so that many clients do not return together.
+/// Time until another attempt to replace old connections of an endpoint to which no new one gets
+/// through; up to twice as long, so that many clients do not return together.
 const OLD_RETRY_PERIOD: Duration = Duration::from_secs(150);
 
 impl Inner {
@@ -39,8 +39,9 @@ impl Inner {
         });
     }
 
-    /// Replaces connections that were opened before `since`, one endpoint after another. All of an endpoint end at once,
-    /// because they are of certificates that soon are not accepted; requests open others.
+    /// Replaces connections that were opened before `since`, one endpoint after another. All of an
+    /// endpoint end at once, because they are of certificates that soon are not accepted; requests
+    /// open others.
     async fn renew(&self, since: Instant) {
         let is_before =
             |slot: &Slot| matches!(slot, Slot::Taken { since: made, .. } if *made < since);

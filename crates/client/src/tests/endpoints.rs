@@ -308,8 +308,8 @@ async fn a_slow_endpoint_gets_fewer_calls() {
 
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_asks_for_a_pause_gets_one_if_another_is_there() {
-    // The endpoint is paused for the given time, up to one second. Engines delay large requests of a connection for at
-    // most this time.
+    // The endpoint is paused for the given time, up to one second. Engines delay large requests of
+    // a connection for at most this time.
     let long = [1_000, 60_000, u32::MAX].map(Some);
     for pause in long {
         let (client, [one, two]) = engines::<2>(config());
@@ -458,7 +458,8 @@ async fn a_probe_decides_when_an_ejection_is_over() {
     ejected(&client, 1).await;
     bad.takes();
     let begun = Instant::now();
-    // The probe is a request of the client itself and fails, without effect on application requests.
+    // The probe is a request of the client itself and fails, without effect on application
+    // requests.
     while client.stats().ejections < 2 {
         assert!(calls(&client, 1).await);
         sleep(Duration::from_millis(1)).await;
@@ -670,7 +671,8 @@ async fn who_answers_a_missed_deadline_is_not_silent() {
     }
 }
 
-/// Sends requests one after the other, or twenty at once, for a minute. Returns how many were lost and how many there were.
+/// Sends requests one after the other, or twenty at once, for a minute. Returns how many were lost
+/// and how many there were.
 async fn lost_in_a_minute(client: &Client, at_once: usize, gives_up: bool) -> (usize, usize) {
     let lost = Arc::new(AtomicUsize::new(0));
     let all = Arc::new(AtomicUsize::new(0));
@@ -713,7 +715,8 @@ async fn an_endpoint_that_does_no_work_is_left_though_it_answers_cancel_and_heal
             warm(&client).await;
             hangs.does(does.clone());
             let (lost, all) = lost_in_a_minute(&client, at_once, gives_up).await;
-            // Those until the other endpoint did enough, and one for each time that the endpoint is tried again.
+            // Those until the other endpoint did enough, and one for each time that the endpoint is
+            // tried again.
             let ejections = client.stats().ejections as usize;
             assert!(
                 (1..=12).contains(&ejections),
@@ -792,8 +795,8 @@ async fn a_deadline_that_the_retry_time_cut_counts_as_a_request_that_is_dropped(
     }
 }
 
-/// Sends requests with a deadline of a second from many callers. Returns the number of requests that succeeded, and of
-/// endpoints that were ejected at once.
+/// Sends requests with a deadline of a second from many callers. Returns the number of requests
+/// that succeeded, and of endpoints that were ejected at once.
 async fn ejected_at_once(client: &Client, callers: usize) -> (usize, usize) {
     let end = Instant::now() + Duration::from_secs(if callers > 10 { 15 } else { 60 });
     let running = (0..callers).map(|_| {

@@ -390,7 +390,8 @@ async fn a_certificate_that_one_endpoint_rejects_does_not_hide_the_return_of_ano
     }
 }
 
-/// A stream to a peer that takes what is written, may answer, and then sends a TLS alert about this client's certificate.
+/// A stream to a peer that takes what is written, may answer, and then sends a TLS alert about this
+/// client's certificate.
 struct AlertingStream {
     near: DuplexStream,
     alert_at: std::pin::Pin<Box<tokio::time::Sleep>>,

@@ -1,4 +1,5 @@
-//! Jobs against servers that fail at random, in 1,000 schedules: a client and a pacer keep every time that they are given.
+//! Jobs against servers that fail at random, in 1,000 schedules: a client and a pacer keep every
+//! time that they are given.
 //!
 //! Each schedule follows from its number, which a failure names.
 

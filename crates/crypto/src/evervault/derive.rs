@@ -14,7 +14,8 @@ use crate::{Curve, Error};
 pub(crate) enum Kdf {
     /// No derivation: the x coordinate is the AES key.
     None = 0,
-    /// ANSI X9.63 with SHA-256: `SHA-256( x | 00000001 | SubjectPublicKeyInfo of the ephemeral key )`.
+    /// ANSI X9.63 with SHA-256:
+    /// `SHA-256( x | 00000001 | SubjectPublicKeyInfo of the ephemeral key )`.
     X963 = 1,
 }
 
@@ -32,8 +33,9 @@ impl Kdf {
 
 /// The AES keys of one Diffie-Hellman result, each expanded on first use.
 ///
-/// The x coordinate is kept, because a reader can need the other derivation too. A second derivation then costs a hash
-/// instead of a Diffie-Hellman. The coordinate is boxed, so that a growing list never copies it.
+/// The x coordinate is kept, because a reader can need the other derivation too. A second
+/// derivation then costs a hash instead of a Diffie-Hellman. The coordinate is boxed, so that a
+/// growing list never copies it.
 pub(super) struct Derived {
     x: Box<SharedX>,
     keys: [Option<Arc<AeadKey>>; 2],
@@ -47,7 +49,8 @@ impl Derived {
         }
     }
 
-    /// Returns the key under `kdf`. `ephemeral` is the sealer's uncompressed point, on both sides of the exchange.
+    /// Returns the key under `kdf`. `ephemeral` is the sealer's uncompressed point, on both sides
+    /// of the exchange.
     #[inline]
     pub(super) fn key(
         &mut self,
@@ -83,8 +86,9 @@ impl Derived {
     }
 }
 
-/// Returns the bytes before the uncompressed point in a DER SubjectPublicKeyInfo with explicit curve parameters (SEC 1,
-/// C.3). The format predates its authors' use of named curves, and the hash covers every byte.
+/// Returns the bytes before the uncompressed point in a DER SubjectPublicKeyInfo with explicit
+/// curve parameters (SEC 1, C.3). The format predates its authors' use of named curves, and the
+/// hash covers every byte.
 fn spki_prefix(curve: Curve) -> &'static [u8] {
     match curve {
         Curve::P256 => &SPKI_PREFIX_P256,

@@ -20,10 +20,12 @@ const MAGIC: &[u8; 6] = b"%EVENC";
 pub const FILE_HEADER_BYTES: usize = 55;
 /// Bytes of tag and checksum after the content.
 pub(super) const TRAILER_BYTES: usize = TAG_BYTES + 4;
-/// Longest content that the published clients accept and that we write: 25 MiB. Reading has no limit here.
+/// Longest content that the published clients accept and that we write: 25 MiB. Reading has no
+/// limit here.
 pub const FILE_BYTES_MAX: u64 = 25 << 20;
 
-/// Returns true if bytes have the prefix of a file. Such bytes must open or fail; they are never treated as data.
+/// Returns true if bytes have the prefix of a file. Such bytes must open or fail; they are never
+/// treated as data.
 #[must_use]
 #[inline]
 pub fn looks_like_file(bytes: &[u8]) -> bool {
@@ -36,10 +38,12 @@ pub enum FileError {
     /// The content is longer than [`FILE_BYTES_MAX`]. The client must split it.
     #[error("a file holds at most 25 MiB")]
     TooLong,
-    /// A role was requested. In this format anyone can strip the role of a file, so none is written.
+    /// A role was requested. In this format anyone can strip the role of a file, so none is
+    /// written.
     #[error("a file takes no role")]
     Role,
-    /// The content begins like metadata, and readers would take it for metadata. The client must change its form.
+    /// The content begins like metadata, and readers would take it for metadata. The client must
+    /// change its form.
     #[error("the content begins as metadata does")]
     Ambiguous,
     /// The system's random source or the crypto library failed. Stop using this process.
@@ -114,7 +118,8 @@ impl FileVersion {
 pub struct FileHeader {
     /// The version of the file.
     pub version: FileVersion,
-    /// True if the file was made for the vendor's published debug key. Such a file never opens here.
+    /// True if the file was made for the vendor's published debug key. Such a file never opens
+    /// here.
     pub is_debug: bool,
     /// The sealer's ephemeral key, compressed.
     pub ephemeral: [u8; POINT_BYTES],
@@ -211,13 +216,15 @@ impl FileHeader {
 pub struct FileInspection {
     /// The version of the file.
     pub version: FileVersion,
-    /// True if the file was made for the vendor's published debug key. Such a file never opens here.
+    /// True if the file was made for the vendor's published debug key. Such a file never opens
+    /// here.
     pub is_debug: bool,
     /// Length of the content in bytes.
     pub content_bytes: usize,
 }
 
-/// Parses the parts around a file's content. Returns `None` when `file` is not a file. Does not check the CRC.
+/// Parses the parts around a file's content. Returns `None` when `file` is not a file. Does not
+/// check the CRC.
 #[must_use]
 pub fn inspect_file(file: &[u8]) -> Option<FileInspection> {
     let (header, rest) = FileHeader::split(file)?;
@@ -232,7 +239,8 @@ pub fn inspect_file(file: &[u8]) -> Option<FileInspection> {
     })
 }
 
-/// Returns the role in the opened metadata of versions 4 and 5. The metadata still ends with its used tag.
+/// Returns the role in the opened metadata of versions 4 and 5. The metadata still ends with its
+/// used tag.
 pub(super) fn role(opened: &[u8]) -> Result<Option<&str>, CannotOpen> {
     let map = opened.split_last_chunk::<TAG_BYTES>().map(|(map, _)| map);
     map.and_then(Metadata::parse)
@@ -240,8 +248,9 @@ pub(super) fn role(opened: &[u8]) -> Result<Option<&str>, CannotOpen> {
         .ok_or(CannotOpen)
 }
 
-/// Returns the role in metadata at the start of the content of versions 2 and 3. Some Android clients put metadata
-/// there. A file built from a `TENZ` string has it too, since that tag shares key and additional data with version 3.
+/// Returns the role in metadata at the start of the content of versions 2 and 3. Some Android
+/// clients put metadata there. A file built from a `TENZ` string has it too, since that tag shares
+/// key and additional data with version 3.
 pub(super) fn unmarked_role(content: &[u8], legacy: Legacy) -> Result<Option<&str>, CannotOpen> {
     match Metadata::in_front(content)? {
         Some(_) if legacy == Legacy::Refused => Err(CannotOpen),

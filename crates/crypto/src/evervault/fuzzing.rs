@@ -52,7 +52,8 @@ pub fn stamp(origin: u8, encrypted_at: u32, role: Option<&str>) -> Vec<u8> {
     out
 }
 
-/// Parses a number. Returns `None` if no client writes it, and `Some(None)` if only its text is exact.
+/// Parses a number. Returns `None` if no client writes it, and `Some(None)` if only its text is
+/// exact.
 #[must_use]
 pub fn number(text: &str) -> Option<Option<Number>> {
     match number::parse(text) {

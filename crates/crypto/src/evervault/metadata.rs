@@ -1,7 +1,7 @@
 //! The metadata map before the text: role, origin and time.
 //!
-//! Parsing fails closed, because a policy depends on the role. A map is rejected with its whole value if it is
-//! unreadable, repeats the role, or has a role that is not a string.
+//! Parsing fails closed, because a policy depends on the role. A map is rejected with its whole
+//! value if it is unreadable, repeats the role, or has a role that is not a string.
 
 use sealwire_msgpack::{Token, TokenReader, write};
 use zeroize::Zeroizing;
@@ -64,8 +64,9 @@ impl<'a> Metadata<'a> {
         Some((Self::parse(map)?, text))
     }
 
-    /// Detects unmarked metadata at the start of a file's content. Metadata is a length and a map of exactly that
-    /// length with at least one known key. Random bytes look like this with a probability below 2^-32.
+    /// Detects unmarked metadata at the start of a file's content. Metadata is a length and a map
+    /// of exactly that length with at least one known key. Random bytes look like this with a
+    /// probability below 2^-32.
     ///
     /// # Errors
     /// [`CannotOpen`] when there is such a map and [`Metadata::parse`] rejects it.
@@ -79,7 +80,8 @@ impl<'a> Metadata<'a> {
         }
     }
 
-    /// Parses a map. Keys can be in any order, unknown keys are ignored, and no bytes may follow the map.
+    /// Parses a map. Keys can be in any order, unknown keys are ignored, and no bytes may follow
+    /// the map.
     pub(super) fn parse(map: &'a [u8]) -> Option<Self> {
         let mut reader = TokenReader::new(map);
         let mut metadata = Self::default();
@@ -89,7 +91,8 @@ impl<'a> Metadata<'a> {
             match known {
                 Some(key) if seen[key] => return None,
                 Some(0) => metadata.role = Some(reader.str_utf8().ok()?),
-                // These two values are advisory and no policy uses them, so another type is not an error.
+                // These two values are advisory and no policy uses them, so another type is not an
+                // error.
                 Some(1) => metadata.origin = integer_or_skip(&mut reader)?,
                 Some(_) => metadata.encrypted_at = integer_or_skip(&mut reader)?,
                 None => reader.skip_value().ok()?,
@@ -125,12 +128,14 @@ fn names_a_key(map: &[u8]) -> Option<bool> {
     Some(is_ours && reader.is_at_end())
 }
 
-/// Collects the first bytes of content that arrives in pieces, until [`Metadata::in_front`] can decide.
+/// Collects the first bytes of content that arrives in pieces, until [`Metadata::in_front`] can
+/// decide.
 #[derive(Default)]
 pub(super) struct ContentPrefix(Zeroizing<Vec<u8>>);
 
 impl ContentPrefix {
-    /// Takes the next bytes. Returns `true` once there are enough. Content that ends earlier has no metadata.
+    /// Takes the next bytes. Returns `true` once there are enough. Content that ends earlier has no
+    /// metadata.
     pub(super) fn take(&mut self, mut content: &[u8]) -> bool {
         loop {
             let length = self
@@ -142,7 +147,8 @@ impl ContentPrefix {
                 return missing == 0;
             }
             let (now, later) = content.split_at(missing.min(content.len()));
-            // Reserves twice at most, for the length and for the map, so that at most the length is left unwiped.
+            // Reserves twice at most, for the length and for the map, so that at most the length is
+            // left unwiped.
             self.0.reserve_exact(missing);
             self.0.extend_from_slice(now);
             content = later;
@@ -170,7 +176,8 @@ pub(super) struct MetadataStamp {
 }
 
 impl MetadataStamp {
-    /// Writes length and map into `map`, ready to precede a text. A role has at most [`CARRIED_ROLE_BYTES_MAX`] bytes.
+    /// Writes length and map into `map`, ready to precede a text. A role has at most
+    /// [`CARRIED_ROLE_BYTES_MAX`] bytes.
     pub(super) fn encode(self, role: Option<&str>, map: &mut Vec<u8>) {
         debug_assert!(self.origin < 0x80, "a positive fixint");
         map.clear();

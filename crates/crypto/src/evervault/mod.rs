@@ -1,12 +1,12 @@
 //! Strings and files in the published Evervault format: read every tag, write the current ones.
 //!
-//! `proto/evervault.md` describes the format for its users. This module rejects debug strings, and rejects legacy tags
-//! unless the client allows them. [`Sealer`] and [`FileSealer`] write, [`Opener`] and [`FileOpener`] read. [`inspect`]
-//! reads a string's public metadata without a key.
+//! `proto/evervault.md` describes the format for its users. This module rejects debug strings, and
+//! rejects legacy tags unless the client allows them. [`Sealer`] and [`FileSealer`] write,
+//! [`Opener`] and [`FileOpener`] read. [`inspect`] reads a string's public metadata without a key.
 //!
-//! Important: only tags with metadata authenticate the datatype and the role. Under any other tag, anyone can change
-//! the datatype of a string. The sign byte of the ephemeral key is not authenticated there either, so the key is not a
-//! unique id.
+//! Important: only tags with metadata authenticate the datatype and the role. Under any other tag,
+//! anyone can change the datatype of a string. The sign byte of the ephemeral key is not
+//! authenticated there either, so the key is not a unique id.
 
 mod derive;
 mod file;

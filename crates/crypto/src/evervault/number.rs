@@ -1,8 +1,9 @@
 //! Converts number text to a typed value and back, without losing a digit.
 //!
-//! Each client writes numbers in its own way: `1`, `1.0`, `1e+21`, an integer of any size, or a numeric string as
-//! typed. A text that no 64-bit value holds exactly is returned as text. A card number of 20 digits or a `007` must not
-//! come back as another number. A float holds a text exactly if the float prints as that text, so `0.1` is a float.
+//! Each client writes numbers in its own way: `1`, `1.0`, `1e+21`, an integer of any size, or a
+//! numeric string as typed. A text that no 64-bit value holds exactly is returned as text. A card
+//! number of 20 digits or a `007` must not come back as another number. A float holds a text
+//! exactly if the float prints as that text, so `0.1` is a float.
 
 use std::fmt::{self, Write as _};
 
@@ -13,8 +14,8 @@ pub enum Number {
     Unsigned(u64),
     /// A negative integer.
     Signed(i64),
-    /// Text with a point or an exponent, an integer beyond 64 bits that a float holds exactly, `-0`, NaN or an
-    /// infinity. Never used for an integer within 64 bits.
+    /// Text with a point or an exponent, an integer beyond 64 bits that a float holds exactly,
+    /// `-0`, NaN or an infinity. Never used for an integer within 64 bits.
     Float(f64),
 }
 
@@ -33,7 +34,8 @@ pub(super) enum Parsed {
 
 pub(super) fn parse(text: &str) -> Parsed {
     match text {
-        // The words of Python, Go and JSON for NaN and infinities. JSON's `null` does not say which.
+        // The words of Python, Go and JSON for NaN and infinities. JSON's `null` does not say
+        // which.
         "nan" | "NaN" => return Parsed::Exact(Number::Float(f64::NAN)),
         "inf" | "+Inf" => return Parsed::Exact(Number::Float(f64::INFINITY)),
         "-inf" | "-Inf" => return Parsed::Exact(Number::Float(f64::NEG_INFINITY)),
@@ -54,7 +56,8 @@ fn exact(text: &str) -> Option<Number> {
     let decimal = Grammar::of(text)?;
     if decimal.is_whole() {
         if let Ok(value) = text.parse() {
-            // `-0` parses as the signed integer 0. Here it falls through to a float and keeps its sign.
+            // `-0` parses as the signed integer 0. Here it falls through to a float and keeps its
+            // sign.
             return Some(Number::Unsigned(value));
         }
         if text != "-0"
@@ -68,7 +71,8 @@ fn exact(text: &str) -> Option<Number> {
     let value: f64 = text.parse().ok().filter(|value: &f64| value.is_finite())?;
     let digits = Digits::of(text)?;
     let precision = usize::from(digits.length).saturating_sub(1);
-    // Accepts the shortest print, or the correctly rounded print of the same length: clients differ in rare cases.
+    // Accepts the shortest print, or the correctly rounded print of the same length: clients differ
+    // in rare cases.
     let mut print = NumberText::default();
     write!(print, "{value:e}").ok()?;
     let mut same = Digits::of(print.as_str()) == Some(digits);
@@ -113,7 +117,8 @@ impl<'a> Grammar<'a> {
     }
 }
 
-/// A decimal value in normal form: `0.d1d2..` times ten to the exponent, without zeros at either end.
+/// A decimal value in normal form: `0.d1d2..` times ten to the exponent, without zeros at either
+/// end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Digits {
     is_negative: bool,
@@ -180,8 +185,8 @@ pub struct NumberText {
 }
 
 impl NumberText {
-    /// Formats a number. A float always has a point or an exponent, so that it parses as a float again; `nan`, `inf`
-    /// and `-inf` are written as in Python.
+    /// Formats a number. A float always has a point or an exponent, so that it parses as a float
+    /// again; `nan`, `inf` and `-inf` are written as in Python.
     #[must_use]
     pub fn new(number: Number) -> Self {
         let mut text = Self::default();

@@ -16,11 +16,11 @@ use crate::{AppKeys, CannotOpen, OpenedSchedules};
 /// The policy for formats that the vendor has abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Legacy {
-    /// Legacy formats do not open. This is the recommended default: anyone who holds the app's public key can strip the
-    /// role of some legacy values.
+    /// Legacy formats do not open. This is the recommended default: anyone who holds the app's
+    /// public key can strip the role of some legacy values.
     Refused,
-    /// Legacy formats open: tags `QlJV`, `TENZ`, `T1JL`, untagged strings, files of versions 4 and 5, and files whose
-    /// content begins with metadata.
+    /// Legacy formats open: tags `QlJV`, `TENZ`, `T1JL`, untagged strings, files of versions 4 and
+    /// 5, and files whose content begins with metadata.
     Allowed,
 }
 
@@ -48,7 +48,8 @@ pub struct Opened<'a> {
     pub role: Option<&'a str>,
     /// The number of the client that sealed the value.
     pub origin: Option<u64>,
-    /// Unix seconds by the sealing client's clock. Advisory: one client writes this field in the wrong byte order.
+    /// Unix seconds by the sealing client's clock. Advisory: one client writes this field in the
+    /// wrong byte order.
     pub encrypted_at: Option<u64>,
 }
 
@@ -57,8 +58,8 @@ pub struct Opened<'a> {
 pub struct OpenedFile<'a> {
     /// The content, including any metadata at its start.
     pub content: &'a [u8],
-    /// The data role, from the metadata of versions 4 and 5 or from metadata at the start of the content of other
-    /// versions.
+    /// The data role, from the metadata of versions 4 and 5 or from metadata at the start of the
+    /// content of other versions.
     pub role: Option<&'a str>,
 }
 
@@ -85,8 +86,8 @@ impl Opener {
         }
     }
 
-    /// Makes the opener use and extend the cache of keys that other requests opened. The published clients use one
-    /// ephemeral key for 15 seconds, so many requests share it.
+    /// Makes the opener use and extend the cache of keys that other requests opened. The published
+    /// clients use one ephemeral key for 15 seconds, so many requests share it.
     #[must_use]
     pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
         Self {
@@ -95,8 +96,8 @@ impl Opener {
         }
     }
 
-    /// Makes the opener abandon a value between two attempts once `stop` returns true. The first attempt of a value
-    /// always runs.
+    /// Makes the opener abandon a value between two attempts once `stop` returns true. The first
+    /// attempt of a value always runs.
     #[must_use]
     pub fn stopping(self, stop: impl Fn() -> bool + Send + 'static) -> Self {
         Self {
@@ -105,8 +106,8 @@ impl Opener {
         }
     }
 
-    /// Makes the opener return strings as text if their datatype is not authenticated. Otherwise a client could learn
-    /// about a value by changing its datatype.
+    /// Makes the opener return strings as text if their datatype is not authenticated. Otherwise a
+    /// client could learn about a value by changing its datatype.
     #[must_use]
     pub fn ignoring_unauthenticated_types(self) -> Self {
         Self {
@@ -115,8 +116,8 @@ impl Opener {
         }
     }
 
-    /// Returns the number of Diffie-Hellmans so far, which dominate the cost. One value needs at most one per active
-    /// version of its curve.
+    /// Returns the number of Diffie-Hellmans so far, which dominate the cost. One value needs at
+    /// most one per active version of its curve.
     #[must_use]
     #[inline]
     pub fn agreements(&self) -> usize {
@@ -175,7 +176,8 @@ impl Opener {
         read(tag, datatype, &self.body[..length])
     }
 
-    /// Opens a file that is completely in memory. [`FileOpener`](super::FileOpener) takes a file in pieces.
+    /// Opens a file that is completely in memory. [`FileOpener`](super::FileOpener) takes a file in
+    /// pieces.
     ///
     /// # Errors
     /// [`CannotOpen`], whatever the reason.
@@ -228,8 +230,8 @@ fn read(tag: Tag, datatype: Datatype, payload: &[u8]) -> Result<Opened<'_>, Cann
         true => Metadata::split(payload).ok_or(CannotOpen)?,
         false => (Metadata::default(), payload),
     };
-    // Security relevant: a `TENZ` string relabelled `Tk9D` to drop its role authenticates. It fails here, because its
-    // metadata is never UTF-8.
+    // Security relevant: a `TENZ` string relabelled `Tk9D` to drop its role authenticates. It fails
+    // here, because its metadata is never UTF-8.
     let text = std::str::from_utf8(text).map_err(|_| CannotOpen)?;
     let value = match datatype {
         Datatype::String => OpenedValue::Text(text),

@@ -1,8 +1,9 @@
-//! Candidate keys for a value: one Diffie-Hellman per ephemeral key and key version, cached for a request.
+//! Candidate keys for a value: one Diffie-Hellman per ephemeral key and key version, cached for a
+//! request.
 //!
-//! A value names no key version, so each active version of its curve is tried, newest first. The version that opened
-//! the last value of an ephemeral key is tried first for the next value. A value that opens under no version costs one
-//! Diffie-Hellman per version.
+//! A value names no key version, so each active version of its curve is tried, newest first. The
+//! version that opened the last value of an ephemeral key is tried first for the next value. A
+//! value that opens under no version costs one Diffie-Hellman per version.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use crate::{
     Suite,
 };
 
-/// Returns the active versions of `curve`, newest first; none if the app does not read the suite of these key pairs. Values
-/// sealed outside are native envelopes.
+/// Returns the active versions of `curve`, newest first; none if the app does not read the suite of
+/// these key pairs. Values sealed outside are native envelopes.
 pub(super) fn active(keys: &AppKeys, curve: Curve) -> Vec<Arc<KeyVersion>> {
     let suite = Suite::from(curve);
     if !keys.reads(suite) {
@@ -46,8 +47,8 @@ pub(super) struct Scheme {
     pub(super) is_mixed: bool,
 }
 
-/// Returns the `turn`-th pair to try of `versions` versions: first all versions under the specified derivation, then
-/// all under the other.
+/// Returns the `turn`-th pair to try of `versions` versions: first all versions under the specified
+/// derivation, then all under the other.
 pub(super) fn attempt(scheme: Scheme, versions: usize, turn: usize) -> Option<(usize, Kdf)> {
     if turn < versions {
         Some((turn, scheme.kdf))
@@ -192,8 +193,8 @@ impl Ring {
         Ok(place)
     }
 
-    /// Creates a point with the keys that earlier requests cached for it. A version that opened a value then is tried
-    /// first now.
+    /// Creates a point with the keys that earlier requests cached for it. A version that opened a
+    /// value then is tried first now.
     fn known(&self, curve: Curve, ephemeral: PublicKey) -> Point {
         let mut versions: Vec<CachedKeys> = self.versions[curve as usize]
             .iter()
@@ -222,8 +223,8 @@ impl Ring {
             };
             versions[place].kept[kdf as usize] = Some(key);
             likely[kdf as usize] = place;
-            // A value that specifies the other derivation was made with this derivation, unless the key of the other is
-            // cached too.
+            // A value that specifies the other derivation was made with this derivation, unless the
+            // key of the other is cached too.
             if versions[place].kept[kdf.other() as usize].is_none() {
                 likely[kdf.other() as usize] = count + place;
             }
@@ -235,7 +236,8 @@ impl Ring {
         }
     }
 
-    /// Returns the attempt to make first. Clients that do not mix derivations never need the other derivation.
+    /// Returns the attempt to make first. Clients that do not mix derivations never need the other
+    /// derivation.
     fn likely(&self, place: usize, scheme: Scheme) -> usize {
         let point = &self.points[place];
         let likely = point.likely[scheme.kdf as usize];
@@ -246,8 +248,8 @@ impl Ring {
         }
     }
 
-    /// Returns the `turn`-th key to try, the likeliest first. Returns [`CannotOpen`] when all keys were tried or the
-    /// request was stopped.
+    /// Returns the `turn`-th key to try, the likeliest first. Returns [`CannotOpen`] when all keys
+    /// were tried or the request was stopped.
     #[inline]
     pub(super) fn candidate(
         &mut self,

@@ -26,15 +26,16 @@ const IVS: usize = 32;
 /// The form of strings to write: each curve has two current tags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// `QkTC` or `S0lS`: datatype, role, origin and time are authenticated. This form is recommended.
+    /// `QkTC` or `S0lS`: datatype, role, origin and time are authenticated. This form is
+    /// recommended.
     Metadata {
         /// A role for a policy to check when the value is opened.
         role: Option<Role>,
         /// Unix seconds, visible to every client that opens the value.
         encrypted_at: u32,
     },
-    /// `Tk9D` or `RFVC`: the shorter strings that the Node and Python clients write by default. Anyone can change their
-    /// datatype.
+    /// `Tk9D` or `RFVC`: the shorter strings that the Node and Python clients write by default.
+    /// Anyone can change their datatype.
     Plain,
 }
 
@@ -51,8 +52,8 @@ impl Form {
     }
 }
 
-/// Seals the values of one request. Holds the AES keys of one ephemeral key, wiped on drop. The ephemeral private key
-/// is dropped once the AES keys are derived.
+/// Seals the values of one request. Holds the AES keys of one ephemeral key, wiped on drop. The
+/// ephemeral private key is dropped once the AES keys are derived.
 pub struct Sealer {
     recipient: Arc<KeyVersion>,
     scope: KeyScope,
@@ -75,7 +76,8 @@ struct Ephemeral {
     uncompressed: [u8; 65],
     chars: [u8; POINT_CHARS],
     derived: Derived,
-    /// Number of values sealed. IVs are random, so one key may seal 2^32 values (NIST SP 800-38D, section 8.3).
+    /// Number of values sealed. IVs are random, so one key may seal 2^32 values (NIST SP 800-38D,
+    /// section 8.3).
     used: u32,
 }
 
@@ -141,7 +143,8 @@ impl Sealer {
         Self::with_ephemeral(recipient, scope, form, ephemeral, ORIGIN)
     }
 
-    /// Creates a sealer from fixed random inputs, for test vectors only. A second use repeats the IV.
+    /// Creates a sealer from fixed random inputs, for test vectors only. A second use repeats the
+    /// IV.
     #[cfg(test)]
     pub(super) fn fixed(
         recipient: Arc<KeyVersion>,
@@ -201,9 +204,9 @@ impl Sealer {
         }
     }
 
-    /// Sets the role of the following strings to the role of an opened string. [`Role`] can reject such a role, since
-    /// other clients check less. Returns `false`, without a change, if this form has no role or the role is longer than
-    /// any client's.
+    /// Sets the role of the following strings to the role of an opened string. [`Role`] can reject
+    /// such a role, since other clients check less. Returns `false`, without a change, if this form
+    /// has no role or the role is longer than any client's.
     #[must_use]
     #[inline]
     pub fn carry_role(&mut self, role: Option<&str>) -> bool {
@@ -245,12 +248,12 @@ impl Sealer {
         FILE_HEADER_BYTES + content + TRAILER_BYTES
     }
 
-    /// Appends the string of one value to `out`: [`Sealer::sealed_bytes`] bytes. `text` is the string itself, a
-    /// number's [`NumberText`](super::NumberText), or `true` or `false`.
+    /// Appends the string of one value to `out`: [`Sealer::sealed_bytes`] bytes. `text` is the
+    /// string itself, a number's [`NumberText`](super::NumberText), or `true` or `false`.
     ///
     /// # Errors
-    /// [`Error::TextTooLong`] beyond [`TEXT_BYTES_MAX`], [`Error::Library`] when the crypto library fails; `out` is
-    /// then unchanged.
+    /// [`Error::TextTooLong`] beyond [`TEXT_BYTES_MAX`], [`Error::Library`] when the crypto library
+    /// fails; `out` is then unchanged.
     #[inline]
     pub fn seal(&mut self, datatype: Datatype, text: &str, out: &mut Vec<u8>) -> Result<(), Error> {
         if text.len() > TEXT_BYTES_MAX {
@@ -292,8 +295,8 @@ impl Sealer {
     /// Appends a whole file to `out`: [`Sealer::sealed_file_bytes`] bytes.
     ///
     /// # Errors
-    /// [`FileError::Role`] when the sealer writes a role, [`FileError::TooLong`], [`FileError::Ambiguous`],
-    /// [`FileError::Library`]; `out` is then unchanged.
+    /// [`FileError::Role`] when the sealer writes a role, [`FileError::TooLong`],
+    /// [`FileError::Ambiguous`], [`FileError::Library`]; `out` is then unchanged.
     pub fn seal_file(&mut self, content: &[u8], out: &mut Vec<u8>) -> Result<(), FileError> {
         if !self.role.is_empty() {
             return Err(FileError::Role);
@@ -331,7 +334,8 @@ impl Sealer {
         Ok(())
     }
 
-    /// Counts one use of the ephemeral key. Makes a new key first if the scope or the use count requires it.
+    /// Counts one use of the ephemeral key. Makes a new key first if the scope or the use count
+    /// requires it.
     #[inline]
     fn take_use(&mut self) -> Result<(), Error> {
         let used = self.ephemeral.used;

@@ -1,8 +1,9 @@
-//! Streaming of files that should not be completely in memory. Bytes in, bytes out: the caller does the I/O.
+//! Streaming of files that should not be completely in memory. Bytes in, bytes out: the caller does
+//! the I/O.
 //!
-//! **Output of [`FileOpener`] is not authenticated until [`FileOpener::finish`] has returned `Ok`.** Write the output
-//! to a private file, and rename that file only after success; on `Err`, delete it. The format has one tag at its end,
-//! so the only alternative is to read the file twice.
+//! **Output of [`FileOpener`] is not authenticated until [`FileOpener::finish`] has returned
+//! `Ok`.** Write the output to a private file, and rename that file only after success; on `Err`,
+//! delete it. The format has one tag at its end, so the only alternative is to read the file twice.
 //!
 //! This module uses OpenSSL, because AWS-LC's safe interface has no streaming GCM.
 
@@ -27,8 +28,8 @@ use crate::{AppKeys, CannotOpen, Error, KeyVersion, PublicKey};
 /// Limit per call: OpenSSL counts bytes in a C int.
 const CALL_BYTES_MAX: usize = 1 << 30;
 
-/// Opens one file. A file names no key version, so [`FileOpener::candidates`] can return several openers to try in
-/// order.
+/// Opens one file. A file names no key version, so [`FileOpener::candidates`] can return several
+/// openers to try in order.
 pub struct FileOpener {
     context: CipherCtx,
     checksum: crc32fast::Hasher,
@@ -51,9 +52,9 @@ struct MetadataPart {
 }
 
 impl FileOpener {
-    /// Returns openers to try, likeliest first: one per active key version. On secp256k1 each version has a second
-    /// opener for the other derivation, because real clients mix them. Feed the bytes after the header to the first
-    /// opener; if it fails, start over with the next.
+    /// Returns openers to try, likeliest first: one per active key version. On secp256k1 each
+    /// version has a second opener for the other derivation, because real clients mix them. Feed
+    /// the bytes after the header to the first opener; if it fails, start over with the next.
     ///
     /// # Errors
     /// [`CannotOpen`] when none can open the file.
@@ -120,7 +121,8 @@ impl FileOpener {
         })
     }
 
-    /// Takes the next bytes of the file, of any length, and appends the decrypted bytes: **not authenticated yet**.
+    /// Takes the next bytes of the file, of any length, and appends the decrypted bytes: **not
+    /// authenticated yet**.
     ///
     /// # Errors
     /// [`CannotOpen`] when metadata does not open or is rejected. Wrong content is detected only by
@@ -172,7 +174,8 @@ impl FileOpener {
         Ok(rest)
     }
 
-    /// Returns the data role. It is complete only after the whole file was passed to [`FileOpener::update`].
+    /// Returns the data role. It is complete only after the whole file was passed to
+    /// [`FileOpener::update`].
     #[must_use]
     pub fn role(&self) -> Option<&str> {
         self.role.as_deref()
@@ -258,8 +261,8 @@ impl FileSealer {
     /// Encrypts the next bytes, of any length, in place.
     ///
     /// # Errors
-    /// [`FileError::TooLong`] beyond [`FILE_BYTES_MAX`] in total, [`FileError::Ambiguous`], [`FileError::Library`]; the
-    /// file is then unusable.
+    /// [`FileError::TooLong`] beyond [`FILE_BYTES_MAX`] in total, [`FileError::Ambiguous`],
+    /// [`FileError::Library`]; the file is then unusable.
     pub fn update(&mut self, chunk: &mut [u8]) -> Result<(), FileError> {
         self.content_bytes = self.content_bytes.saturating_add(chunk.len() as u64);
         if self.content_bytes > FILE_BYTES_MAX {

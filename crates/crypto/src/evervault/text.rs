@@ -14,8 +14,8 @@ use super::derive::Kdf;
 use crate::aead::{NONCE_BYTES, TAG_BYTES};
 use crate::{CannotOpen, Curve};
 
-/// Standard base64 without padding, as the format writes it. `PADDED` accepts padding, as in some of the vendor's
-/// examples.
+/// Standard base64 without padding, as the format writes it. `PADDED` accepts padding, as in some
+/// of the vendor's examples.
 pub(super) static BASE64: LazyLock<Simd> = LazyLock::new(|| Simd::standard(NO_PAD));
 static PADDED: LazyLock<Simd> = LazyLock::new(|| Simd::standard(PAD));
 
@@ -25,15 +25,15 @@ pub(super) const IV_CHARS: usize = 16;
 pub(super) const POINT_BYTES: usize = 33;
 pub(super) const POINT_CHARS: usize = 44;
 
-/// Longest text that is sealed: 25 MiB, like the content of a file. A reader processes the text once per key that it
-/// tries.
+/// Longest text that is sealed: 25 MiB, like the content of a file. A reader processes the text
+/// once per key that it tries.
 pub const TEXT_BYTES_MAX: usize = 25 << 20;
 /// Characters of the longest sealed text, with the longest possible metadata and padding.
 pub(super) const SEALED_CHARS_MAX: usize =
     (2 + u16::MAX as usize + TEXT_BYTES_MAX + TAG_BYTES).div_ceil(3) * 4;
 
-/// Returns true if a string has the prefix of an Evervault string. Such a string must open or fail; it is never treated
-/// as data.
+/// Returns true if a string has the prefix of an Evervault string. Such a string must open or fail;
+/// it is never treated as data.
 #[must_use]
 #[inline]
 pub fn looks_like(text: &[u8]) -> bool {
@@ -67,8 +67,8 @@ enum Binding {
     Nothing,
     /// The app's compressed point.
     App,
-    /// The debug mark, the datatype and this version number; then the compressed points of the ephemeral key and the
-    /// app.
+    /// The debug mark, the datatype and this version number; then the compressed points of the
+    /// ephemeral key and the app.
     V2(u8),
 }
 
@@ -121,8 +121,8 @@ impl Tag {
         matches!(self, Self::S0ls | Self::Qktc | Self::Qljv | Self::Tenz)
     }
 
-    /// Returns true if the declared datatype is authenticated. Otherwise anyone who holds a string can change its
-    /// datatype.
+    /// Returns true if the declared datatype is authenticated. Otherwise anyone who holds a string
+    /// can change its datatype.
     #[must_use]
     pub fn authenticates_datatype(self) -> bool {
         matches!(self.binding(), Binding::V2(_))
@@ -135,8 +135,9 @@ impl Tag {
         }
     }
 
-    /// Returns true if real clients also wrote this tag under the other derivation. Clients of 2022 and later on
-    /// secp256k1 keep the key of their first call, even if a later call requests the other derivation.
+    /// Returns true if real clients also wrote this tag under the other derivation. Clients of 2022
+    /// and later on secp256k1 keep the key of their first call, even if a later call requests the
+    /// other derivation.
     pub(super) fn mixes_derivations(self) -> bool {
         matches!(self, Self::Rfvc | Self::S0ls | Self::Qljv)
     }
@@ -282,8 +283,9 @@ impl<'a> Parts<'a> {
         Ok(nonce)
     }
 
-    /// Decodes ciphertext and tag into `body` and returns their length. `body` must be at least as long as the
-    /// characters. Padding must be exact or absent: the published clients strip it, the vendor's examples contain it.
+    /// Decodes ciphertext and tag into `body` and returns their length. `body` must be at least as
+    /// long as the characters. Padding must be exact or absent: the published clients strip it, the
+    /// vendor's examples contain it.
     #[inline]
     pub(super) fn decode_sealed(&self, body: &mut [u8]) -> Result<usize, CannotOpen> {
         let engine = if self.sealed.ends_with(b"=") {
@@ -314,8 +316,8 @@ pub(super) fn point(chars: &[u8; POINT_CHARS]) -> Result<[u8; POINT_BYTES], Cann
     Ok(point)
 }
 
-/// The public parts of a string, readable without a key. None of them is authenticated. A role is known only after the
-/// string opens.
+/// The public parts of a string, readable without a key. None of them is authenticated. A role is
+/// known only after the string opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inspection {
     /// The tag, which identifies how the string was made.
@@ -324,7 +326,8 @@ pub struct Inspection {
     pub curve: Curve,
     /// The datatype that the string declares.
     pub datatype: Datatype,
-    /// True if the string was made for the vendor's published debug key. Such a string never opens here.
+    /// True if the string was made for the vendor's published debug key. Such a string never opens
+    /// here.
     pub is_debug: bool,
     /// The sealer's ephemeral key, compressed. Values made together normally share this key.
     pub ephemeral: [u8; 33],

@@ -1,8 +1,9 @@
 //! The C libraries are built with their assembly: without it they still work, several times slower.
 //!
-//! Read from the symbol table of this very test program, which links the libraries as the engine does. OpenSSL's P-256
-//! is `ecp_nistz256`, which goes before the `ec_nistp_64_gcc_128` code that a build without assembly may have for it
-//! (`ec_curve.c`); and what `fixed-base` says of tables is said of `ecp_nistz256`.
+//! Read from the symbol table of this very test program, which links the libraries as the engine
+//! does. OpenSSL's P-256 is `ecp_nistz256`, which goes before the `ec_nistp_64_gcc_128` code that a
+//! build without assembly may have for it (`ec_curve.c`); and what `fixed-base` says of tables is
+//! said of `ecp_nistz256`.
 
 use std::collections::HashSet;
 

@@ -408,7 +408,8 @@ fn more_ephemeral_keys_than_are_held_still_open_and_are_let_go() {
     }
 }
 
-/// The header of each suite before the body of each other, and each suite's byte in the header of each other.
+/// The header of each suite before the body of each other, and each suite's byte in the header of
+/// each other.
 #[test]
 fn suites_do_not_mix() {
     let keys = app("shop");

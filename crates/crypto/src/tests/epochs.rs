@@ -218,7 +218,8 @@ fn threads_that_begin_at_once_share_one_key_and_lose_no_number() {
         round.wait();
         let (epoch, mut last, mut grows) = (epoch(), None, true);
         for _ in 0..ROUNDS {
-            // All threads start each round together, and a round outlasts the time that waking them takes.
+            // All threads start each round together, and a round outlasts the time that waking them
+            // takes.
             round.wait();
             for _ in 0..NUMBERS {
                 let number = epoch.take_number(lifetime, now);
@@ -248,7 +249,8 @@ fn many_threads_never_get_the_same_number() {
     const CALLS: usize = 400;
     let keys = app("shop");
     let call = |thread: usize, call: usize| {
-        // The shortest epoch, so that it ends every 50 fields or calls; and calls of several lengths.
+        // The shortest epoch, so that it ends every 50 fields or calls; and calls of several
+        // lengths.
         let mut sealer = sealer(&keys, Suite::P256, 1, reading_clock, b"");
         (0..1 + (thread + call) % 7)
             .map(|_| seal(&mut sealer))
@@ -391,7 +393,8 @@ fn a_request_that_outlives_its_epochs_has_few_encapsulations() {
         )
         .unwrap()
         .placing(place);
-        // Each field is sealed in a millisecond of its own, so that every epoch is over after one field.
+        // Each field is sealed in a millisecond of its own, so that every epoch is over after one
+        // field.
         let envelopes: Vec<Vec<u8>> = (0..146)
             .map(|ms| {
                 at(began + ms);
@@ -465,7 +468,8 @@ fn what_is_over_is_freed_without_another_call() {
             assert_eq!(is_held_after(lifetime_ms, ms), held, "{lifetime_ms:?} {ms}");
         }
 
-        // A call in its middle holds the key until its next field, or until it ends, however much time was left.
+        // A call in its middle holds the key until its next field, or until it ends, however much
+        // time was left.
         let by_cooling = || version.cool();
         let by_setting = || keys.end_epochs(None, clock());
         for end in [&by_cooling as &dyn Fn(), &by_setting] {

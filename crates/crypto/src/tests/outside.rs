@@ -106,7 +106,8 @@ fn a_key_of_one_origin_is_never_used_as_one_of_the_other() {
                 "{suite:?} {other:?}"
             );
         }
-        // A key with the other origin is another set of keys, whose precomputed material is not taken over.
+        // A key with the other origin is another set of keys, whose precomputed material is not
+        // taken over.
         let app = keys.app().clone();
         let again = |origin| {
             let material = KeyMaterial::from_secret(&app, suite, [7; 32].into()).unwrap();

@@ -25,7 +25,8 @@ fn keys(versions: Vec<KeyVersion>) -> Arc<AppKeys> {
     Arc::new(AppKeys::new(app(), versions).unwrap())
 }
 
-/// Makes a binary envelope as anybody can who has the public key, and the pre-shared key if there is one.
+/// Makes a binary envelope as anybody can who has the public key, and the pre-shared key if there
+/// is one.
 pub(super) fn forge(
     suite: Suite,
     id: KeyId,
@@ -162,7 +163,8 @@ fn forged_envelope_opens_in_base_mode_and_not_in_psk_mode() {
             );
         }
 
-        // The same key pair in base mode: neither opens envelopes of the other, also under the other's suite byte and key id.
+        // The same key pair in base mode: neither opens envelopes of the other, also under the
+        // other's suite byte and key id.
         let pair =
             KeyPair::from_scalar(curve, key.pair().unwrap().scalar().unwrap().expose()).unwrap();
         let base_id = KeyId::of(pair.public());

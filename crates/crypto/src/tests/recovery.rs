@@ -56,7 +56,8 @@ fn a_copy_opens_with_its_key_and_bytes_alone() {
     assert_ne!(again, sealed, "every copy has its own encapsulation");
 }
 
-/// Go's `crypto/hpke` sealed the copy: seed 01 (32 times), `info` "sealwire/recovery/1", `aad` "slot 1", content 07 (32 times).
+/// Go's `crypto/hpke` sealed the copy: seed 01 (32 times), `info` "sealwire/recovery/1", `aad`
+/// "slot 1", content 07 (32 times).
 #[test]
 fn a_copy_of_another_implementation_opens() {
     let sealed = super::unhex(include_str!("recovery-copy.hex").trim());

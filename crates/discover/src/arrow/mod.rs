@@ -1,8 +1,9 @@
 //! Samples of Arrow data, column by column.
 //!
-//! A column is a leaf of the schema: a column of the table, or the members and items of a nested one. [`ArrowSamples`]
-//! takes record batches, [`JudgedColumns`] are its columns without a function, and [`JudgedColumns::decide`] chooses
-//! functions whose results fit the columns' types. The rules then resolve on the schema (`sealwire-columns`).
+//! A column is a leaf of the schema: a column of the table, or the members and items of a nested
+//! one. [`ArrowSamples`] takes record batches, [`JudgedColumns`] are its columns without a
+//! function, and [`JudgedColumns::decide`] chooses functions whose results fit the columns' types.
+//! The rules then resolve on the schema (`sealwire-columns`).
 
 mod decide;
 mod leaf;
@@ -26,7 +27,8 @@ use leaf::SampledLeaf;
 /// Maximum bytes of the sampled values of all columns, of which each has an equal part.
 const SAMPLES_BYTES_MAX: usize = 256 << 20;
 
-/// Samples of the columns of Arrow data. They stay in memory. `Debug` shows neither values nor names, which can be data.
+/// Samples of the columns of Arrow data. They stay in memory. `Debug` shows neither values nor
+/// names, which can be data.
 pub struct ArrowSamples {
     schema: Schema,
     leaves: Vec<SampledLeaf>,

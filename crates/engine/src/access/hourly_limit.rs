@@ -1,9 +1,9 @@
 //! Limits the number of fields per hour that a principal can process with an operation.
 //!
-//! Use a limit for roles whose principals could guess values. Each field is at most one guess, so the limit bounds the
-//! number of guesses. The limiter is a leaky bucket per principal, operation and limit. A bucket drains evenly, by the
-//! limit within one hour. The buckets are in memory, so each engine counts separately. Requests under a grant without
-//! an hourly limit are not counted.
+//! Use a limit for roles whose principals could guess values. Each field is at most one guess, so
+//! the limit bounds the number of guesses. The limiter is a leaky bucket per principal, operation
+//! and limit. A bucket drains evenly, by the limit within one hour. The buckets are in memory, so
+//! each engine counts separately. Requests under a grant without an hourly limit are not counted.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -45,8 +45,8 @@ impl HourlyLimiter {
     /// Charges `fields` to the principal's bucket if the permit has an hourly limit.
     ///
     /// # Errors
-    /// [`CallFailure::HourlyLimitReached`] if the fields do not fit now, or if there are too many buckets.
-    /// [`CallFailure::AboveHourlyLimit`] if `fields` is above the limit itself.
+    /// [`CallFailure::HourlyLimitReached`] if the fields do not fit now, or if there are too many
+    /// buckets. [`CallFailure::AboveHourlyLimit`] if `fields` is above the limit itself.
     pub(super) fn charge(
         &self,
         principal: &Principal,

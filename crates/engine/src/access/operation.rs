@@ -7,8 +7,8 @@ use sealwire_access::{AuthorizationRequest, Operation};
 use sealwire_wire::Method;
 use sealwire_wire::control::Control;
 
-/// By method. `health`, `info` and `inspect` have none: they tell nothing of apps, keys or tokens, except whether a key id
-/// is that of a published key.
+/// By method. `health`, `info` and `inspect` have none: they tell nothing of apps, keys or tokens,
+/// except whether a key id is that of a published key.
 static OPERATIONS: LazyLock<[Option<Operation>; Method::ALL.len()]> =
     LazyLock::new(|| Method::ALL.map(|method| Operation::from_name(method.name())));
 

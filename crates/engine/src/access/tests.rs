@@ -18,7 +18,8 @@ use sealwire_config::Config;
 /// A key and the record that it gets; `None`: it is removed.
 type Change = (&'static str, Option<Vec<u8>>);
 
-/// A store that can be down, counts what it is asked, and may be changed by others between two questions.
+/// A store that can be down, counts what it is asked, and may be changed by others between two
+/// questions.
 struct Faulty {
     store: Arc<dyn ControlStore>,
     down: AtomicBool,
@@ -267,7 +268,8 @@ async fn roles_and_those_who_have_them_are_of_one_generation() {
     under.role("encrypt apps=shop").await;
     under.bind().await;
     under.apps.changed_here().await;
-    // Between the two questions the role is taken away first and then widened: nobody ever had it wide.
+    // Between the two questions the role is taken away first and then widened: nobody ever had it
+    // wide.
     let binding = principal_key(&relay());
     let binding: &'static str = Box::leak(binding.into_boxed_str());
     *under.store.after_read.lock().unwrap() = vec![
@@ -281,7 +283,8 @@ async fn roles_and_those_who_have_them_are_of_one_generation() {
     );
     under.apps.changed_here().await;
     assert_eq!(under.missing("other").await, Some(Missing::Role));
-    // The other way round: a change that this engine has not heard of is loaded before anybody is judged by it.
+    // The other way round: a change that this engine has not heard of is loaded before anybody is
+    // judged by it.
     *under.store.after_read.lock().unwrap() =
         vec![("role/relay", Some(role_record("decrypt apps=*")))];
     let base = under.store.generation().await.unwrap();

@@ -15,7 +15,8 @@ struct Case {
     task: Box<dyn Fn() -> Task>,
 }
 
-/// Largest ratio of measured time to the model, and of the model to measured time, that is accepted.
+/// Largest ratio of measured time to the model, and of the model to measured time, that is
+/// accepted.
 const RATIO_MAX: f64 = 3.0;
 
 /// Scalars of a message with a document that are no map keys, as the scan counts them.
@@ -40,7 +41,8 @@ fn leaves(document: &[u8]) -> u64 {
     leaves
 }
 
-/// The mask of a document by rules `(target, function)`, where a target is a path, `kind:NAME` or `column:NAME`.
+/// The mask of a document by rules `(target, function)`, where a target is a path, `kind:NAME` or
+/// `column:NAME`.
 fn mask(
     name: &str,
     rules: Vec<(String, String)>,

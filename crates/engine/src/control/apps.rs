@@ -54,7 +54,8 @@ pub async fn collections(
 
 /// `apps.export`.
 pub async fn export(control: &Control, page: Page<'_>) -> Result<Records, RpcError> {
-    // Also the records that authenticate the others, and the others as they are: the reader of the file verifies them.
+    // Also the records that authenticate the others, and the others as they are: the reader of the
+    // file verifies them.
     let store = control.store().unverified();
     let mut snapshot = store.load().await.map_err(of)?;
     // Of those that are read one by one no more than could be on the page.
@@ -178,7 +179,8 @@ pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChang
     changed.map(views::changed).map_err(of)
 }
 
-/// Every method that changes a collection. `objects`: the store of objects; `None` if there are none.
+/// Every method that changes a collection. `objects`: the store of objects; `None` if there are
+/// none.
 pub async fn change_collection(
     control: &Control,
     objects: Option<&dyn ObjectStore>,

@@ -8,8 +8,8 @@ use super::roles::{BindError, bind, put};
 /// Says that the first administrators were made, and is never removed.
 const MADE: &str = "access/administrators";
 
-/// Gives the configured principals the role of an administrator, once in the life of a store, and only while nobody
-/// else has any role. Gives whether anything was changed.
+/// Gives the configured principals the role of an administrator, once in the life of a store, and
+/// only while nobody else has any role. Gives whether anything was changed.
 ///
 /// # Errors
 ///

@@ -1,8 +1,10 @@
-//! `keys.census`: counts the rows of an app by key version, and proves that no engine writes under an older one.
+//! `keys.census`: counts the rows of an app by key version, and proves that no engine writes under
+//! an older one.
 //!
-//! A row can only come under a key version by a write. So once no engine can seal under a version any more, a count that
-//! begins then and finds no row proves that there is none. Two things keep engines from it: every live engine has loaded the
-//! generation of the count, and a fence on each map of objects rejects all engines that have not.
+//! A row can only come under a key version by a write. So once no engine can seal under a version
+//! any more, a count that begins then and finds no row proves that there is none. Two things keep
+//! engines from it: every live engine has loaded the generation of the count, and a fence on each
+//! map of objects rejects all engines that have not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +27,8 @@ use crate::engine::Engine;
 
 /// Rows that a page looks at where no limit is named.
 const ROWS_DEFAULT: u32 = 1_000;
-/// Concurrent pages of rewraps. Each holds memory for its rows and works on a thread of the blocking pool.
+/// Concurrent pages of rewraps. Each holds memory for its rows and works on a thread of the
+/// blocking pool.
 const REWRAPS_MAX: usize = 2;
 /// Longest time after which a request that must wait for engines or writes is repeated.
 const RETRY_MAX: Duration = Duration::from_secs(1);
@@ -83,8 +86,9 @@ impl RowKind {
     }
 }
 
-/// Position of a walk through the rows of an app: a map, and the id that the next rows follow. Without an id, a census
-/// continues with the map behind the named one, and a rewrap at the beginning of the named one.
+/// Position of a walk through the rows of an app: a map, and the id that the next rows follow.
+/// Without an id, a census continues with the map behind the named one, and a rewrap at the
+/// beginning of the named one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RowCursor {
     pub(super) kind: RowKind,
@@ -153,7 +157,8 @@ pub async fn census(
     check_stores(engine)?;
     let control = engine.apps.control();
     engine.apps.refresh().await.map_err(of)?;
-    // Before the generation: what is newest here is also newest, or older, for engines that have loaded that generation.
+    // Before the generation: what is newest here is also newest, or older, for engines that have
+    // loaded that generation.
     let summary = control.app(&app_id(call.app)?).await.map_err(of)?;
     let generation = control.generation().await.map_err(of)?;
     let cursor = match call.after {
@@ -257,7 +262,8 @@ fn key_versions(app: &AppSummary) -> Vec<CensusKey> {
     keys.chain(token_keys).collect()
 }
 
-/// Fails while an engine could still write objects, or a live engine tokens, by a state before `generation`.
+/// Fails while an engine could still write objects, or a live engine tokens, by a state before
+/// `generation`.
 async fn prove(
     engine: &Engine,
     permits: &KeyPermits,
@@ -290,7 +296,8 @@ pub(super) async fn check_engines(engine: &Engine, generation: u64) -> Result<()
     Err(passing(text, RETRY_MAX))
 }
 
-/// Raises the fences of maps of objects. Fails while a write that passed a lower fence can still end.
+/// Raises the fences of maps of objects. Fails while a write that passed a lower fence can still
+/// end.
 pub(super) async fn fence(
     engine: &Engine,
     permits: &KeyPermits,
@@ -327,7 +334,8 @@ pub(super) fn passing(text: String, pause: Duration) -> RpcError {
     RpcError::new(ErrorCode::Conflict, text).retry_after_ms(pause)
 }
 
-/// Returns the maps of objects of an app: those of its collections and data subjects, and those that have an object.
+/// Returns the maps of objects of an app: those of its collections and data subjects, and those
+/// that have an object.
 async fn object_maps(
     engine: &Engine,
     store: &dyn ObjectStore,
@@ -455,8 +463,8 @@ async fn count_objects(
     }))
 }
 
-/// Returns the name of the key version that rows of a collection name by `key`: a version of the token key, or the key of
-/// the envelope in an old record.
+/// Returns the name of the key version that rows of a collection name by `key`: a version of the
+/// token key, or the key of the envelope in an old record.
 fn key_name(app: &AppSummary, collection: u32, key: [u8; 5]) -> String {
     let is_of_suite = app.keys.iter().any(|of| *of.id.as_bytes() == key);
     match key {

@@ -1,9 +1,11 @@
-//! `collections.migrate`: seals the old records of a collection of objects again, in the authenticated format.
+//! `collections.migrate`: seals the old records of a collection of objects again, in the
+//! authenticated format.
 //!
-//! Old records do not prove who sealed them (`sealwire_objects::old`). The first page marks the collection
-//! as `migrating` and raises the fence of its map. Engines that write old records cannot load this mark, and the fence
-//! rejects their writes. The last page of a walk that left no old record marks the collection as `authenticated`. From
-//! then on records in an old format do not open.
+//! Old records do not prove who sealed them (`sealwire_objects::old`). The first page marks the
+//! collection as `migrating` and raises the fence of its map. Engines that write old records cannot
+//! load this mark, and the fence rejects their writes. The last page of a walk that left no old
+//! record marks the collection as `authenticated`. From then on records in an old format do not
+//! open.
 
 use std::sync::Arc;
 
@@ -34,7 +36,8 @@ const ROWS_DEFAULT: u32 = 100;
 /// `collections.migrate`.
 ///
 /// # Errors
-/// The error response: no such app or collection, no token key that seals, a conflict that passes, or an error of a store.
+/// The error response: no such app or collection, no token key that seals, a conflict that passes,
+/// or an error of a store.
 pub async fn migrate(
     engine: &Engine,
     permits: &KeyPermits,
@@ -149,8 +152,8 @@ async fn located(engine: &Engine, call: &MigrateCall<'_>) -> Result<LocatedColle
     ))
 }
 
-/// Marks the collection as being migrated, unless it is, and shuts out engines that write old records. Fails while one of
-/// them is live, or can still write. Each page checks that.
+/// Marks the collection as being migrated, unless it is, and shuts out engines that write old
+/// records. Fails while one of them is live, or can still write. Each page checks that.
 async fn mark_migrating(
     engine: &Engine,
     permits: &KeyPermits,
@@ -169,8 +172,8 @@ async fn mark_migrating(
     Ok((view, collection))
 }
 
-/// Marks the collection as one that reads authenticated records only, and shuts out engines that do not know that yet. Returns
-/// the generation.
+/// Marks the collection as one that reads authenticated records only, and shuts out engines that do
+/// not know that yet. Returns the generation.
 async fn mark_authenticated(
     engine: &Engine,
     call: &MigrateCall<'_>,
@@ -261,9 +264,11 @@ impl MigrationCursor {
     }
 }
 
-/// Returns the rows of a map that follow `after`, in every state, and the last id if more can follow.
+/// Returns the rows of a map that follow `after`, in every state, and the last id if more can
+/// follow.
 ///
-/// The rows are not selected by the key that they name: whoever can write the store writes that, too.
+/// The rows are not selected by the key that they name: whoever can write the store writes that,
+/// too.
 async fn page(
     objects: &Objects,
     map: MapId,
@@ -302,8 +307,8 @@ struct ClassifiedRows {
     resealed: Vec<Reseal<ObjectId>>,
     unauthenticated: Vec<String>,
     unopened: Vec<String>,
-    /// Those whose row says that their subject was erased. They do not keep the collection open, because nothing opens
-    /// them any more.
+    /// Those whose row says that their subject was erased. They do not keep the collection open,
+    /// because nothing opens them any more.
     erased: Vec<String>,
     /// Number of those that stay as they are.
     left: usize,
@@ -338,7 +343,8 @@ fn classify(
     let mut found = ClassifiedRows::default();
     for row in rows {
         if is_erased(&row, subjects) {
-            // Whoever can write the store writes the subject and the version of a row, too. So it is named.
+            // Whoever can write the store writes the subject and the version of a row, too. So it
+            // is named.
             found.erased.push(id_text(row.id));
             continue;
         }
@@ -370,7 +376,8 @@ fn classify(
     Ok(found)
 }
 
-/// Returns true if the key of the row's subject was erased. Nothing opens such a row any more, and the sweep removes it.
+/// Returns true if the key of the row's subject was erased. Nothing opens such a row any more, and
+/// the sweep removes it.
 fn is_erased(row: &ObjectRow, subjects: &StoredSubjects) -> bool {
     let subject = row.subject.and_then(|id| subjects.get(&id));
     subject

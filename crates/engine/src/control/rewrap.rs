@@ -1,8 +1,9 @@
 //! `keys.rewrap`: rewraps rows under the newest key versions, a page at a time.
 //!
-//! A page reads rows of one collection that are under other key versions, opens and seals them on a thread of the blocking
-//! pool, and replaces each row whose content is still the one that was read. So a change of a row that came first wins, a page
-//! that ended half way is repeated without harm, and rows that do not open stay as they are.
+//! A page reads rows of one collection that are under other key versions, opens and seals them on a
+//! thread of the blocking pool, and replaces each row whose content is still the one that was read.
+//! So a change of a row that came first wins, a page that ended half way is repeated without harm,
+//! and rows that do not open stay as they are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,8 @@ use crate::objects::ObjectCollection;
 use crate::operations::ObjectSealer;
 use crate::subjects::{ReadableRow, stored_subjects, subjects_of};
 
-/// Stands for the keys of data subjects in place of a collection. No collection has a space in its name.
+/// Stands for the keys of data subjects in place of a collection. No collection has a space in its
+/// name.
 const SUBJECTS_NAME: &str = "data subjects";
 /// Rows that a page seals where no limit is named.
 const ROWS_DEFAULT: u32 = 100;
@@ -232,7 +234,8 @@ async fn rewrap_objects(
         store.objects_of_other_keys(view, key, after, limit).await
     };
     let page = objects.sweep(view.map, ask).await.map_err(answer)?;
-    // Sealing an old record again would authenticate a record that may be forged. Only `collections.migrate` does so.
+    // Sealing an old record again would authenticate a record that may be forged. Only
+    // `collections.migrate` does so.
     let is_authentic =
         |row: &ObjectRow| RecordFormat::of(&row.sealed) == Some(RecordFormat::Authenticated);
     let count = page.found.len();
@@ -252,8 +255,8 @@ async fn rewrap_objects(
     })
 }
 
-/// Joins rows with the keys of their subjects. Returns the number of objects whose subject has another key, too: it was
-/// erased, and the sweep has not removed them yet.
+/// Joins rows with the keys of their subjects. Returns the number of objects whose subject has
+/// another key, too: it was erased, and the sweep has not removed them yet.
 async fn readable(
     objects: &Objects,
     view: MapView,
@@ -361,7 +364,8 @@ async fn rewrap_tokens(
     ))
 }
 
-/// Opens and seals rows of the token format, each with the data subject that it names. Returns the number of rows that do not open, too.
+/// Opens and seals rows of the token format, each with the data subject that it names. Returns the
+/// number of rows that do not open, too.
 fn reseal_rows<I: Copy>(
     keys: &TokenKeys,
     collection: u32,

@@ -114,8 +114,8 @@ async fn set_role(store: &dyn ControlStore, role: &Role) -> Result<u64, RpcError
     Err(moved())
 }
 
-/// Returns whether some principal can grant roles for good, under each of two sets of roles, as of one generation; `None`: it
-/// is another generation by now. `except`: without this principal.
+/// Returns whether some principal can grant roles for good, under each of two sets of roles, as of
+/// one generation; `None`: it is another generation by now. `except`: without this principal.
 async fn administrators(
     store: &dyn ControlStore,
     generation: u64,
@@ -300,7 +300,8 @@ impl From<StoreError> for BindError {
     }
 }
 
-/// Gives a role to a principal, which may have it already. Gives the generation from which on it has.
+/// Gives a role to a principal, which may have it already. Gives the generation from which on it
+/// has.
 pub(super) async fn bind(
     store: &dyn ControlStore,
     who: &Principal,
@@ -409,7 +410,8 @@ pub async fn check(authorizer: &Authorizer, call: &CheckCall<'_>) -> Result<Chec
     Ok(authorizer.check(&who, ask, call.property).await)
 }
 
-/// `principals.check` on a store without an engine: what becomes of such a request at an engine in this mode.
+/// `principals.check` on a store without an engine: what becomes of such a request at an engine in
+/// this mode.
 ///
 /// # Errors
 ///

@@ -67,8 +67,8 @@ pub(super) fn change(alter: &AlterCollection<'_>) -> Result<SchemaChange, RpcErr
     Ok(change)
 }
 
-/// Changes a schema. Raises the fence of the map before the name of a dropped property is used again. A paused engine that
-/// still knows the dropped property then cannot read or write objects.
+/// Changes a schema. Raises the fence of the map before the name of a dropped property is used
+/// again. A paused engine that still knows the dropped property then cannot read or write objects.
 pub(super) async fn alter(
     control: &Control,
     objects: Option<&dyn ObjectStore>,

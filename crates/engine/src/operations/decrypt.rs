@@ -108,8 +108,8 @@ pub struct OpenSpec {
 }
 
 impl OpenSpec {
-    /// Opens a document's envelopes with an app's keys. `native_only`: a value that its format binds to no context does not
-    /// open.
+    /// Opens a document's envelopes with an app's keys. `native_only`: a value that its format
+    /// binds to no context does not open.
     pub(super) fn new(
         engine: &Engine,
         keys: &Arc<crypto::AppKeys>,
@@ -165,9 +165,10 @@ pub struct OpenFields {
     pub unopened: UnopenedFields,
 }
 
-/// Numbers of fields that did not open, by the suite that they name. They show an operator who has narrowed an app's
-/// `read_suites` that clients still send an old suite. A field is counted after its outcome is decided, for every reason in
-/// the same way, so that counting tells a client nothing about the reason.
+/// Numbers of fields that did not open, by the suite that they name. They show an operator who has
+/// narrowed an app's `read_suites` that clients still send an old suite. A field is counted after
+/// its outcome is decided, for every reason in the same way, so that counting tells a client
+/// nothing about the reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnopenedFields([u64; SuiteLabel::ALL.len()]);
 
@@ -223,7 +224,8 @@ impl OpenFields {
     }
 }
 
-/// Returns the suite that a field names if it claims to be a native envelope. Nothing of the field is checked.
+/// Returns the suite that a field names if it claims to be a native envelope. Nothing of the field
+/// is checked.
 pub(super) fn named_suite(token: Token<'_>) -> Option<crypto::Suite> {
     match token {
         Token::Str(text) => crypto::Suite::of_text_envelope(text),
@@ -232,7 +234,8 @@ pub(super) fn named_suite(token: Token<'_>) -> Option<crypto::Suite> {
     }
 }
 
-/// Opens every field that claims to be an envelope and gives what its caller may see, and keeps the others.
+/// Opens every field that claims to be an envelope and gives what its caller may see, and keeps the
+/// others.
 #[derive(Debug)]
 pub struct ShowFields {
     /// Opens values.

@@ -1,5 +1,5 @@
-//! Requests that cost no more than reading them: `health`, `info` and `inspect`, which reads the clear metadata of
-//! envelopes, Evervault strings and Evervault files.
+//! Requests that cost no more than reading them: `health`, `info` and `inspect`, which reads the
+//! clear metadata of envelopes, Evervault strings and Evervault files.
 
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
@@ -38,8 +38,8 @@ impl Immediate {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Payload`] for `inspect` of what is no envelope; the audit trail's error if nothing can be
-    /// recorded.
+    /// [`CallFailure::Payload`] for `inspect` of what is no envelope; the audit trail's error if
+    /// nothing can be recorded.
     pub fn answer(&self, engine: &Engine, msgid: u32) -> Result<Vec<u8>, CallFailure> {
         let mut out = Vec::with_capacity(512);
         reply::begin(&mut out, msgid);

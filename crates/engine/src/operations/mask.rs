@@ -1,7 +1,7 @@
 //! `mask`: replaces fields by what the request's rules say.
 //!
-//! A field that cannot be masked ends its request or, with `on_error` "report", is listed and redacted. It never stays
-//! as it came: that would be the value.
+//! A field that cannot be masked ends its request or, with `on_error` "report", is listed and
+//! redacted. It never stays as it came: that would be the value.
 
 use std::sync::Arc;
 
@@ -26,7 +26,8 @@ use sealwire_jobs::job::{FieldContext, FieldWork, Fields, StartFields, WalkSlice
 use sealwire_jobs::masks::{self, MaskPreparation, MaskSpec};
 use sealwire_jobs::slice_timer::SliceTimer;
 
-/// Most bytes that a walk whose rules have subjects goes in one slice. It bounds what the search keeps.
+/// Most bytes that a walk whose rules have subjects goes in one slice. It bounds what the search
+/// keeps.
 const SEARCHED_WALK_BYTES: usize = 32 << 10;
 /// Bytes of the search for subjects between two looks at the clock.
 const SEARCH_PIECE: usize = 8 << 10;
@@ -178,8 +179,8 @@ impl MaskFields {
         }
     }
 
-    /// Searches subjects as far ahead as the walk needs them in this slice. Returns the rest of the slice; `None` if the
-    /// search takes all of it.
+    /// Searches subjects as far ahead as the walk needs them in this slice. Returns the rest of the
+    /// slice; `None` if the search takes all of it.
     fn search(&mut self, walk: &Walk, payload: &[u8], slice: WalkSlice) -> Option<WalkSlice> {
         if self.subjects.is_unused() {
             return Some(slice);
@@ -294,7 +295,8 @@ mod tests {
 
     use super::*;
 
-    /// Maps inside each other with a date for each of some rules, filler, and the subjects behind it.
+    /// Maps inside each other with a date for each of some rules, filler, and the subjects behind
+    /// it.
     fn nested(depth: u32, rules: u32, filler: u32) -> Vec<u8> {
         let mut out = Vec::new();
         for _ in 0..depth {
@@ -316,7 +318,8 @@ mod tests {
         out
     }
 
-    /// Returns the work of so many rules, and the prediction for a document of so many fields and bytes.
+    /// Returns the work of so many rules, and the prediction for a document of so many fields and
+    /// bytes.
     fn prepared(rules: u32, fields: u64, bytes: usize) -> (MaskFields, ExtraWork) {
         let names: Vec<(String, String)> = (0..rules)
             .map(|at| {
@@ -353,7 +356,8 @@ mod tests {
         )
     }
 
-    /// Masks a document in slices of so many bytes. Returns the result, the number of slices and the extra work.
+    /// Masks a document in slices of so many bytes. Returns the result, the number of slices and
+    /// the extra work.
     fn masked(document: &[u8], rules: u32, bytes_max: usize) -> (Vec<u8>, usize, ExtraWork) {
         let (mut fields, _) = prepared(rules, 0, 0);
         let mut walk = Walk::new(

@@ -8,8 +8,8 @@
 //! | `read.rs` | `get`, `list`, and the objects of `query` |
 //! | `query.rs` | the clauses of `query`, and its cursor |
 //!
-//! Values are validated, hashed, sealed and opened on the crypto threads, under the request's admission. Requests to
-//! the store are between these steps.
+//! Values are validated, hashed, sealed and opened on the crypto threads, under the request's
+//! admission. Requests to the store are between these steps.
 
 mod payload;
 mod query;
@@ -201,7 +201,8 @@ impl Operation for ObjectsRequest {
         }
     }
 
-    /// Values that a query compares count as well as those that it returns, because searching is guessing.
+    /// Values that a query compares count as well as those that it returns, because searching is
+    /// guessing.
     fn fields_max(&self, size: MessageSize) -> u64 {
         let properties = |named: &NamedProperties| {
             named

@@ -100,7 +100,8 @@ impl Operation for Rewrap {
             }
             Outside::Adopt => OutsideSealers::Adopt,
         };
-        // Only a value whose encapsulation is given can become longer than the request's suite makes it.
+        // Only a value whose encapsulation is given can become longer than the request's suite
+        // makes it.
         let grows = !self.document.encapsulations.is_empty()
             && matches!(&outside, OutsideSealers::Keep(sealers)
                 if sealers.iter().any(|(of, _)| *of == Some(crypto::Suite::P256MlKem768)));
@@ -141,8 +142,9 @@ impl Operation for Rewrap {
 /// Returns the longest document with every envelope sealed again.
 /// `empty`: the longest envelope of nothing that is written.
 pub(super) fn rewrapped_bytes(format: Format, empty: usize, size: MessageSize) -> usize {
-    // The longest case, a binary envelope with the shortest header made text with that of the suite: a third more, and for
-    // each the difference of the headers, up to 2 bytes of rounding and 4 of the MessagePack header.
+    // The longest case, a binary envelope with the shortest header made text with that of the
+    // suite: a third more, and for each the difference of the headers, up to 2 bytes of rounding
+    // and 4 of the MessagePack header.
     let header = empty.saturating_sub(crypto::Encoding::Text.sealed_bytes(crypto::Suite::Xaes, 0));
     let native = size
         .bytes
@@ -152,8 +154,9 @@ pub(super) fn rewrapped_bytes(format: Format, empty: usize, size: MessageSize) -
     document_bytes_in(format, native, size.leaves)
 }
 
-/// Opens every field that claims to be an envelope and seals it again, and keeps the others. The plaintext goes from
-/// the opener's buffer, which is wiped, into the sealer's, which is encrypted in place.
+/// Opens every field that claims to be an envelope and seals it again, and keeps the others. The
+/// plaintext goes from the opener's buffer, which is wiped, into the sealer's, which is encrypted
+/// in place.
 #[derive(Debug)]
 pub struct RewrapFields {
     /// Opens values.
@@ -170,7 +173,8 @@ pub enum OutsideSealers {
     /// Like all other values.
     #[default]
     Adopt,
-    /// To published keys of the app: each sealer has the suite of its values, or `None` for values of every suite.
+    /// To published keys of the app: each sealer has the suite of its values, or `None` for values
+    /// of every suite.
     Keep(Vec<(Option<crypto::Suite>, LazySealer)>),
 }
 

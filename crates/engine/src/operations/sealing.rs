@@ -22,19 +22,19 @@ use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_sealer::FieldSealer;
 use sealwire_jobs::job::SealedBound;
 
-/// Bytes by which an Evervault string may be longer than an envelope of the same value: longer keys and metadata, and
-/// numbers as text. Held by a test.
+/// Bytes by which an Evervault string may be longer than an envelope of the same value: longer keys
+/// and metadata, and numbers as text. Held by a test.
 const EVERVAULT_EXTRA: usize = 128;
 
-/// Maximum number of encapsulations that a response has apart: those of the request's sealer, and in a rewrap one of the
-/// sealer of values that were sealed outside.
+/// Maximum number of encapsulations that a response has apart: those of the request's sealer, and
+/// in a rewrap one of the sealer of values that were sealed outside.
 const RESPONSE_ENCAPSULATIONS_MAX: usize = crypto::SEALER_ENCAPSULATIONS_MAX + 1;
 
 // `decrypt` must accept what one response returned.
 const _: () = assert!(RESPONSE_ENCAPSULATIONS_MAX <= sealwire_wire::ENCAPSULATIONS_MAX);
 
-/// Bytes that a `decrypt` of a sealed document can have besides those of the request that sealed it: a longer message id,
-/// `on_error`, a deadline, a generation, a `traceparent` and a `reason`.
+/// Bytes that a `decrypt` of a sealed document can have besides those of the request that sealed
+/// it: a longer message id, `on_error`, a deadline, a generation, a `traceparent` and a `reason`.
 const DECRYPT_PARAMS_BYTES: usize = 512;
 
 /// The sealer of a request, before it is made.
@@ -109,7 +109,8 @@ impl SealerSpec {
         self.ready.is_some()
     }
 
-    /// Makes the sealer: without a ready key by one key generation and one Diffie-Hellman, so on a crypto thread.
+    /// Makes the sealer: without a ready key by one key generation and one Diffie-Hellman, so on a
+    /// crypto thread.
     pub(super) fn make(self) -> Result<FieldSealer, CallFailure> {
         let sealer = match (self.ready, self.source) {
             (Some(ready), _) => Ok(ready),
@@ -216,9 +217,9 @@ impl SealOptions {
         }
     }
 
-    /// Returns the bound of the document that a request of `message_bytes` about a document of `payload_bytes` seals. A
-    /// `decrypt` with the same parameters must take it. A document that does not grow is never too long, because the
-    /// engine took it already.
+    /// Returns the bound of the document that a request of `message_bytes` about a document of
+    /// `payload_bytes` seals. A `decrypt` with the same parameters must take it. A document that
+    /// does not grow is never too long, because the engine took it already.
     pub(super) fn sealed_bound(
         &self,
         format: Format,
@@ -246,7 +247,8 @@ impl SealOptions {
         })
     }
 
-    /// Returns the suite that the request names, or else the app's. In an Evervault format, the suite of the key pair.
+    /// Returns the suite that the request names, or else the app's. In an Evervault format, the
+    /// suite of the key pair.
     pub(super) fn suite_in(&self, app: &App, format: Format) -> Suite {
         self.suite.unwrap_or_else(|| match format {
             Format::Native => suite::to_wire(app.settings.write_suite),
@@ -268,7 +270,8 @@ impl SealOptions {
         )
     }
 
-    /// Returns the request's sealer, not made yet. Finds out here which key is missing and what the format cannot do.
+    /// Returns the request's sealer, not made yet. Finds out here which key is missing and what the
+    /// format cannot do.
     pub(super) fn sealer(
         &self,
         app: &App,
@@ -344,10 +347,10 @@ impl SealOptions {
         }))
     }
 
-    /// Returns the sealers of values that were sealed outside, so that they keep that origin. Each has the suite of its
-    /// values, or `None` for values of every suite. If the request names a suite of which the app publishes a key, all
-    /// values are sealed to that key. Otherwise each value keeps its suite, so that none loses its protection from quantum
-    /// computers unnoticed.
+    /// Returns the sealers of values that were sealed outside, so that they keep that origin. Each
+    /// has the suite of its values, or `None` for values of every suite. If the request names a
+    /// suite of which the app publishes a key, all values are sealed to that key. Otherwise each
+    /// value keeps its suite, so that none loses its protection from quantum computers unnoticed.
     pub(super) fn outside_sealers(
         &self,
         app: &App,
@@ -440,7 +443,8 @@ fn library_failed(error: crypto::Error) -> CallFailure {
     }
 }
 
-/// Returns the longest document in `format`, if it has at most `native` bytes with native envelopes.
+/// Returns the longest document in `format`, if it has at most `native` bytes with native
+/// envelopes.
 pub(super) fn document_bytes_in(format: Format, native: usize, leaves: u64) -> usize {
     match format {
         Format::Native => native,

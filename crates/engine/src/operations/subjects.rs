@@ -41,8 +41,8 @@ use crate::subjects::{
 const PAGE_DEFAULT: usize = 100;
 /// Objects that one step of an erasure reads.
 const OBJECTS_PER_STEP: usize = 500;
-/// A `subjects.erase` begins no further step after it has removed this many objects and tokens. Later requests or the sweep
-/// remove the rest.
+/// A `subjects.erase` begins no further step after it has removed this many objects and tokens.
+/// Later requests or the sweep remove the rest.
 const REMOVED_ENOUGH: u64 = 32_000;
 /// Token rows that one step of an erasure reads. Rows under a newer key are read and not removed.
 const TOKENS_PER_STEP: usize = 2_000;
@@ -69,7 +69,8 @@ enum Request {
     Erase(ErasedKey),
 }
 
-/// The key that a request erases: one of at most this version, made at or before this time. `None`: any.
+/// The key that a request erases: one of at most this version, made at or before this time. `None`:
+/// any.
 #[derive(Clone, Copy)]
 struct ErasedKey {
     version: Option<u64>,
@@ -160,7 +161,8 @@ enum ExportCursor {
 /// Marks the cursor of a token.
 const TOKEN_CURSOR: &str = "token.";
 
-/// Parses the cursor of an export: the number of a collection, and the id of an object or token in it.
+/// Parses the cursor of an export: the number of a collection, and the id of an object or token in
+/// it.
 fn cursor(app: u32, text: &str) -> Result<ExportCursor, CallFailure> {
     let parse = || {
         let of_token = text.strip_prefix(TOKEN_CURSOR);
@@ -503,7 +505,8 @@ impl SubjectsRun<'_> {
         }))
     }
 
-    /// Opens rows in any state, and returns all their values in the clear, or the id of an object that does not open.
+    /// Opens rows in any state, and returns all their values in the clear, or the id of an object
+    /// that does not open.
     async fn opened(
         &mut self,
         collection: Arc<ObjectCollection>,
@@ -607,8 +610,8 @@ impl SubjectsRun<'_> {
         })
     }
 
-    /// Removes the subject's key. From then on no engine opens an object of the subject. Returns the version below which
-    /// objects are to be removed, and whether a key was removed.
+    /// Removes the subject's key. From then on no engine opens an object of the subject. Returns
+    /// the version below which objects are to be removed, and whether a key was removed.
     async fn erase_key(&mut self, key: ErasedKey) -> Result<(u64, bool), CallFailure> {
         for _ in 0..TRIES_MAX {
             let Some(row) = self.row(MapId::of_subjects).await? else {

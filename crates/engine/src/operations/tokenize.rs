@@ -1,4 +1,5 @@
-//! `tokenize`: replaces fields by tokens. [`TokenizeFields`] makes them; the store keeps their rows.
+//! `tokenize`: replaces fields by tokens. [`TokenizeFields`] makes them; the store keeps their
+//! rows.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
-//! The `tokens.*` methods: what is known of tokens, and what may be done to them without their values.
+//! The `tokens.*` methods: what is known of tokens, and what may be done to them without their
+//! values.
 //!
-//! Tokens are hashed and rows are opened on the crypto threads, under the request's admission; in between the store is
-//! asked.
+//! Tokens are hashed and rows are opened on the crypto threads, under the request's admission; in
+//! between the store is asked.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -274,7 +275,8 @@ impl TokensTask<'_> {
         .await
     }
 
-    /// The tokens in rows; `None` where a key that would open one is disabled. Leaves out rows of erased subjects.
+    /// The tokens in rows; `None` where a key that would open one is disabled. Leaves out rows of
+    /// erased subjects.
     async fn opened(&mut self, mut rows: Vec<Row>) -> Result<Vec<Option<Token>>, CallFailure> {
         let mut subjects: Vec<SubjectId> = rows.iter().filter_map(|row| row.subject).collect();
         subjects.sort_unstable();
@@ -547,7 +549,8 @@ impl TokensTask<'_> {
         })
     }
 
-    /// Goes through the crypto threads with nothing to do there, so that no thread waits for this call's work.
+    /// Goes through the crypto threads with nothing to do there, so that no thread waits for this
+    /// call's work.
     async fn pass(&mut self) -> Result<(), CallFailure> {
         each(
             self.admission,

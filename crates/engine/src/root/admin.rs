@@ -1,6 +1,8 @@
-//! Operations on a store's root key, for the control listener of an engine and for the command line on a store.
+//! Operations on a store's root key, for the control listener of an engine and for the command line
+//! on a store.
 //!
-//! Errors are [`StoreError`]s: a request that cannot be met in the present state is [`StoreError::Invalid`].
+//! Errors are [`StoreError`]s: a request that cannot be met in the present state is
+//! [`StoreError::Invalid`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,12 +38,13 @@ impl RootAdmin {
         Self { control, unsealer }
     }
 
-    /// Runs an operation. A rotation of the root key waits at most `wait` for live engines, and calls `waits` with their ids
-    /// whenever these change.
+    /// Runs an operation. A rotation of the root key waits at most `wait` for live engines, and
+    /// calls `waits` with their ids whenever these change.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`], [`StoreError::RootKey`]; [`StoreError::NotServed`] after `wait`, and the operation then
-    /// continues when it is repeated; [`StoreError::Sealed`]; any error of the store.
+    /// [`StoreError::Invalid`], [`StoreError::RootKey`]; [`StoreError::NotServed`] after `wait`,
+    /// and the operation then continues when it is repeated; [`StoreError::Sealed`]; any error of
+    /// the store.
     pub async fn run(
         &self,
         operation: &RootOperation<'_>,
@@ -64,7 +67,8 @@ impl RootAdmin {
         }
     }
 
-    /// Describes the root key, and unwraps every slot to find out which ones are right. Records nothing.
+    /// Describes the root key, and unwraps every slot to find out which ones are right. Records
+    /// nothing.
     ///
     /// # Errors
     /// Any error of the store.
@@ -96,11 +100,12 @@ impl RootAdmin {
         self.unsealer.providers()
     }
 
-    /// Returns the root record as it is stored, not verified, also where no provider unseals the store. Fails if the store
-    /// is sealed, before a provider is asked.
+    /// Returns the root record as it is stored, not verified, also where no provider unseals the
+    /// store. Fails if the store is sealed, before a provider is asked.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has no root key; [`StoreError::Sealed`]; any error of the store.
+    /// [`StoreError::Invalid`] if the store has no root key; [`StoreError::Sealed`]; any error of
+    /// the store.
     pub async fn stored_record(&self) -> Result<RootRecord, StoreError> {
         let record = self.stored_record_if_sealed().await?;
         if record.sealed_unix_s.is_some() {
@@ -197,7 +202,8 @@ impl RootAdmin {
             ));
         }
         let results = self.unwrapped(record.set, &others).await;
-        // The change names the slots that must stay, so that of two removals at once only one can rely on the other's slot.
+        // The change names the slots that must stay, so that of two removals at once only one can
+        // rely on the other's slot.
         let verified = slots_that_unwrap(&results);
         if verified.is_empty() {
             let reasons: Vec<String> = results.into_values().filter_map(Result::err).collect();
@@ -291,7 +297,8 @@ impl RootAdmin {
                     tokio::time::sleep(WAIT_PAUSE).await;
                 }
                 Err(error @ StoreError::NotServed { .. }) => {
-                    // Both end when the command is repeated. The anchor has to be repaired before that.
+                    // Both end when the command is repeated. The anchor has to be repaired before
+                    // that.
                     steps.end().map_err(StoreError::unfinished)?;
                     return Err(error);
                 }
@@ -303,7 +310,8 @@ impl RootAdmin {
     /// Creates one slot per provider, with the numbers from `first` on.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if a provider is not configured; [`StoreError::RootKey`], which names the provider.
+    /// [`StoreError::Invalid`] if a provider is not configured; [`StoreError::RootKey`], which
+    /// names the provider.
     pub async fn new_slots<'a>(
         &self,
         names: impl Iterator<Item = &'a str> + Send,
@@ -347,8 +355,8 @@ impl RootAdmin {
         })
     }
 
-    /// Describes the root key, from the verified record if there is one, or else from the record as it is stored, which is
-    /// then marked.
+    /// Describes the root key, from the verified record if there is one, or else from the record as
+    /// it is stored, which is then marked.
     async fn state(&self, results: Option<UnwrapResults>) -> Result<RootState, StoreError> {
         let (generation, record, unverified_reason) = match self.control.verified_root().await {
             Ok((generation, None)) => {
@@ -356,7 +364,8 @@ impl RootAdmin {
                 (generation, None, Some(reason.to_owned()))
             }
             Ok((generation, record)) => (generation, record, None),
-            // No slot unwraps, the store is sealed, is of an earlier time, or was written by somebody else.
+            // No slot unwraps, the store is sealed, is of an earlier time, or was written by
+            // somebody else.
             Err(reason) => {
                 let (generation, record) = self.control.root().await?;
                 (generation, record, Some(reason.to_string()))
@@ -411,8 +420,9 @@ fn slots_that_unwrap(results: &UnwrapResults) -> Vec<u32> {
         .collect()
 }
 
-/// Rejects new copies that are sealed to another recovery key than the copies before of the same provider: someone
-/// replaced the public key. Without this check, a rotation could silently wrap the root key for other holders.
+/// Rejects new copies that are sealed to another recovery key than the copies before of the same
+/// provider: someone replaced the public key. Without this check, a rotation could silently wrap
+/// the root key for other holders.
 fn check_same_keys(before: &[RootSlot], new: &[RootSlot]) -> Result<(), StoreError> {
     for slot in new {
         let Some(key) = recovery_key_of(&slot.wrapped) else {

@@ -1,11 +1,13 @@
 //! The highest generation of the store that this machine has seen, in a file outside the store.
 //!
-//! A store that was put back as a whole is authentic, so only memory of a later generation tells. The file is protected
-//! by its permissions alone: who can write it can make the engine accept an older state, or refuse the present one.
-//! A later state that continues from an older one is not noticed.
+//! A store that was put back as a whole is authentic, so only memory of a later generation tells.
+//! The file is protected by its permissions alone: who can write it can make the engine accept an
+//! older state, or refuse the present one. A later state that continues from an older one is not
+//! noticed.
 //!
-//! Engines write the file when they verify a later state. Every process writes it when it commits one, before it reports
-//! the commit. The file is never lowered, also where an engine and a command write it at the same time.
+//! Engines write the file when they verify a later state. Every process writes it when it commits
+//! one, before it reports the commit. The file is never lowered, also where an engine and a command
+//! write it at the same time.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -35,7 +37,8 @@ const FORMAT_WITHOUT_ROOTS: u32 = 1;
 const WRITE_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Longest wait for a write after a commit, whose response needs it.
 const COMMIT_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Longest wait for the lock of the file, and the pause between two attempts. Below the wait after a commit.
+/// Longest wait for the lock of the file, and the pause between two attempts. Below the wait after
+/// a commit.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(4);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -55,13 +58,14 @@ struct AnchorFields {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AnchoredState {
     pub(super) id: StateId,
-    /// Ids of the root keys: the active one, then the incoming one. Empty in files of an earlier format.
+    /// Ids of the root keys: the active one, then the incoming one. Empty in files of an earlier
+    /// format.
     pub(super) roots: Vec<[u8; 16]>,
 }
 
 impl AnchoredState {
-    /// Returns true if this state takes the place of one that is noted. A state of another set of root keys does, and one
-    /// of the same generation does if it tells the root keys.
+    /// Returns true if this state takes the place of one that is noted. A state of another set of
+    /// root keys does, and one of the same generation does if it tells the root keys.
     fn replaces(&self, noted: &Self) -> bool {
         let tells_more = self.id == noted.id && noted.roots.is_empty() && !self.roots.is_empty();
         self.id.set != noted.id.set || noted.id.generation < self.id.generation || tells_more
@@ -71,8 +75,9 @@ impl AnchoredState {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Anchor {
-    /// Content of the file when it was opened, unless it is ignored. Concurrent operations can verify an older generation
-    /// last, so states that are seen later are no bound; see [`sealwire_apps::AuthenticatedStore`].
+    /// Content of the file when it was opened, unless it is ignored. Concurrent operations can
+    /// verify an older generation last, so states that are seen later are no bound; see
+    /// [`sealwire_apps::AuthenticatedStore`].
     at_start: Option<AnchoredState>,
     file: Arc<AnchorFile>,
 }
@@ -80,7 +85,8 @@ pub(super) struct Anchor {
 #[derive(Debug)]
 struct AnchorFile {
     path: PathBuf,
-    /// True if the folder is that of the audit log. A first command can come before the engine that creates it.
+    /// True if the folder is that of the audit log. A first command can come before the engine that
+    /// creates it.
     makes_folder: bool,
     state: Mutex<AnchorState>,
     /// Held while the file is written.
@@ -99,8 +105,8 @@ struct AnchorState {
 }
 
 impl Anchor {
-    /// Reads the file. A missing file counts as no anchor. `makes_folder`: a missing folder is created when the file is
-    /// written, within a folder that exists.
+    /// Reads the file. A missing file counts as no anchor. `makes_folder`: a missing folder is
+    /// created when the file is written, within a folder that exists.
     ///
     /// # Errors
     /// The file cannot be read, or is not an anchor.
@@ -128,7 +134,8 @@ impl Anchor {
         self.at_start.as_ref()
     }
 
-    /// Returns the content of the file at start, and accepts earlier states from now on. Later ones still raise the file.
+    /// Returns the content of the file at start, and accepts earlier states from now on. Later ones
+    /// still raise the file.
     pub(super) fn ignore(&mut self) -> Option<StateId> {
         self.at_start.take().map(|state| state.id)
     }
@@ -178,8 +185,8 @@ impl Anchor {
         }
     }
 
-    /// Begins to write the file, unless that goes on already or is not needed. A file that cannot be written is logged and
-    /// tried again at the next load.
+    /// Begins to write the file, unless that goes on already or is not needed. A file that cannot
+    /// be written is logged and tried again at the next load.
     fn begin_write(&self) -> Option<JoinHandle<()>> {
         let mut state = self.file.state();
         if !state.is_kept || state.is_writing || state.seen == state.written {
@@ -211,7 +218,8 @@ impl AnchorFile {
         }
     }
 
-    /// Writes what was seen last. Returns `None`, and ends the background write, if that is written.
+    /// Writes what was seen last. Returns `None`, and ends the background write, if that is
+    /// written.
     fn write_once(&self) -> Option<io::Result<()>> {
         {
             let mut state = self.state();
@@ -254,8 +262,8 @@ impl AnchorFile {
         replace_file_of(&self.path, Some(&to_bytes(state)), Some(self.owner()?))
     }
 
-    /// Returns the owner of the file, or the one that a new file gets. A command that root runs must leave a file that the
-    /// engine's user can read.
+    /// Returns the owner of the file, or the one that a new file gets. A command that root runs
+    /// must leave a file that the engine's user can read.
     ///
     /// # Errors
     /// The file belongs to another user, who could not read one of this user.
@@ -317,8 +325,8 @@ impl AnchorFile {
         above.sync_all()
     }
 
-    /// Makes other processes that write the file wait, by a lock of a file that only its owner can open: whoever can read a
-    /// file can hold its lock.
+    /// Makes other processes that write the file wait, by a lock of a file that only its owner can
+    /// open: whoever can read a file can hold its lock.
     ///
     /// # Errors
     /// Another process holds the lock all the time; the lock file cannot be opened.
@@ -334,7 +342,8 @@ impl AnchorFile {
                     Err(TryLockError::Error(error)) if has_no_locks(&error) => return Ok(file),
                     Err(TryLockError::Error(error)) => return Err(error),
                 },
-                // Another process has created it and not given it away yet, or it exists since the look before.
+                // Another process has created it and not given it away yet, or it exists since the
+                // look before.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -402,8 +411,8 @@ fn folder_of(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// Reads an anchor. Returns `None` for a missing file. One that this user cannot read is an error: an older state would pass,
-/// and a commit would lower the anchor.
+/// Reads an anchor. Returns `None` for a missing file. One that this user cannot read is an error:
+/// an older state would pass, and a commit would lower the anchor.
 ///
 /// # Errors
 /// The file cannot be read, or is not an anchor.

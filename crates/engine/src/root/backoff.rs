@@ -1,7 +1,8 @@
 //! Limits how often providers are asked for a root key that none of them unwraps.
 //!
-//! An engine that cannot load a new state tries again each second. The providers are asked at most once per pause, which
-//! doubles from 1 to 60 seconds. Another record, or a new generation of the control state, ends the pause.
+//! An engine that cannot load a new state tries again each second. The providers are asked at most
+//! once per pause, which doubles from 1 to 60 seconds. Another record, or a new generation of the
+//! control state, ends the pause.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

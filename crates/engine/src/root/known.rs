@@ -1,9 +1,9 @@
 //! Ids of a store's root keys as this machine knows them, outside the store.
 //!
-//! Anyone can seal a root key to the public key of a recovery key. A root key that was unwrapped with shares only is
-//! therefore not authenticated. The anchor has the ids of the root keys of the last state that
-//! was verified or committed here. The copy of the root record beside the audit log, which only engines write, stands in for an
-//! anchor that is missing or of an earlier version.
+//! Anyone can seal a root key to the public key of a recovery key. A root key that was unwrapped
+//! with shares only is therefore not authenticated. The anchor has the ids of the root keys of the
+//! last state that was verified or committed here. The copy of the root record beside the audit
+//! log, which only engines write, stands in for an anchor that is missing or of an earlier version.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,9 @@
-//! Observes every use of a provider: metrics, audit records, log lines, and the condition of each slot.
+//! Observes every use of a provider: metrics, audit records, log lines, and the condition of each
+//! slot.
 //!
-//! Metrics and the audit log are there only after the root key was unwrapped, since the audit secret comes from the root
-//! key. Uses before [`ProviderUses::attach`] are kept, up to a limit, and reported then. Commands never attach anything.
+//! Metrics and the audit log are there only after the root key was unwrapped, since the audit
+//! secret comes from the root key. Uses before [`ProviderUses::attach`] are kept, up to a limit,
+//! and reported then. Commands never attach anything.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -23,7 +25,8 @@ use crate::audit::Audit;
 pub const USE_SECONDS_MAX: u64 = 30;
 /// [`USE_SECONDS_MAX`] as a duration.
 pub(super) const USE_TIME_MAX: Duration = Duration::from_secs(USE_SECONDS_MAX);
-/// Most uses that are kept for the metrics and the audit log. A start uses each slot of two root keys at most twice.
+/// Most uses that are kept for the metrics and the audit log. A start uses each slot of two root
+/// keys at most twice.
 const KEPT_USES_MAX: usize = 64;
 /// Most slots whose condition is kept. A record has 16.
 const SLOTS_KEPT_MAX: usize = 64;
@@ -116,7 +119,8 @@ impl SlotHealth {
         self.checked + longest.mul_f64(self.jitter)
     }
 
-    /// Records a failure. Returns the number of suppressed log lines if this failure should be logged.
+    /// Records a failure. Returns the number of suppressed log lines if this failure should be
+    /// logged.
     fn log(&mut self, outcome: ProviderOutcome) -> Option<u64> {
         let now = Instant::now();
         if self.logged.is_some_and(|(logged, at)| {
@@ -227,7 +231,8 @@ impl ProviderUses {
         state.set_gauges();
     }
 
-    /// Takes the record that was loaded. Forgets the slots of others, and ignores those that only people can unwrap.
+    /// Takes the record that was loaded. Forgets the slots of others, and ignores those that only
+    /// people can unwrap.
     pub(super) fn set_record(
         &self,
         record: Option<&RootRecord>,
@@ -287,7 +292,8 @@ impl ProviderUses {
         self.failed(&mut self.lock(), slot, provider, error);
     }
 
-    /// Begins a use. Dropped before its end, it is reported as abandoned, or as unavailable after [`USE_TIME_MAX`].
+    /// Begins a use. Dropped before its end, it is reported as abandoned, or as unavailable after
+    /// [`USE_TIME_MAX`].
     pub(super) fn begin(
         self: &Arc<Self>,
         operation: ProviderOperation,

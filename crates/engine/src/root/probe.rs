@@ -1,7 +1,8 @@
 //! The background check of slots: each slot of the root keys is unwrapped once per interval.
 //!
-//! A provider that is down is noticed before a start needs it. A failure shows in metrics, the log and the audit log; it
-//! changes neither readiness nor the root keys in memory. The unwrapped bytes are compared by the root key's id and wiped.
+//! A provider that is down is noticed before a start needs it. A failure shows in metrics, the log
+//! and the audit log; it changes neither readiness nor the root keys in memory. The unwrapped bytes
+//! are compared by the root key's id and wiped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,8 +35,9 @@ impl SlotProber {
         }
     }
 
-    /// Checks slots until the engine drains, one at a time. The first check of a slot follows within 15 seconds, unless
-    /// the slot was used before; a slot that fails is checked again within an hour.
+    /// Checks slots until the engine drains, one at a time. The first check of a slot follows
+    /// within 15 seconds, unless the slot was used before; a slot that fails is checked again
+    /// within an hour.
     pub async fn run(mut self) {
         if self.interval.is_zero() {
             return;

@@ -1,4 +1,5 @@
-//! Tests of unsealing: any slot serves, a right root key stays in memory, and the audit key needs no store.
+//! Tests of unsealing: any slot serves, a right root key stays in memory, and the audit key needs
+//! no store.
 
 mod uses;
 
@@ -487,8 +488,8 @@ async fn a_slot_of_shares_unwraps_with_their_holders_alone() {
     assert_eq!(control.load().await.unwrap().apps.len(), 1);
 }
 
-/// Strips a store of everything that tells of its root key, in another generation and in the one that is served, and then
-/// puts the records back.
+/// Strips a store of everything that tells of its root key, in another generation and in the one
+/// that is served, and then puts the records back.
 #[tokio::test]
 async fn a_store_that_is_stripped_and_put_back_makes_nobody_an_administrator() {
     use sealwire_access::{
@@ -582,7 +583,8 @@ async fn a_store_that_is_stripped_and_put_back_makes_nobody_an_administrator() {
     assert_eq!(found.roles, [RoleName::new("relay").unwrap()]);
 }
 
-/// An older state that is served is not changed by the engine itself: first administrators, maintenance, sweeps.
+/// An older state that is served is not changed by the engine itself: first administrators,
+/// maintenance, sweeps.
 #[tokio::test]
 async fn an_older_state_that_is_served_fails_no_start_and_loses_nothing() {
     let (mut deployment, _) = Deployment::with_root(&["east", "west"]).await;

@@ -288,7 +288,8 @@ async fn an_interrupted_erasure_of_a_subject_is_finished() {
         )
     };
     let mark = |id, version| unfinished(id, version, 1, None).row().unwrap().clone();
-    // The first subject was erased and has 1,201 objects left. The second one was erased, too, and came back.
+    // The first subject was erased and has 1,201 objects left. The second one was erased, too, and
+    // came back.
     let keys = [erased_row(&key(erased, 1), 1), key(back, 3), key(whole, 1)];
     world
         .store
@@ -583,7 +584,8 @@ async fn a_retention_time_that_changes_counts_during_a_sweep() {
     assert!((1_400..2_000).contains(&left), "{left}");
 }
 
-/// An older state that was put back can have deleted a collection that exists again, or keep rows for a shorter time.
+/// An older state that was put back can have deleted a collection that exists again, or keep rows
+/// for a shorter time.
 #[tokio::test(start_paused = true)]
 async fn nothing_goes_by_an_older_state_that_is_served() {
     struct Older(Arc<Kek>);

@@ -1,7 +1,8 @@
 //! Shows an opened value, or masks it for the principal's role.
 //!
-//! The one door through which `decrypt` and `detokenize` put a value into a reply. Behind a mask it lets nothing pass
-//! that the mask does not fit: a container and a value of another type or shape are redacted.
+//! The one door through which `decrypt` and `detokenize` put a value into a reply. Behind a mask it
+//! lets nothing pass that the mask does not fit: a container and a value of another type or shape
+//! are redacted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -40,8 +41,8 @@ impl Disclosure {
         }
     }
 
-    /// Appends a value that was opened, or what stands for it, as one MessagePack value. `plaintext` is UTF-8 for a
-    /// string and one MessagePack value for [`Datatype::Value`].
+    /// Appends a value that was opened, or what stands for it, as one MessagePack value.
+    /// `plaintext` is UTF-8 for a string and one MessagePack value for [`Datatype::Value`].
     #[inline]
     pub fn write(&mut self, datatype: Datatype, plaintext: &[u8], out: &mut Vec<u8>) {
         if self.mask.is_some() {

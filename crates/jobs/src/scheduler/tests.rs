@@ -11,7 +11,8 @@ use super::*;
 use crate::slice_timer::testing::{standing, stepping};
 
 const KIND: OperationKind = OperationKind::HASH_TOKENS;
-/// The budget of a network thread in these tests. A request of one field costs 6 us, and each field 1 us.
+/// The budget of a network thread in these tests. A request of one field costs 6 us, and each field
+/// 1 us.
 const BUDGET: Cost = Cost::from_nanos(30_000);
 
 /// Work that says where each of its slices runs.
@@ -296,7 +297,8 @@ impl RequestHelp for Help {
     }
 }
 
-/// Two crypto threads, of which one holds assisted work and the other is in the first step of its help.
+/// Two crypto threads, of which one holds assisted work and the other is in the first step of its
+/// help.
 struct Assistance {
     scheduler: Scheduler,
     _permit: AdmissionPermit,

@@ -28,8 +28,8 @@ struct Each<I, O> {
     finished: oneshot::Sender<Result<Vec<O>, CallFailure>>,
 }
 
-/// Applies `step` to every item on the crypto threads, under the admission of a request. If the future is dropped, the
-/// work ends with its present slice.
+/// Applies `step` to every item on the crypto threads, under the admission of a request. If the
+/// future is dropped, the work ends with its present slice.
 ///
 /// # Errors
 ///
@@ -55,7 +55,8 @@ pub async fn each<I: Send + 'static, O: Send + 'static>(
     .await
 }
 
-/// Applies `step` to every item, as [`each`] does. `work`: that of an item, which bounds a slice as well.
+/// Applies `step` to every item, as [`each`] does. `work`: that of an item, which bounds a slice as
+/// well.
 ///
 /// # Errors
 ///
@@ -95,7 +96,8 @@ impl<I: Send, O: Send> Slices for Each<I, O> {
         self.kind.done(true, self.left.len() as u64, 0, 0)
     }
 
-    /// Returns the bytes of the next item. If others are larger, the budget of bytes ends the slice.
+    /// Returns the bytes of the next item. If others are larger, the budget of bytes ends the
+    /// slice.
     fn field_bytes(&self) -> u64 {
         self.left
             .as_slice()

@@ -1,7 +1,7 @@
 //! One field of `detokenize`: a token looked up, and opened.
 //!
-//! The first walk hashes every string that has the shape of the collection's tokens and copies the document as it is.
-//! The second one goes over the same strings with the rows that the store gave.
+//! The first walk hashes every string that has the shape of the collection's tokens and copies the
+//! document as it is. The second one goes over the same strings with the rows that the store gave.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,7 +18,8 @@ use crate::cancel_token::CancelToken;
 use crate::field_errors::{FieldErrors, FieldFault, FieldProblem};
 use crate::masks::disclosure::Disclosure;
 
-/// Bytes per token until the store has responded: its key, its positions, and the row without its sealed part.
+/// Bytes per token until the store has responded: its key, its positions, and the row without its
+/// sealed part.
 const ENTRY_BYTES: usize = 384;
 /// Bytes of the opened key of a subject, with its place in the map.
 const SUBJECT_BYTES: usize = 1_024;
@@ -50,8 +51,8 @@ impl DetokenizeSpec {
 pub struct DetokenizeFields {
     looking: DetokenizeSpec,
     context: TokenContext,
-    /// The context of rows. In a collection whose tokens are the same for all contexts, rows that an earlier
-    /// version made are sealed under the context of their first request.
+    /// The context of rows. In a collection whose tokens are the same for all contexts, rows that
+    /// an earlier version made are sealed under the context of their first request.
     scope: TokenContext,
     /// Of each string that may be a token, in the order of the document: its key.
     slots: Vec<u32>,
@@ -246,7 +247,8 @@ impl DetokenizeFields {
             &mut self.buffer,
         );
         let opened = opened.map_err(|_| FieldProblem::CannotOpen)?;
-        // Under another context it is as good as absent: that it is there is nothing for who cannot have it.
+        // Under another context it is as good as absent: that it is there is nothing for who cannot
+        // have it.
         let value = opened
             .value(&self.scope)
             .or_else(|_| opened.value(&self.context));

@@ -1,4 +1,5 @@
-//! Turns at the store for what is long and rare: so many at once, app by app, so that who asks most waits for itself.
+//! Turns at the store for what is long and rare: so many at once, app by app, so that who asks most
+//! waits for itself.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,9 +1,10 @@
 //! Requests to the token store, and how a job goes on with the response.
 //!
-//! Runs on a connection's task and never on a crypto thread. While a request waits for the store it holds its memory
-//! and its admission, and has no work at the scheduler. The store answers in bounded time; the deadline of the request
-//! and its cancel token drop the wait. Rows that were not sent by then are not written. Long operations and changes to
-//! existing rows are served app by app, and each keeps its permit until the store is done.
+//! Runs on a connection's task and never on a crypto thread. While a request waits for the store it
+//! holds its memory and its admission, and has no work at the scheduler. The store answers in
+//! bounded time; the deadline of the request and its cancel token drop the wait. Rows that were not
+//! sent by then are not written. Long operations and changes to existing rows are served app by
+//! app, and each keeps its permit until the store is done.
 
 use std::sync::Arc;
 
@@ -34,8 +35,8 @@ const ROWS_BYTES_MAX: usize = 4 << 20;
 pub const ROW_BYTES: usize = 1 << 10;
 /// Concurrent walks through collections: by `tokens.list`, `tokens.archive` and `tokens.prune`.
 const SWEEPS_MAX: usize = 4;
-/// Concurrent changes to existing rows: by `tokens.delete` and `tokens.expire`. The store's other connections write new
-/// rows.
+/// Concurrent changes to existing rows: by `tokens.delete` and `tokens.expire`. The store's other
+/// connections write new rows.
 const CHANGES_MAX: usize = 1;
 
 /// The token store, as requests use it.
@@ -176,8 +177,8 @@ impl Tokens {
         Err(CallFailure::no_memory())
     }
 
-    /// Reserves memory for rows that are fetched whole, at most `wanted` of them, under the admission of the request,
-    /// until they are released.
+    /// Reserves memory for rows that are fetched whole, at most `wanted` of them, under the
+    /// admission of the request, until they are released.
     pub fn reserve(
         &self,
         admission: &mut AdmissionPermit,
@@ -305,8 +306,9 @@ impl Tokens {
         .await
     }
 
-    /// Runs a store operation under a permit, which is released when the store is done and not when the wait for it
-    /// ends. Otherwise clients that ask and leave could load the store with any number of operations.
+    /// Runs a store operation under a permit, which is released when the store is done and not when
+    /// the wait for it ends. Otherwise clients that ask and leave could load the store with any
+    /// number of operations.
     async fn in_turn<T: Send + 'static>(
         &self,
         turns: &FairSemaphore,

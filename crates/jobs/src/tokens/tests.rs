@@ -1,4 +1,5 @@
-//! Both directions walk by walk, over a store in memory: what the reply says, and what the store is left with.
+//! Both directions walk by walk, over a store in memory: what the reply says, and what the store is
+//! left with.
 
 use std::collections::HashSet;
 
@@ -397,7 +398,8 @@ async fn a_repeated_call_gets_its_tokens_again_and_a_changed_one_others() {
             .0,
         first
     );
-    // Another client that knows the key gets tokens of its own, so it can neither test guesses nor take the key.
+    // Another client that knows the key gets tokens of its own, so it can neither test guesses nor
+    // take the key.
     for other in ["other", "cn:relay", "spiffe://org/relay"] {
         let (own, ..) = tokenize(&store, of(other, b"k"), OnError::Fail, &payload)
             .await

@@ -1,7 +1,8 @@
 //! One field of `tokenize`: a token made, kept or replaced by the one that was there.
 //!
-//! The first walk makes a token for each field, seals the row and writes the token into the reply, as if the store
-//! would take all of them. A later walk goes over the same fields and does only what the store's answer asks for.
+//! The first walk makes a token for each field, seals the row and writes the token into the reply,
+//! as if the store would take all of them. A later walk goes over the same fields and does only
+//! what the store's answer asks for.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -24,16 +25,20 @@ use crate::field_errors::{FieldErrors, FieldFault, FieldProblem};
 
 /// How often the store is asked to take other tokens where some of a group were taken.
 const TRIES_MAX: u32 = 16;
-/// How often a token is drawn that this call knows to be taken. Costs no more than sealing a few rows.
+/// How often a token is drawn that this call knows to be taken. Costs no more than sealing a few
+/// rows.
 const DRAWS_MAX: u32 = 256;
-/// Longest token of a format whose tokens may be longer than their values, with its MessagePack header.
+/// Longest token of a format whose tokens may be longer than their values, with its MessagePack
+/// header.
 pub const TOKEN_BYTES: usize = 48;
-/// Bytes per entry beside its value and tags: its row as made, requested and returned, its token and its positions.
+/// Bytes per entry beside its value and tags: its row as made, requested and returned, its token
+/// and its positions.
 const ENTRY_BYTES: usize = 1_024;
 /// Bytes of a tag beside its text.
 const TAG_BYTES: usize = 48;
 
-/// An idempotency key, bound to the client that sent it: the same key of two principals is two keys.
+/// An idempotency key, bound to the client that sent it: the same key of two principals is two
+/// keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey {
     /// The full name of the client with its kind.
@@ -65,10 +70,11 @@ pub struct TokenizeSpec {
     pub expires: Option<u64>,
     /// Now.
     pub created: u64,
-    /// Key that makes the tokens of a repeated request the same. Unused if equal values have equal tokens anyway.
+    /// Key that makes the tokens of a repeated request the same. Unused if equal values have equal
+    /// tokens anyway.
     pub idempotency_key: Option<IdempotencyKey>,
-    /// Key of the data subject whom the document is about; absent if the request names none. It must be set before the first
-    /// walk.
+    /// Key of the data subject whom the document is about; absent if the request names none. It
+    /// must be set before the first walk.
     pub subject: Option<Arc<OnceLock<SubjectKey>>>,
     /// Limits of the request.
     pub bounds: Bounds,
@@ -79,7 +85,8 @@ impl TokenizeSpec {
         self.subject.as_ref()?.get()
     }
 
-    /// Bytes to set aside for entries, before any is made: rows for as many fields, and the values of a message.
+    /// Bytes to set aside for entries, before any is made: rows for as many fields, and the values
+    /// of a message.
     pub fn entry_bytes(&self, fields: usize, message_bytes: usize) -> usize {
         let tags: usize = self.tags.iter().map(|tag| tag.len() + TAG_BYTES).sum();
         let each = ENTRY_BYTES + 2 * tags;
@@ -198,7 +205,8 @@ impl TokenizeFields {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Exhausted`] once tokens were taken too often; [`CallFailure::SubjectsChanged`] if the data subject was erased.
+    /// [`CallFailure::Exhausted`] once tokens were taken too often;
+    /// [`CallFailure::SubjectsChanged`] if the data subject was erased.
     pub fn answered(&mut self, written: Written) -> Result<bool, CallFailure> {
         let changed = match written {
             Written::Done(given) => {
@@ -330,8 +338,8 @@ impl TokenizeFields {
             format.generate(datatype, value, &mut self.text)?;
             let id = TokenId(keys.id(map.collection, &self.text));
             if self.drawn.insert(id) {
-                // A deterministic row's value proves what it is found by; a one-way row has none, and that of a call
-                // does not say which call it was.
+                // A deterministic row's value proves what it is found by; a one-way row has none,
+                // and that of a call does not say which call it was.
                 let bound = fingerprint.filter(|_| *kind != CollectionKind::Deterministic);
                 let sealed = keys.seal(&NewToken {
                     collection: map.collection,

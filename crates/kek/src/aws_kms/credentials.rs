@@ -61,7 +61,8 @@ impl CredentialsSource {
         found.map_err(|error| CredentialsError::provider_error(ConnectorFailure(error)))
     }
 
-    /// Exchanges a token for credentials by `AssumeRoleWithWebIdentity`, a request without a signature.
+    /// Exchanges a token for credentials by `AssumeRoleWithWebIdentity`, a request without a
+    /// signature.
     async fn web_identity(
         &self,
         role_arn: &str,
@@ -213,7 +214,8 @@ fn form(fields: &[(&str, &str)]) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(std::mem::take(&mut *text).into_bytes())
 }
 
-/// Returns the text of the first XML element of a name. The elements that are read hold no escaped characters.
+/// Returns the text of the first XML element of a name. The elements that are read hold no escaped
+/// characters.
 fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = xml.split_once(&format!("<{name}>"))?;
     let (text, _) = rest.split_once(&format!("</{name}>"))?;

@@ -1,7 +1,9 @@
-//! Tests against moto, which speaks the protocol of KMS and STS, and against a server that fails as it is told.
+//! Tests against moto, which speaks the protocol of KMS and STS, and against a server that fails as
+//! it is told.
 //!
-//! Moto checks the encryption context and that the named key is the copy's. It does not check signatures, credentials,
-//! permissions, web identity tokens, nor whether a key is disabled. Those errors come from the other server.
+//! Moto checks the encryption context and that the named key is the copy's. It does not check
+//! signatures, credentials, permissions, web identity tokens, nor whether a key is disabled. Those
+//! errors come from the other server.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

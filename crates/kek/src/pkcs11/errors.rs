@@ -34,7 +34,8 @@ impl ModuleFailure {
         }
     }
 
-    /// Adds the place to an error that the provider found. Those of the module get it from [`Self::into_provider_error`].
+    /// Adds the place to an error that the provider found. Those of the module get it from
+    /// [`Self::into_provider_error`].
     pub(super) fn with_place(self, place: &str) -> Self {
         let named = |text: String| format!("{place}: {text}");
         match self {
@@ -51,7 +52,8 @@ impl ModuleFailure {
         }
     }
 
-    /// Returns whether device, session or slot were lost, so that a login that failed by this did not reach the token.
+    /// Returns whether device, session or slot were lost, so that a login that failed by this did
+    /// not reach the token.
     pub(super) fn is_lost_transport(&self) -> bool {
         use RvError as Code;
         matches!(

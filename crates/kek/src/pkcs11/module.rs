@@ -115,7 +115,8 @@ impl Module {
                 Ok(root) => return Ok(root),
                 Err(failure) => failure,
             };
-            // Some tokens return a general error for a bad copy. A key that works then shows that the copy is bad.
+            // Some tokens return a general error for a bad copy. A key that works then shows that
+            // the copy is bad.
             if failure.is_ambiguous() && round_trip(session, key).is_ok() {
                 return decrypt(session, key, wrapped, aad)
                     .map_err(|failure| failed_unwrap(failure, true, options));
@@ -124,7 +125,8 @@ impl Module {
         })
     }
 
-    /// Wraps and unwraps a test value. The token must reject the copy once it is altered or has other additional data.
+    /// Wraps and unwraps a test value. The token must reject the copy once it is altered or has
+    /// other additional data.
     pub(super) fn check(&mut self, options: &Pkcs11Options) -> Result<(), ProviderError> {
         self.with_session(options, |session| {
             let key = find_key(session, options)?;
@@ -146,7 +148,8 @@ impl Module {
         })
     }
 
-    /// Generates the key, and runs `check`. A retry after a lost session takes the key that the first try made.
+    /// Generates the key, and runs `check`. A retry after a lost session takes the key that the
+    /// first try made.
     pub(super) fn generate_key_and(
         &mut self,
         options: &Pkcs11Options,
@@ -176,7 +179,8 @@ impl Module {
         self.sessions.clear();
     }
 
-    /// Runs `act` in a session that is logged in, and once more in a new session if that one is lost.
+    /// Runs `act` in a session that is logged in, and once more in a new session if that one is
+    /// lost.
     pub(super) fn with_session<T>(
         &mut self,
         options: &Pkcs11Options,
@@ -293,7 +297,8 @@ impl Module {
             Err(failure) if matches!(failure.code(), Some(RvError::UserAlreadyLoggedIn)) => {}
             Err(failure) if failure.is_lost_transport() => return Err(failure),
             Err(failure) => {
-                // Tokens report a wrong PIN by various codes, so each login that fails can have used up a try.
+                // Tokens report a wrong PIN by various codes, so each login that fails can have
+                // used up a try.
                 self.rejected.entry(token.clone()).or_default().push(pin);
                 if failure.is_wrong_pin() {
                     return Err(denied(&format!(
@@ -346,8 +351,8 @@ fn token_text(options: &Pkcs11Options) -> String {
     }
 }
 
-/// Returns the answers that match. A slot that fails to answer hides no other, but can be the one that is wanted: if none
-/// matches, its failure is returned.
+/// Returns the answers that match. A slot that fails to answer hides no other, but can be the one
+/// that is wanted: if none matches, its failure is returned.
 fn matching<T>(
     answers: impl Iterator<Item = Result<T, ModuleFailure>>,
     matches: impl Fn(&T) -> bool,
@@ -522,7 +527,8 @@ fn check_rejections(
     Ok(())
 }
 
-/// Returns the error of a decryption that failed. `key_works` says that a test value was unwrapped since.
+/// Returns the error of a decryption that failed. `key_works` says that a test value was unwrapped
+/// since.
 fn failed_unwrap(
     failure: ModuleFailure,
     key_works: bool,

@@ -1,5 +1,5 @@
-//! Tests with SoftHSM run in child processes, because SoftHSM reads its configuration from the environment when it is
-//! initialized, and because a process has one context per module.
+//! Tests with SoftHSM run in child processes, because SoftHSM reads its configuration from the
+//! environment when it is initialized, and because a process has one context per module.
 
 use std::cell::RefCell;
 use std::env;

@@ -65,7 +65,8 @@ fn shares_that_are_too_few_doubled_foreign_or_false_give_no_recovery_key() {
     let foreign_set = RecoveryKey::generate([1; 16]).unwrap().split(3, 5).unwrap();
     let foreign_key = RecoveryKey::generate(SET).unwrap().split(3, 5).unwrap();
     let with = |other: &Share| vec![shares[0].clone(), shares[1].clone(), other.clone()];
-    // Shares of another secret under the names of the key: the checksum is right, and the polynomial is another.
+    // Shares of another secret under the names of the key: the checksum is right, and the
+    // polynomial is another.
     let names = (*shares[0].set(), *shares[0].key());
     let false_shares = shares::split(&[9; 32], names.0, names.1, 3, 5).unwrap();
     let cases: [(&str, Vec<Share>, RecoveryError); 6] = [

@@ -109,7 +109,8 @@ fn shares_that_do_not_belong_together_do_not_join() {
     // Two splits of one key differ in their random ids.
     let again = [ours[0].clone(), ours[1].clone(), shares(3, 5).remove(2)];
     assert_eq!(join(&again), Err(JoinError::OtherSplit { position: 3 }));
-    // Another secret under the same names: only a surplus share shows it; the caller checks the key.
+    // Another secret under the same names: only a surplus share shows it; the caller checks the
+    // key.
     let mut false_share = split(&[0; 32], SET, KEY, 3, 5).unwrap().remove(3);
     false_share.split = ours[0].split;
     let three = [ours[0].clone(), ours[1].clone(), false_share.clone()];
@@ -125,7 +126,8 @@ fn shares_that_do_not_belong_together_do_not_join() {
 
 #[test]
 fn fixed_shares_still_join() {
-    // Made by another implementation: coefficient 7 i + 1 of byte i, polynomial 0x11b, split id 0a0b0c0d, indexes 1, 2 and 255.
+    // Made by another implementation: coefficient 7 i + 1 of byte i, polynomial 0x11b, split id
+    // 0a0b0c0d, indexes 1, 2 and 255.
     let texts = [
         "sws1:AaWlpaWlpaWlpaWlpaWlpaUBAgMEBQoLDA0C_wFgZi9zZUVGQlUlZyEzfAJKAx0c6fvx6duJw9Ldt6mn9Fd0HWw",
         "sws1:AaWlpaWlpaWlpaWlpaWlpaUBAgMEBQoLDA0C_wJjfj5JQik7FB7lrvPMmKf0kJWdeHdWXyZpCBAE4-bJgWcPw9M",
@@ -143,8 +145,9 @@ fn fixed_shares_still_join() {
 
 #[test]
 fn each_byte_of_a_coefficient_is_uniform() {
-    // Of two shares with threshold 2, value = secret + coefficient * index: index 1 shows the coefficient.
-    // Of threshold 3, value 2 + secret + 2 * (value 1 + secret) is the last coefficient times 6.
+    // Of two shares with threshold 2, value = secret + coefficient * index: index 1 shows the
+    // coefficient. Of threshold 3, value 2 + secret + 2 * (value 1 + secret) is the last
+    // coefficient times 6.
     const SPLITS: usize = 2000;
     let double = |byte: u8| byte << 1 ^ if byte & 0x80 == 0 { 0 } else { 0x1b };
     let mut counts = [[0u32; 256]; 2];
@@ -156,7 +159,8 @@ fn each_byte_of_a_coefficient_is_uniform() {
             counts[1][usize::from(last)] += 1;
         }
     }
-    // 250 expected, standard deviation 15.8: beyond 9 of these by chance in less than one of 10^15 runs.
+    // 250 expected, standard deviation 15.8: beyond 9 of these by chance in less than one of 10^15
+    // runs.
     for counts in counts {
         for (value, count) in counts.into_iter().enumerate() {
             assert!(

@@ -17,7 +17,8 @@ use super::{
 use crate::ProviderError;
 use crate::secret_file::read_secret_line;
 
-/// Shortest pause between two renewals of a token, so that a short lifetime does not cause a busy loop.
+/// Shortest pause between two renewals of a token, so that a short lifetime does not cause a busy
+/// loop.
 const RENEWAL_PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// A token and its lifetime.
@@ -65,7 +66,8 @@ impl ClientToken {
         self.granted + self.ttl * 2 / 3
     }
 
-    /// Returns true if a renewal can prolong this token. Near its maximum lifetime the server grants less and less.
+    /// Returns true if a renewal can prolong this token. Near its maximum lifetime the server
+    /// grants less and less.
     fn can_renew(&self) -> bool {
         self.renewable && !self.ttl.is_zero() && self.ttl >= self.issued_ttl / 2
     }
@@ -118,7 +120,8 @@ fn seconds(seconds: u64) -> Duration {
 impl TransitClient {
     /// Returns a token, after a login if there is none that can be used.
     ///
-    /// The login runs in a task of its own, so a dropped call cannot lose a secret id that was unwrapped.
+    /// The login runs in a task of its own, so a dropped call cannot lose a secret id that was
+    /// unwrapped.
     pub(super) async fn token(
         self: &Arc<Self>,
         logins: &mut LoginAllowance,
@@ -253,7 +256,8 @@ impl TransitClient {
         ))
     }
 
-    /// Finds out how long a token lives. A policy can forbid to ask; then the token is used as it is.
+    /// Finds out how long a token lives. A policy can forbid to ask; then the token is used as it
+    /// is.
     async fn look_up(&self, secret: Zeroizing<String>) -> Result<ClientToken, FailedRequest> {
         let response = self
             .send(
@@ -302,7 +306,8 @@ impl TransitClient {
         Ok(Arc::new(renewed))
     }
 
-    /// Returns the secret id that a wrapping token holds. A file that did not change since is not unwrapped again.
+    /// Returns the secret id that a wrapping token holds. A file that did not change since is not
+    /// unwrapped again.
     async fn unwrap_secret_id(
         &self,
         session: &mut LoginState,
@@ -356,7 +361,8 @@ impl TransitClient {
                 &[],
             )
             .await;
-        // The server may have unwrapped it although its response did not arrive, so this request is not repeated.
+        // The server may have unwrapped it although its response did not arrive, so this request is
+        // not repeated.
         let response = response.map_err(|failed| FailedRequest {
             transient: false,
             ..failed
@@ -393,7 +399,8 @@ impl TransitClient {
         }
     }
 
-    /// Renews the current token if it is due. Returns the time of the next renewal, or `None` if only a login can help.
+    /// Renews the current token if it is due. Returns the time of the next renewal, or `None` if
+    /// only a login can help.
     async fn renew_if_due(&self) -> Option<Instant> {
         let mut session = self.session.lock().await;
         let token = Arc::clone(session.token.as_ref()?);
@@ -424,7 +431,8 @@ impl TransitClient {
     }
 }
 
-/// Renews the token at two thirds of its lifetime, until it cannot be renewed or the provider is dropped.
+/// Renews the token at two thirds of its lifetime, until it cannot be renewed or the provider is
+/// dropped.
 async fn keep_renewed(inner: Weak<TransitClient>) {
     while let Some(inner_now) = inner.upgrade() {
         let Some(next) = inner_now.renew_if_due().await else {

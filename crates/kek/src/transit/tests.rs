@@ -1,5 +1,5 @@
-//! Tests against the transit server of the test kit, or against a real one: the environment variable
-//! `SEALWIRE_TEST_OPENBAO` names the program of a Vault or OpenBao server.
+//! Tests against the transit server of the test kit, or against a real one: the environment
+//! variable `SEALWIRE_TEST_OPENBAO` names the program of a Vault or OpenBao server.
 
 mod harness;
 

@@ -1,7 +1,7 @@
 //! One plot as SVG: two axes, with marks between them.
 //!
-//! Colours come from the page's style sheet by class, so that they follow the reader's light or dark setting. Measured
-//! values are in a group `series` and have colours; axes and notes are grey.
+//! Colours come from the page's style sheet by class, so that they follow the reader's light or
+//! dark setting. Measured values are in a group `series` and have colours; axes and notes are grey.
 
 use std::fmt;
 
@@ -84,8 +84,8 @@ pub(crate) fn class(name: &str, series: usize) -> String {
     format!("{name} s{}", series % COLOURS)
 }
 
-/// Lines upwards from the lower axis, and what is written below them: of all, if there is room, else of powers of ten,
-/// as far as none runs into another.
+/// Lines upwards from the lower axis, and what is written below them: of all, if there is room,
+/// else of powers of ten, as far as none runs into another.
 pub(crate) fn lower_axis(
     svg: &mut Html,
     scale: Scale,

@@ -331,7 +331,8 @@ pub(crate) fn backends(backends: &Backends, number: usize) -> Html {
 
 type Part = fn(&Backend) -> &Operations;
 
-/// Returns one row per store. Rows are grouped under their common parameters if these differ between stores.
+/// Returns one row per store. Rows are grouped under their common parameters if these differ
+/// between stores.
 fn rows_of(
     backends: &Backends,
     part: Part,

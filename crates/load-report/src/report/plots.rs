@@ -1,4 +1,5 @@
-//! Plots of single loads: throughput and latency over time, latency by percentile, and latency distribution.
+//! Plots of single loads: throughput and latency over time, latency by percentile, and latency
+//! distribution.
 
 use super::chart::{Axis, Chart, LineStyle, Size};
 use super::html::Html;
@@ -16,7 +17,8 @@ fn nines(quantile: f64) -> String {
     percentile(quantile).trim_end_matches(" %").to_owned()
 }
 
-/// Names of series. A name's position is its colour, so that equal names have equal colours in every plot.
+/// Names of series. A name's position is its colour, so that equal names have equal colours in
+/// every plot.
 #[derive(Debug, Default)]
 pub(crate) struct Names(Vec<String>);
 
@@ -249,7 +251,8 @@ impl Subject<'_> {
         )
     }
 
-    /// Draws the average and the p95 latency over time, by class. Empty if the writer did not report them.
+    /// Draws the average and the p95 latency over time, by class. Empty if the writer did not
+    /// report them.
     pub(crate) fn average_over_time(&self) -> Html {
         let moments = || self.classes().flat_map(|(_, class)| &class.over_time);
         let both = || {

@@ -4,7 +4,8 @@ use super::chart::{LETTER, Px, class, lower_axis};
 use super::html::Html;
 use super::scale::Scale;
 
-/// Total width, width for names, and maximum letters of a name. The full name is in the row's tooltip.
+/// Total width, width for names, and maximum letters of a name. The full name is in the row's
+/// tooltip.
 const WIDE: (f64, f64, usize) = (1_060.0, 330.0, 48);
 const NARROW: (f64, f64, usize) = (520.0, 160.0, 23);
 /// Space for the text after a value.
@@ -45,8 +46,8 @@ pub(crate) fn height(rows: usize) -> f64 {
     TOP + ROW * rows as f64 + BOTTOM
 }
 
-/// Draws the rows, in their order. From zero where that tells them apart, else by factors. Empty without a value to
-/// show.
+/// Draws the rows, in their order. From zero where that tells them apart, else by factors. Empty
+/// without a value to show.
 pub(crate) fn draw(
     id: &str,
     said: &str,

@@ -9,7 +9,8 @@ pub(crate) enum Scale {
     Linear { from: f64, to: f64 },
     /// Logarithmic; both ends are above zero.
     Log { from: f64, to: f64 },
-    /// Quantiles from 0 to below 1, with equal space for each further nine: powers of ten of `1 / (1 - quantile)`.
+    /// Quantiles from 0 to below 1, with equal space for each further nine: powers of ten of
+    /// `1 / (1 - quantile)`.
     Tail { decades: f64 },
 }
 
@@ -54,7 +55,8 @@ impl Scale {
         }
     }
 
-    /// Creates a logarithmic axis between round numbers around all values. Ignores values of zero and below.
+    /// Creates a logarithmic axis between round numbers around all values. Ignores values of zero
+    /// and below.
     pub(crate) fn log(values: impl Iterator<Item = f64>) -> Self {
         let (mut least, mut most) = (f64::MAX, 0.0_f64);
         for value in values.filter(|value| TIMES.contains(value)) {
@@ -85,7 +87,8 @@ impl Scale {
         }
     }
 
-    /// Returns true if a tick is a power of ten on a logarithmic axis. Those are labelled if there is no room for all.
+    /// Returns true if a tick is a power of ten on a logarithmic axis. Those are labelled if there
+    /// is no room for all.
     pub(crate) fn is_major(self, tick: f64) -> bool {
         let power = tick.log10();
         !matches!(self, Self::Log { .. }) || (power - power.round()).abs() < 1e-6

@@ -6,7 +6,8 @@ use crate::results::{Run, Times};
 /// Number of drawn ranges per power of ten.
 const BINS: f64 = 20.0;
 
-/// Returns the quantile at which the maximum of `count` values is drawn, because 1 is outside the axis.
+/// Returns the quantile at which the maximum of `count` values is drawn, because 1 is outside the
+/// axis.
 fn last(count: f64) -> f64 {
     1.0 - 0.5 / count
 }
@@ -59,9 +60,9 @@ pub(crate) fn quantile(run: &Run, quantile: f64) -> Option<f64> {
     })
 }
 
-/// Returns the centers of ranges of equal logarithmic width, with the share of values in each, and a zero at both ends.
-/// Each range of the file is spread evenly from the previous range to its end. If the previous range is far away, the
-/// file's range is taken to be as wide as a drawn range.
+/// Returns the centers of ranges of equal logarithmic width, with the share of values in each, and
+/// a zero at both ends. Each range of the file is spread evenly from the previous range to its end.
+/// If the previous range is far away, the file's range is taken to be as wide as a drawn range.
 pub(crate) fn bins(histogram: &[(f64, u64)]) -> Vec<(f64, f64)> {
     let place = |us: f64| us.log10() * BINS;
     let ranges: Vec<_> = histogram

@@ -306,7 +306,8 @@ fn table(head: &[&'static str], rows: &[Vec<String>]) -> Html {
     html
 }
 
-/// Returns a table of facts with one column per title. A fact that all columns share is listed once.
+/// Returns a table of facts with one column per title. A fact that all columns share is listed
+/// once.
 fn facts(titles: &[&str], rows: &[(String, Vec<String>)]) -> Html {
     let mut html = Html::default();
     html.raw("<div class=\"scroll\"><table class=\"facts\">");

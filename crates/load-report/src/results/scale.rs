@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Machine, Times};
 
-/// Loads of 1, 2 and more engines with one state, each through the endpoint list of clients or through a balancer.
+/// Loads of 1, 2 and more engines with one state, each through the endpoint list of clients or
+/// through a balancer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScaleFigures {
     /// [`super::SCALE`].
@@ -102,7 +103,8 @@ impl ScaleLoad {
     }
 }
 
-/// One measurement. Times are those of the clients, CPU times those of whole processes in the measurement window.
+/// One measurement. Times are those of the clients, CPU times those of whole processes in the
+/// measurement window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScalePoint {
     /// Number of the round, from 1.
@@ -159,11 +161,13 @@ pub struct DatabaseUse {
     pub cpu_us: Option<f64>,
     /// Bytes of write-ahead log.
     pub wal_bytes: f64,
-    /// Pages that the log has as a whole, because they changed for the first time since a checkpoint.
+    /// Pages that the log has as a whole, because they changed for the first time since a
+    /// checkpoint.
     pub full_pages: f64,
 }
 
-/// Write-ahead log of new tokens right after a checkpoint, when the first change of each page is logged as a whole page.
+/// Write-ahead log of new tokens right after a checkpoint, when the first change of each page is
+/// logged as a whole page.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointUse {
     /// New tokens since the checkpoint.
@@ -206,7 +210,8 @@ pub struct IdleUse {
     pub engine_bytes: f64,
     /// Database connections of an engine, with the one that waits for notifications.
     pub database_connections: f64,
-    /// CPU time of the database per engine and second, in microseconds; `None` if it is on another machine.
+    /// CPU time of the database per engine and second, in microseconds; `None` if it is on another
+    /// machine.
     pub database_cpu_us_per_s: Option<f64>,
 }
 

@@ -1,4 +1,5 @@
-//! Tests the format by example: results of other writers are read, and written results are read back unchanged.
+//! Tests the format by example: results of other writers are read, and written results are read
+//! back unchanged.
 
 use serde_json::{Value, json};
 

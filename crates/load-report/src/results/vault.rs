@@ -59,7 +59,8 @@ pub struct PhaseFigures {
     pub kinds: Vec<LatencyFigures>,
 }
 
-/// Latencies of one kind of operation, from the time when an operation was due, in microseconds. 0 without a result.
+/// Latencies of one kind of operation, from the time when an operation was due, in microseconds. 0
+/// without a result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencyFigures {
     /// Name of the kind.
@@ -86,7 +87,8 @@ pub enum Phase {
     Fill,
     /// Before an engine was killed, or at any time of a load without a kill.
     Before,
-    /// From the kill until all connections to the restarted engine were up. Also requests that were due in that time.
+    /// From the kill until all connections to the restarted engine were up. Also requests that were
+    /// due in that time.
     During,
     /// After that.
     After,

@@ -29,7 +29,8 @@ impl ScaleFigures {
             .filter(move |point| (point.load, point.way, point.engines) == (load, way, engines))
     }
 
-    /// Returns the median over the rounds of a figure of the points of one kind; `None` if none has it.
+    /// Returns the median over the rounds of a figure of the points of one kind; `None` if none has
+    /// it.
     pub fn median(
         &self,
         (load, way, engines): (ScaleLoad, Routing, u32),

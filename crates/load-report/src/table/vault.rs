@@ -1,4 +1,5 @@
-//! The figures of a vault load as text: latencies per phase and over time, and the check of the rows.
+//! The figures of a vault load as text: latencies per phase and over time, and the check of the
+//! rows.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -6,7 +6,8 @@ use super::{PredictionCheck, touched};
 use crate::fault::Fault;
 use crate::results::{Routing, ScaleFigures, ScaleLoad, ScalePoint};
 
-/// Maximum rows of a write batch and keys of a look-up batch in an engine (`sealwire-store-postgres`).
+/// Maximum rows of a write batch and keys of a look-up batch in an engine
+/// (`sealwire-store-postgres`).
 const BATCH_ITEMS_MAX: [(ScaleLoad, f64); 2] = [
     (ScaleLoad::Tokenize, 512.0),
     (ScaleLoad::Detokenize, 1_000.0),
@@ -152,7 +153,8 @@ pub(super) fn checks(scale: &ScaleFigures) -> Vec<PredictionCheck> {
     ScaleLoad::ALL.into_iter().filter_map(check).collect()
 }
 
-/// Predicts the whole pages in the log per new token right after a checkpoint, and returns the measured ones beside.
+/// Predicts the whole pages in the log per new token right after a checkpoint, and returns the
+/// measured ones beside.
 pub(super) fn full_pages(scale: &ScaleFigures, costs: &MeasuredCosts) -> Option<(f64, f64)> {
     let checkpoint = scale.checkpoint.as_ref()?;
     let (made, rows) = (checkpoint.tokens as f64, checkpoint.rows as f64);
@@ -164,7 +166,8 @@ pub(super) fn full_pages(scale: &ScaleFigures, costs: &MeasuredCosts) -> Option<
     Some((pages / made, checkpoint.full_pages))
 }
 
-/// Returns the medians of the measurements of one load, by number of engines, less the use without requests.
+/// Returns the medians of the measurements of one load, by number of engines, less the use without
+/// requests.
 fn measured(scale: &ScaleFigures, load: ScaleLoad) -> Vec<CostSample> {
     let kinds = scale.kinds().into_iter();
     let kinds = kinds.filter(|(of, way, _)| (*of, *way) == (load, Routing::Endpoints));
@@ -254,8 +257,9 @@ fn fit(points: &[(f64, f64)]) -> (f64, f64) {
     }
 }
 
-/// Returns the bytes of the write-ahead log per token without whole pages, and per whole page. Both follow from the log
-/// with few and with many whole pages: during the loads, and right after a checkpoint.
+/// Returns the bytes of the write-ahead log per token without whole pages, and per whole page. Both
+/// follow from the log with few and with many whole pages: during the loads, and right after a
+/// checkpoint.
 ///
 /// # Errors
 /// Fails if a page takes less than nothing.

@@ -213,7 +213,8 @@ fn the_resource_that_is_at_its_limit_first_is_named() {
     near(rate, 1e6 / 60.0);
     let (limit, rate) = first(&tokens, 100, |to| to.database_log_bytes_per_s = 1e6);
     assert_eq!(limit, Resource::DatabaseLog);
-    // The indexes have far more pages than a checkpoint's new tokens: each token costs two whole pages.
+    // The indexes have far more pages than a checkpoint's new tokens: each token costs two whole
+    // pages.
     near(rate, 0.5e6 / (LOG_BYTES + 2.0 * IMAGE_BYTES));
     // Longer between checkpoints, fewer whole pages.
     let longer = first(&tokens, 100, |to| {
@@ -233,7 +234,8 @@ fn the_resource_that_is_at_its_limit_first_is_named() {
     });
     assert_eq!(limit, Resource::DatabaseWrites);
     near(rate, 1e3 / (2.0 + 200.0 / 8_192.0));
-    // A log that may not grow makes checkpoints more frequent, and pages are logged and written more often.
+    // A log that may not grow makes checkpoints more frequent, and pages are logged and written
+    // more often.
     let large = |to: &mut DeploymentSpec| {
         (
             to.checkpoint_s,

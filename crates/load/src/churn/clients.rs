@@ -1,5 +1,5 @@
-//! The clients of a churn load: threads that open connections when they are due, and the steady client on a kept
-//! connection. All blocking; their results go to one channel.
+//! The clients of a churn load: threads that open connections when they are due, and the steady
+//! client on a kept connection. All blocking; their results go to one channel.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -145,15 +145,16 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Returns the time after which no request is sent, for a load that ends at `end`. A request that is due before the
-    /// end can be late by as long as a response may take.
+    /// Returns the time after which no request is sent, for a load that ends at `end`. A request
+    /// that is due before the end can be late by as long as a response may take.
     fn last(&self, end: u64) -> u64 {
         end.saturating_add(u64::try_from(self.endpoint.timeout.as_nanos()).unwrap_or(u64::MAX))
     }
 }
 
-/// Starts threads that open connections by the schedule, with `calls` requests on each connection. Every thread returns
-/// the number of connections that it did not open, because all were due after the end of the load.
+/// Starts threads that open connections by the schedule, with `calls` requests on each connection.
+/// Every thread returns the number of connections that it did not open, because all were due after
+/// the end of the load.
 pub(super) fn start_churn(
     shared: &Shared,
     schedule: Schedule,
@@ -277,8 +278,8 @@ fn check(response: &[u8], plain: &[u8]) -> Result<RequestOutcome, String> {
     }
 }
 
-/// Connects alone, before the load, and sends the request. The response is opened again and compared with the document.
-/// Returns the connection.
+/// Connects alone, before the load, and sends the request. The response is opened again and
+/// compared with the document. Returns the connection.
 ///
 /// # Errors
 /// Fails with the reason and what to do about it.
@@ -322,8 +323,8 @@ pub(super) fn connect_first(
     ))
 }
 
-/// Starts the steady client: one request after the other on a kept connection, each when it is due. A connection that
-/// ends is opened again. The thread returns its nice value.
+/// Starts the steady client: one request after the other on a kept connection, each when it is due.
+/// A connection that ends is opened again. The thread returns its nice value.
 pub(super) fn start_steady(
     shared: Shared,
     connection: Connection,

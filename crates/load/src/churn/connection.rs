@@ -1,8 +1,10 @@
-//! One connection of a churn load: TCP, TLS with a client certificate, and one request at a time, all blocking.
+//! One connection of a churn load: TCP, TLS with a client certificate, and one request at a time,
+//! all blocking.
 //!
-//! The engine has three limits on new connections. Above `limits.handshakes_max` a connection waits in the kernel's queue,
-//! so that limit shows in the latency. At `limits.connections_max` the engine closes a connection before the handshake.
-//! At `limits.connections_per_principal_max` it closes the connection after the handshake, without a message.
+//! The engine has three limits on new connections. Above `limits.handshakes_max` a connection waits
+//! in the kernel's queue, so that limit shows in the latency. At `limits.connections_max` the
+//! engine closes a connection before the handshake. At `limits.connections_per_principal_max` it
+//! closes the connection after the handshake, without a message.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -166,8 +168,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects and performs the client's side of the handshake. In TLS 1.3 that side is complete before the engine
-    /// checks the client certificate.
+    /// Connects and performs the client's side of the handshake. In TLS 1.3 that side is complete
+    /// before the engine checks the client certificate.
     pub(super) fn open(endpoint: &Endpoint) -> Result<Self, ConnectionFault> {
         let socket =
             TcpStream::connect_timeout(&endpoint.address, endpoint.timeout).map_err(|error| {
@@ -215,7 +217,8 @@ impl Connection {
         crate::stream::negotiated(&self.tls.conn)
     }
 
-    /// Sends a request with [`frames::MSGID`] and returns the response and the time from send to response.
+    /// Sends a request with [`frames::MSGID`] and returns the response and the time from send to
+    /// response.
     pub(super) fn ask(&mut self, request: &[u8]) -> Result<(Vec<u8>, Duration), ConnectionFault> {
         let sent = Instant::now();
         let written = self.tls.write_all(request).and_then(|()| self.tls.flush());
@@ -294,7 +297,8 @@ fn is_end(error: &io::Error) -> bool {
     )
 }
 
-/// Converts an error. `closed` is the reason if the other end closed the connection without an alert.
+/// Converts an error. `closed` is the reason if the other end closed the connection without an
+/// alert.
 fn fault(error: &io::Error, closed: Reason) -> ConnectionFault {
     let reason = match error
         .get_ref()

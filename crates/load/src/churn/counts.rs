@@ -11,8 +11,8 @@ const SECOND: u64 = 1_000_000_000;
 /// A connection that is opened later than this after its due time counts as late.
 const LATE_NS: u64 = 1_000_000;
 
-/// The measurement window: first the steady client alone, then new connections beside it. Times are nanoseconds of the
-/// load's clock.
+/// The measurement window: first the steady client alone, then new connections beside it. Times are
+/// nanoseconds of the load's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChurnWindow {
     /// End of the warm-up.
@@ -144,7 +144,8 @@ impl ChurnCounts {
         } else {
             Kind::SteadyBeside
         };
-        // Later requests wait for earlier ones on the one connection, so a start after the due time is no lag.
+        // Later requests wait for earlier ones on the one connection, so a start after the due time
+        // is no lag.
         self.kinds[kind as usize].sent += 1;
         self.answer(kind, answer, answer.at - due, answer.at - started);
     }

@@ -36,7 +36,8 @@ impl UsageSource {
 }
 
 impl UsageReading {
-    /// Returns the average number of cores used from this reading to a later one, by the engine and by this process.
+    /// Returns the average number of cores used from this reading to a later one, by the engine and
+    /// by this process.
     pub(super) fn cores(self, later: Self, seconds: f64) -> (Option<f64>, Option<f64>) {
         let cores = |from: Option<Duration>, to: Option<Duration>| {
             Some(to?.saturating_sub(from?).as_secs_f64() / seconds)

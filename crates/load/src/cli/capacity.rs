@@ -27,8 +27,9 @@ result before you rely on it. `docs/several-engines.md` explains the model and w
 pub(super) struct CapacityArgs {
     /// Results of `sealwire-load scale`
     file: PathBuf,
-    /// Shares of the requests, such as `detokenize=10,tokenize=1`; each use of this option is calculated alone [default:
-    /// `encrypt=1,decrypt=1` and `detokenize=10,tokenize=1`, as far as they were measured]
+    /// Shares of the requests, such as `detokenize=10,tokenize=1`; each use of this option is
+    /// calculated alone [default: `encrypt=1,decrypt=1` and `detokenize=10,tokenize=1`, as far as
+    /// they were measured]
     #[arg(long, value_name = "LOAD=WEIGHT,...", value_parser = mix)]
     mix: Vec<Mix>,
     #[command(flatten)]
@@ -62,7 +63,8 @@ struct DeploymentArgs {
     /// Cores of the database
     #[arg(long, value_name = "N", default_value_t = 32.0, value_parser = above_0)]
     database_cores: f64,
-    /// Memory of the database for pages of tokens: `shared_buffers` and the system's cache, less other uses
+    /// Memory of the database for pages of tokens: `shared_buffers` and the system's cache, less
+    /// other uses
     #[arg(long, value_name = "GIB", default_value_t = 192.0, value_parser = above_0)]
     database_cache: f64,
     /// Random reads per second of the database's disk
@@ -83,15 +85,15 @@ struct DeploymentArgs {
     /// The database's `max_wal_size`. At about half of it a checkpoint begins
     #[arg(long, value_name = "GIB", default_value_t = 64.0, value_parser = above_0)]
     max_wal_size: f64,
-    /// Maximum items per batch. 1 is the worst case: measured batches are larger than those of a database that waits for
-    /// nothing
+    /// Maximum items per batch. 1 is the worst case: measured batches are larger than those of a
+    /// database that waits for nothing
     #[arg(long, value_name = "N", default_value_t = 1_000.0, value_parser = above_0)]
     batch_items_max: f64,
     /// Client processes, each connected to all engines
     #[arg(long, value_name = "N", default_value_t = 200.0, value_parser = above_0)]
     clients: f64,
-    /// Names in the clients' certificates [default: one of each client]. Clients with one name share
-    /// `limits.connections_per_principal_max`
+    /// Names in the clients' certificates [default: one of each client]. Clients with one name
+    /// share `limits.connections_per_principal_max`
     #[arg(long, value_name = "N", value_parser = above_0)]
     principals: Option<f64>,
     /// Connections of a client to each engine

@@ -33,8 +33,8 @@ counted by the name of the limit. The engine does not resume TLS sessions, so --
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct ChurnArgs {
-    /// New connections per second, by a clock, regardless of responses. The latency of a handshake counts from the time
-    /// when its connection was due
+    /// New connections per second, by a clock, regardless of responses. The latency of a handshake
+    /// counts from the time when its connection was due
     #[arg(long, value_name = "PER_S", default_value_t = 50.0)]
     rate: f64,
     /// Length of the part with new connections
@@ -52,7 +52,8 @@ pub(super) struct ChurnArgs {
     /// Offer to resume TLS sessions. Without this option every handshake is a full one
     #[arg(long)]
     resume: bool,
-    /// Maximum number of new connections at once. A connection that is due while all are in use is opened late
+    /// Maximum number of new connections at once. A connection that is due while all are in use is
+    /// opened late
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     at_once: u32,
     /// Requests per second of the steady client, by a clock
@@ -67,7 +68,8 @@ pub(super) struct ChurnArgs {
     /// App whose keys seal the fields
     #[arg(long, value_name = "NAME", default_value = "demo")]
     app: String,
-    /// Maximum time to wait for TCP, for TLS and for a response. Then the connection counts as failed (`timeout`)
+    /// Maximum time to wait for TCP, for TLS and for a response. Then the connection counts as
+    /// failed (`timeout`)
     #[arg(long, value_name = "MS", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     timeout_ms: u64,
     /// Seed of the random numbers; equal seeds give equal times
@@ -76,7 +78,8 @@ pub(super) struct ChurnArgs {
     /// Give figures also when the generator was the bottleneck, and mark them
     #[arg(long)]
     allow_bottleneck: bool,
-    /// Print a progress line each second to standard error [default: if standard error is a terminal]
+    /// Print a progress line each second to standard error [default: if standard error is a
+    /// terminal]
     #[arg(long)]
     live: bool,
     /// Name of the load in tables and plots

@@ -19,9 +19,9 @@ pub(super) struct LoadArgs {
     /// Bytes per field
     #[arg(long, value_name = "N", default_value_t = 16, help_heading = "Calls")]
     field_bytes: u32,
-    /// Calls of several kinds instead: `founding` (80 % of 30 fields, 18 % of 150, 2 % of 2,000), or a JSON file: an
-    /// array of {weight, name, method, fields, field_bytes, suite, scope, collection, deadline_ms, cancel_after_ms}, of
-    /// which all but weight may be left out
+    /// Calls of several kinds instead: `founding` (80 % of 30 fields, 18 % of 150, 2 % of 2,000),
+    /// or a JSON file: an array of {weight, name, method, fields, field_bytes, suite, scope,
+    /// collection, deadline_ms, cancel_after_ms}, of which all but weight may be left out
     #[arg(long, value_name = "founding|FILE", help_heading = "Calls")]
     mix: Option<String>,
     /// App whose keys seal the fields
@@ -55,8 +55,8 @@ pub(super) struct LoadArgs {
     /// Number of different documents per kind, used in rotation
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Calls")]
     distinct: u32,
-    /// Results to compare with what was sent, opened again where they are sealed: `1/N`, `all` or `none`. The first of
-    /// each kind is among them
+    /// Results to compare with what was sent, opened again where they are sealed: `1/N`, `all` or
+    /// `none`. The first of each kind is among them
     #[arg(long, value_name = "1/N", default_value = "1/100", value_parser = check, help_heading = "Calls")]
     check: u32,
 
@@ -82,8 +82,8 @@ pub(super) struct LoadArgs {
         help_heading = "Load"
     )]
     warm_up: f64,
-    /// Maximum time to wait for responses after the last request; requests without a response then count as
-    /// `unanswered`
+    /// Maximum time to wait for responses after the last request; requests without a response then
+    /// count as `unanswered`
     #[arg(
         long,
         value_name = "SECONDS",
@@ -94,21 +94,23 @@ pub(super) struct LoadArgs {
     /// Distribution of the requests of an open loop over time
     #[arg(long, value_enum, default_value_t = Arrivals::Poisson, help_heading = "Load")]
     pub(super) arrivals: Arrivals,
-    /// Keep sending when the engine asks to wait; otherwise such requests are not sent and count as `paused`
+    /// Keep sending when the engine asks to wait; otherwise such requests are not sent and count as
+    /// `paused`
     #[arg(long, help_heading = "Load")]
     ignore_retry: bool,
     /// Seed of the random numbers; equal seeds give equal requests at equal times
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
     seed: u64,
-    /// Microseconds between two polls of the connections; 0: poll on every event [default: 0, and 100 from 20,000
-    /// requests/s on]
+    /// Microseconds between two polls of the connections; 0: poll on every event [default: 0, and
+    /// 100 from 20,000 requests/s on]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(0..=100_000), help_heading = "Load")]
     tick_us: Option<u32>,
-    /// Give figures also when the generator was the bottleneck, and mark them; of `sweep` its knee. `self-test` does so
-    /// anyway
+    /// Give figures also when the generator was the bottleneck, and mark them; of `sweep` its knee.
+    /// `self-test` does so anyway
     #[arg(long, help_heading = "Load")]
     pub(super) allow_bottleneck: bool,
-    /// Print a progress line each second to standard error [default: for `run`, if standard error is a terminal]
+    /// Print a progress line each second to standard error [default: for `run`, if standard error
+    /// is a terminal]
     #[arg(long, help_heading = "Load")]
     pub(super) live: bool,
 

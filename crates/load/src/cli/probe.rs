@@ -33,7 +33,8 @@ nothing else. `ops/prometheus/sealwire.rules.yml` has alerts for the metrics.";
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct ProbeArgs {
-    /// Probes per second. Each probe starts when it is due, whether or not earlier probes have ended
+    /// Probes per second. Each probe starts when it is due, whether or not earlier probes have
+    /// ended
     #[arg(long, value_name = "PER_S", default_value_t = 1.0, value_parser = within::<1, 1_000_000>)]
     rate: f64,
     /// Fields of each probe
@@ -45,7 +46,8 @@ pub(super) struct ProbeArgs {
     /// Time limit of a probe, from its due time
     #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=60_000))]
     timeout_ms: u32,
-    /// Stop after this many probes, with exit status 1 if any failed [default: SIGINT or SIGTERM stops]
+    /// Stop after this many probes, with exit status 1 if any failed [default: SIGINT or SIGTERM
+    /// stops]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Time between two lines

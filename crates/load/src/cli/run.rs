@@ -19,12 +19,13 @@ use crate::validation;
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("drive").required(true).args(["rate", "callers"])))]
 pub(super) struct RunArgs {
-    /// Open loop: so many calls a second, by a clock, whatever the answers do. Latency counts from when a call was due,
-    /// so what waits in the generator counts too
+    /// Open loop: so many calls a second, by a clock, whatever the answers do. Latency counts from
+    /// when a call was due, so what waits in the generator counts too
     #[arg(long, value_name = "PER_S")]
     rate: Option<f64>,
-    /// Closed loop: number of clients, each of which sends a request after the response to its previous one. Shows the
-    /// maximum throughput of an engine. Its latencies exclude requests that a slow engine kept from being sent
+    /// Closed loop: number of clients, each of which sends a request after the response to its
+    /// previous one. Shows the maximum throughput of an engine. Its latencies exclude requests that
+    /// a slow engine kept from being sent
     #[arg(long, value_name = "N")]
     callers: Option<u32>,
     /// Name of the load in tables and plots
@@ -50,7 +51,8 @@ pub(super) struct OutArgs {
 }
 
 impl OutArgs {
-    /// Writes figures to the output file, and prints them as JSON or as the text that `table` returns.
+    /// Writes figures to the output file, and prints them as JSON or as the text that `table`
+    /// returns.
     pub(super) fn give<T: Serialize>(
         &self,
         figures: &T,

@@ -34,8 +34,8 @@ pub(super) struct ScaleArgs {
     /// Numbers of engines to load. A number takes the first engines of --connect
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
     counts: Vec<usize>,
-    /// Loads, in this order: `encrypt` and `decrypt` of documents, `tokenize` of one new value per request,
-    /// `detokenize` of one token that `tokenize` made
+    /// Loads, in this order: `encrypt` and `decrypt` of documents, `tokenize` of one new value per
+    /// request, `detokenize` of one token that `tokenize` made
     #[arg(long, value_name = "LOAD", value_delimiter = ',', default_value = "encrypt,decrypt,tokenize,detokenize", value_parser = load)]
     loads: Vec<ScaleLoad>,
     /// Client processes that the load stands for, each with its own pool of connections
@@ -53,8 +53,8 @@ pub(super) struct ScaleArgs {
     /// Length of the warm-up before each window
     #[arg(long, value_name = "SECONDS", default_value_t = 1.5)]
     warm_up: f64,
-    /// At the end, kill the process of the last engine (SIGKILL), and measure its share of the requests when it is back. It
-    /// must be on this machine, and something else must start it again
+    /// At the end, kill the process of the last engine (SIGKILL), and measure its share of the
+    /// requests when it is back. It must be on this machine, and something else must start it again
     #[arg(long)]
     restart: bool,
     /// Fields of a document
@@ -91,12 +91,12 @@ struct EngineArgs {
     /// Addresses of the engines' admin listeners, which serve metrics, in the same order
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', required = true)]
     admin: Vec<String>,
-    /// Addresses of TCP balancers, one for each number of --counts, in front of the first engines of --connect [default:
-    /// only the endpoint list is measured]
+    /// Addresses of TCP balancers, one for each number of --counts, in front of the first engines
+    /// of --connect [default: only the endpoint list is measured]
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     balancers: Vec<String>,
-    /// URL of the engines' PostgreSQL on this machine, for its CPU time and write-ahead log. The user must be allowed to
-    /// make a checkpoint
+    /// URL of the engines' PostgreSQL on this machine, for its CPU time and write-ahead log. The
+    /// user must be allowed to make a checkpoint
     #[arg(long, value_name = "URL")]
     database: Option<String>,
     /// File with the password of the database

@@ -15,8 +15,8 @@ pub(super) struct SinkArgs {
     /// Address of the listener; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7543")]
     listen: String,
-    /// Folder with ca.pem, server.pem and server-key.pem, as created by `sealwire dev`. A folder that does not exist is
-    /// created, with temporary certificates
+    /// Folder with ca.pem, server.pem and server-key.pem, as created by `sealwire dev`. A folder
+    /// that does not exist is created, with temporary certificates
     #[arg(long, value_name = "DIR", default_value = "sealwire-dev")]
     folder: PathBuf,
     /// Make one of this many responses wrong, to test that clients detect it; 0: none

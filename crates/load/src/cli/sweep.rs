@@ -1,4 +1,5 @@
-//! The `sweep` and `self-test` commands: loads of rising rates, against an engine or against the `sink` responder.
+//! The `sweep` and `self-test` commands: loads of rising rates, against an engine or against the
+//! `sink` responder.
 
 use super::Failure;
 use super::load::LoadArgs;

@@ -1,4 +1,5 @@
-//! The `vault` command: loads several engines with one table of tokens, and checks every acknowledged row at the end.
+//! The `vault` command: loads several engines with one table of tokens, and checks every
+//! acknowledged row at the end.
 
 use super::Failure;
 use super::credentials::CredentialArgs;
@@ -34,8 +35,8 @@ pub(super) struct VaultArgs {
     /// Rows of the table when the load begins
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=ROWS_MAX))]
     rows: u64,
-    /// Operations per second in all, by a clock, regardless of responses. Latency counts from the time when an operation
-    /// was due
+    /// Operations per second in all, by a clock, regardless of responses. Latency counts from the
+    /// time when an operation was due
     #[arg(long, value_name = "PER_S", default_value_t = 550.0)]
     rate: f64,
     /// Length of the measurement window
@@ -47,8 +48,8 @@ pub(super) struct VaultArgs {
     /// Maximum time to wait for responses, and for a killed engine, after the last operation
     #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
     drain: f64,
-    /// Kill the process of the last engine (SIGKILL) at this time of the measurement window. It must be on this machine,
-    /// and something else must restart it. 0: no kill
+    /// Kill the process of the last engine (SIGKILL) at this time of the measurement window. It
+    /// must be on this machine, and something else must restart it. 0: no kill
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     kill_after: f64,
     /// App whose keys seal the values

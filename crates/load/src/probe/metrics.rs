@@ -15,7 +15,8 @@ use super::outcome::{self, Outcome, ProbeResult};
 /// The media type of [`ProbeMetrics::encode`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Upper bounds of the buckets, in seconds. The alert `SealwireProbeSlow` compares with one of them.
+/// Upper bounds of the buckets, in seconds. The alert `SealwireProbeSlow` compares with one of
+/// them.
 const SECONDS: [f64; 16] = [
     0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
     60.0,
@@ -89,8 +90,8 @@ impl ProbeMetrics {
         }
     }
 
-    /// Sets the time of the last success to the start of the prober, so that alerts on its age have something to count
-    /// from.
+    /// Sets the time of the last success to the start of the prober, so that alerts on its age have
+    /// something to count from.
     pub(crate) fn started(&self, unix_s: f64) {
         self.last_success.set(unix_s);
     }

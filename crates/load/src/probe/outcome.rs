@@ -40,15 +40,16 @@ impl Outcome {
     /// The names of all outcomes, as labels.
     pub(crate) const NAMES: [&str; 5] = ["ok", "wrong", "error", "timeout", "unreachable"];
 
-    /// Returns the outcome of a request that failed. A deadline that passed before any connection took the request
-    /// (`is_unplaced`) means that the engine is unreachable.
+    /// Returns the outcome of a request that failed. A deadline that passed before any connection
+    /// took the request (`is_unplaced`) means that the engine is unreachable.
     pub(crate) fn of_error(error: &Error, is_unplaced: bool) -> Self {
         match error {
             Error::Rpc(error) => Self::Error(error.code.name()),
             Error::Deadline if is_unplaced => Self::Unreachable,
             Error::Deadline => Self::Timeout,
             Error::Protocol(_) | Error::ReplyRefused(_) => Self::Error(PROTOCOL),
-            // The last four concern the certificates and the request, and occur before anything is sent.
+            // The last four concern the certificates and the request, and occur before anything is
+            // sent.
             Error::Disconnected { .. }
             | Error::Connect(_)
             | Error::Tls(_)

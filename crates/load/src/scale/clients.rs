@@ -1,4 +1,5 @@
-//! Clients of several engines in a closed loop: each sends its next request when the response to the last has arrived.
+//! Clients of several engines in a closed loop: each sends its next request when the response to
+//! the last has arrived.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -284,7 +285,8 @@ impl RunningLoad {
                         Ok(()) => (),
                         Err(wrong @ Fault::Wrong(_)) => return Err(wrong),
                         Err(error) => {
-                            // Errors of the warm-up count too: the engines were not what the figures are about.
+                            // Errors of the warm-up count too: the engines were not what the
+                            // figures are about.
                             result.errors += 1;
                             result.last_error = Some(error.to_string());
                             tokio::time::sleep(Duration::from_millis(10)).await;

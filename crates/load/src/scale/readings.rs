@@ -1,4 +1,5 @@
-//! Cumulative use of engines, database and clients. Two readings make the figures of a measurement window.
+//! Cumulative use of engines, database and clients. Two readings make the figures of a measurement
+//! window.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
@@ -74,7 +75,8 @@ impl EngineReading {
             written: batches("write"),
             looked_up: batches("get"),
             resident_bytes: sum("process_resident_memory_bytes", &[])?,
-            // The connection that waits for notifications is not in the metric. An engine without a database has none.
+            // The connection that waits for notifications is not in the metric. An engine without a
+            // database has none.
             database_connections: sum("sealwire_store_connections", &["state=\"up\""])
                 .filter(|connections| *connections > 0.0)
                 .map_or(0.0, |connections| connections + 1.0),
@@ -107,7 +109,8 @@ pub(super) struct DatabaseReading {
     cpu: Option<Duration>,
     /// Position in the write-ahead log.
     wal_bytes: f64,
-    /// Bytes and whole pages of the write-ahead log as the server's statistics count them, up to some seconds late.
+    /// Bytes and whole pages of the write-ahead log as the server's statistics count them, up to
+    /// some seconds late.
     counted: (f64, f64),
 }
 
@@ -122,7 +125,8 @@ pub(super) struct DatabaseDelta {
 }
 
 impl DatabaseProbe {
-    /// Connects. The connection is not encrypted, so `url` must name a socket or an address of this machine.
+    /// Connects. The connection is not encrypted, so `url` must name a socket or an address of this
+    /// machine.
     pub(super) async fn connect(url: &str, password: Option<&str>) -> Result<Self, Fault> {
         let mut config: tokio_postgres::Config = url
             .parse()

@@ -1,4 +1,5 @@
-//! Fills the table before a load and looks up all rows after it: large requests to all engines at once.
+//! Fills the table before a load and looks up all rows after it: large requests to all engines at
+//! once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -46,7 +47,8 @@ impl BulkClients {
             config.attempts_max = 100;
             config.retry_percent = 100;
             config.deadline = PATIENCE;
-            // Without it the client adds an idempotency key per request, which costs an index entry per row.
+            // Without it the client adds an idempotency key per request, which costs an index entry
+            // per row.
             config.repeat_sent = false;
             Client::lazy(config).map_err(|error| failed(&error))
         };
@@ -132,7 +134,8 @@ impl BulkClients {
         Ok(())
     }
 
-    /// Looks up every acknowledged row, through another engine than that which acknowledged it if there are several.
+    /// Looks up every acknowledged row, through another engine than that which acknowledged it if
+    /// there are several.
     pub(super) fn check(&self, rows: TokenRows) -> Result<RowCheck, Fault> {
         let began = Instant::now();
         let total = rows.len() as u64;
@@ -278,7 +281,8 @@ impl Progress {
         }
     }
 
-    /// Passes each result to `take`, which returns the number of its rows, until all senders have ended.
+    /// Passes each result to `take`, which returns the number of its rows, until all senders have
+    /// ended.
     fn collect<T>(
         &mut self,
         results: &Receiver<Result<T, Fault>>,

@@ -1,8 +1,9 @@
-//! Sends the operations of a vault load when they are due, to several engines: one thread, nonblocking connections.
+//! Sends the operations of a vault load when they are due, to several engines: one thread,
+//! nonblocking connections.
 //!
-//! The plan does not depend on responses, and latency counts from the time when an operation was due, through all
-//! retries. An operation whose connection ends, or that an engine rejects, is sent again to another engine: equal values
-//! have equal tokens, so that repeating a request is safe.
+//! The plan does not depend on responses, and latency counts from the time when an operation was
+//! due, through all retries. An operation whose connection ends, or that an engine rejects, is sent
+//! again to another engine: equal values have equal tokens, so that repeating a request is safe.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -243,8 +244,8 @@ impl OperationLog {
         self.wrong.1.get_or_insert(what);
     }
 
-    /// Handles an operation without a result: it is sent again after `pause`, unless its error is final or it is too
-    /// late.
+    /// Handles an operation without a result: it is sent again after `pause`, unless its error is
+    /// final or it is too late.
     fn set_back(&mut self, operation: &Operation, code: &str, pause: u64, is_final: bool) {
         let now = self.now();
         let phase = KillTimes::phase(self.kill.as_ref(), operation.due);
@@ -464,8 +465,8 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Takes connections that were opened again. After a kill, the engine has recovered when all of its connections are
-    /// new.
+    /// Takes connections that were opened again. After a kill, the engine has recovered when all of
+    /// its connections are new.
     fn renew(&mut self, now: u64) {
         self.links.accept_renewed();
         if let Some(kill) = self
@@ -485,7 +486,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Sends the operations that are due by this time, and those to send again. Returns the next due time.
+    /// Sends the operations that are due by this time, and those to send again. Returns the next
+    /// due time.
     fn send_due(&mut self, by: u64) -> u64 {
         self.advance();
         let gap = SECOND / self.settings.per_s;
@@ -587,7 +589,8 @@ impl<'a> Driver<'a> {
             .for_each(|link| link.stream.flush());
     }
 
-    /// Waits until a connection is readable or the time is reached. At a high rate, waits for the next tick.
+    /// Waits until a connection is readable or the time is reached. At a high rate, waits for the
+    /// next tick.
     fn wait(&self, next: u64) -> Result<(), Fault> {
         if self.settings.per_s >= TICK_FROM_PER_S {
             std::thread::sleep(Duration::from_nanos(TICK_NS - self.log.now() % TICK_NS));
@@ -662,7 +665,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Counts operations without a response. Returns the number of due operations that were not sent.
+    /// Counts operations without a response. Returns the number of due operations that were not
+    /// sent.
     fn leave(&mut self, end: u64) -> u64 {
         let mut open: Vec<Operation> = std::mem::take(&mut self.log.retries)
             .into_values()

@@ -1,5 +1,5 @@
-//! Connections to several engines. Connections that end are opened again by threads of their own, so that the load
-//! continues on the others.
+//! Connections to several engines. Connections that end are opened again by threads of their own,
+//! so that the load continues on the others.
 
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::sync::Arc;
@@ -73,8 +73,8 @@ pub(super) struct EngineLinks {
 }
 
 impl EngineLinks {
-    /// Opens `connections` connections to each engine. Connections of one engine are not neighbours, so that bursts of
-    /// requests spread over the engines.
+    /// Opens `connections` connections to each engine. Connections of one engine are not
+    /// neighbours, so that bursts of requests spread over the engines.
     pub(super) fn open(targets: &[Target], connections: u32) -> Result<Self, Fault> {
         let endpoint = |target: &Target| -> Result<EngineEndpoint, Fault> {
             let (tls, name) = target.tls()?;
@@ -200,8 +200,8 @@ impl EngineEndpoint {
         let tls = tls.map_err(|error| at(error.to_string()))?;
         let mut stream = Stream::begin(socket, tls, Scanner::for_replies, patience)
             .map_err(|error| at(error.to_string()))?;
-        // In TLS 1.3, the client handshake completes before the engine checks the certificate, so the first response
-        // reports errors.
+        // In TLS 1.3, the client handshake completes before the engine checks the certificate, so
+        // the first response reports errors.
         request::info(stream.out(), frames::MSGID);
         let mut scratch = vec![0; READ_BYTES];
         let answer = ask(&mut stream, &mut scratch).map_err(|fault| at(fault.to_string()))?;

@@ -49,7 +49,8 @@ impl OperationKind {
     }
 }
 
-/// A shuffled deck with one card per operation, so that the shares hold exactly in every [`MixDeck::SIZE`] operations.
+/// A shuffled deck with one card per operation, so that the shares hold exactly in every
+/// [`MixDeck::SIZE`] operations.
 #[derive(Clone, Debug)]
 pub(crate) struct MixDeck {
     cards: [OperationKind; Self::SIZE],

@@ -84,8 +84,8 @@ impl TokenRows {
         random.below(self.rows.len())
     }
 
-    /// Lists the rows that each engine must look up: those that its predecessor acknowledged, so that no engine checks
-    /// its own rows if there are several.
+    /// Lists the rows that each engine must look up: those that its predecessor acknowledged, so
+    /// that no engine checks its own rows if there are several.
     pub(crate) fn check_lists(&self, engines: usize) -> Vec<Vec<u32>> {
         let mut lists = vec![Vec::new(); engines];
         for (index, row) in self.rows.iter().enumerate() {
@@ -98,7 +98,8 @@ impl TokenRows {
 /// Returns the value of a row number. Different numbers have different values.
 pub(crate) fn value(seed: u64, number: u32) -> RowValue {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    // Different states of the generator give different bits, because its output function is a bijection.
+    // Different states of the generator give different bits, because its output function is a
+    // bijection.
     let bits =
         Random::new(seed.wrapping_add(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
             .bits();
@@ -112,7 +113,8 @@ pub(crate) fn token(text: &[u8]) -> Result<RowToken, Fault> {
     })
 }
 
-/// Compares the text that engine `by` returned for a row's token. A token that is not there comes back unchanged.
+/// Compares the text that engine `by` returned for a row's token. A token that is not there comes
+/// back unchanged.
 pub(crate) fn compare(
     check: &mut RowCheck,
     rows: &TokenRows,

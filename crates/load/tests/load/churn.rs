@@ -1,4 +1,5 @@
-//! The churn load against an engine that serves, rejects at its limits, or does not know the client.
+//! The churn load against an engine that serves, rejects at its limits, or does not know the
+//! client.
 
 use std::process::Output;
 
@@ -118,7 +119,8 @@ fn a_limit_of_the_engine_rejects_by_its_name() {
         });
         let output = churn(&engine, "--rate 20");
         if output.status.success() {
-            // On a busy machine, a connection that was due in the window can be opened after the steady client's end.
+            // On a busy machine, a connection that was due in the window can be opened after the
+            // steady client's end.
             let (_, churn) = figures(&output);
             assert!(
                 churn.rejected[name] > 0 && churn.rejected.len() == 1 && churn.failed.is_empty(),

@@ -22,7 +22,8 @@ use programs::{Callee, EngineProgram, Null, program, said};
 /// Options of a short load.
 const SHORT: &str = "--warm-up 0.1 --duration 0.6";
 
-/// Asserts that every request of a class is counted once, and that some results were compared with the documents sent.
+/// Asserts that every request of a class is counted once, and that some results were compared with
+/// the documents sent.
 fn adds_up(run: &Run) {
     for class in &run.classes {
         assert_eq!(
@@ -56,8 +57,8 @@ fn adds_up(run: &Run) {
     assert!(run.generator.us_per_call > 0.0 && run.totals.bytes_in_per_s > 0.0);
 }
 
-/// The figures of the first load of which `is_enough` holds, of loads that each last longer than the one before: how
-/// much a machine does in a time is not what these tests are about.
+/// The figures of the first load of which `is_enough` holds, of loads that each last longer than
+/// the one before: how much a machine does in a time is not what these tests are about.
 fn until(callee: &impl Callee, options: &str, is_enough: impl Fn(&Run) -> bool) -> Run {
     let mut last = String::new();
     for duration in ["0.3", "2", "10", "60"] {
@@ -85,7 +86,8 @@ fn until(callee: &impl Callee, options: &str, is_enough: impl Fn(&Run) -> bool) 
     panic!("{options}: {last}");
 }
 
-/// Starts a load of one hour and waits until it has run for a second. Further output is available from the reader.
+/// Starts a load of one hour and waits until it has run for a second. Further output is available
+/// from the reader.
 fn under_way(callee: &impl Callee, options: &str) -> (Child, BufReader<ChildStderr>) {
     let mut command: Command = callee.command(
         "run",

@@ -173,7 +173,8 @@ impl RunningProber {
             .collect()
     }
 
-    /// Stops the prober as a service manager does. Returns its exit status and the rest of its standard error.
+    /// Stops the prober as a service manager does. Returns its exit status and the rest of its
+    /// standard error.
     fn end(mut self) -> (Option<i32>, String) {
         kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
         while self.report().is_some() {}

@@ -1,4 +1,5 @@
-//! The program under test and its targets: the null responder as a process, and the engine inside this process.
+//! The program under test and its targets: the null responder as a process, and the engine inside
+//! this process.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -30,7 +31,8 @@ pub(crate) trait Callee {
     fn folder(&self) -> &Path;
     fn address(&self) -> &str;
 
-    /// Returns a command that loads this server. Test machines are busy, so tests do not require punctual sending.
+    /// Returns a command that loads this server. Test machines are busy, so tests do not require
+    /// punctual sending.
     fn command(&self, command: &str, options: &str) -> Command {
         let mut program = program();
         program
@@ -131,7 +133,8 @@ impl EngineProgram {
 
     /// Starts an engine whose configuration `change` has changed.
     pub(crate) fn start_with(change: impl FnOnce(&mut Config)) -> Self {
-        // The engine is in this process, whose CPU time counts only under the engine's process name.
+        // The engine is in this process, whose CPU time counts only under the engine's process
+        // name.
         std::fs::write("/proc/self/comm", "sealwire").unwrap();
         let folder = tempfile::tempdir().unwrap();
         certs::fill(folder.path()).unwrap();

@@ -1,5 +1,5 @@
-//! The vault load against an engine that works, loses a row, or goes away. `loadtest/smoke` runs it against several
-//! engine processes on PostgreSQL, one of which is killed.
+//! The vault load against an engine that works, loses a row, or goes away. `loadtest/smoke` runs it
+//! against several engine processes on PostgreSQL, one of which is killed.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStderr, Output, Stdio};

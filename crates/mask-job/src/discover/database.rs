@@ -1,7 +1,8 @@
 //! Discovery in a PostgreSQL database.
 //!
-//! Everything is read in one read-only snapshot with a statement timeout. Masks of sampled values, made under a
-//! throw-away key, are cast to the column's type there, and tried against check constraints of the column.
+//! Everything is read in one read-only snapshot with a statement timeout. Masks of sampled values,
+//! made under a throw-away key, are cast to the column's type there, and tried against check
+//! constraints of the column.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -252,7 +253,8 @@ fn class_of(column: &Column) -> FieldClass {
     }
 }
 
-/// Reads a bounded number of rows from the start. Returns `None` if the server's timeout ended the statement.
+/// Reads a bounded number of rows from the start. Returns `None` if the server's timeout ended the
+/// statement.
 async fn sampled(
     reader: &mut SampleReader<'_>,
     table: &Table,
@@ -389,8 +391,8 @@ struct ColumnCheck {
     is_safe: bool,
 }
 
-/// Reads the check constraints of single columns. Objects of the server have no entries in `pg_depend`. Functions that
-/// are not immutable, such as `query_to_xml`, can execute any SQL.
+/// Reads the check constraints of single columns. Objects of the server have no entries in
+/// `pg_depend`. Functions that are not immutable, such as `query_to_xml`, can execute any SQL.
 async fn read_checks(client: &Client, source: &Endpoint) -> Result<Vec<ColumnCheck>, JobError> {
     let sql = "SELECT n.nspname || '.' || c.relname, a.attname::text, pg_catalog.pg_get_expr(k.conbin, k.conrelid), \
             NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_constraint'::pg_catalog.regclass \
@@ -414,8 +416,8 @@ async fn read_checks(client: &Client, source: &Endpoint) -> Result<Vec<ColumnChe
     Ok(rows.iter().map(check).collect())
 }
 
-/// Reads the columns whose type's owner is no superuser, or whose type is a domain: table, column. Casts to such types
-/// can call functions of their owners.
+/// Reads the columns whose type's owner is no superuser, or whose type is a domain: table, column.
+/// Casts to such types can call functions of their owners.
 async fn read_own_types(
     client: &Client,
     source: &Endpoint,
@@ -577,7 +579,8 @@ async fn fits(
     begin.map_err(|error| source.error(&error))?;
     match client.query_one(&sql, &[&masks]).await {
         Ok(row) => Ok(row.get::<_, i64>(0) as usize == masks.len()),
-        // An error of the server means that the mask does not fit; its message can contain the mask.
+        // An error of the server means that the mask does not fit; its message can contain the
+        // mask.
         Err(error) if error.as_db_error().is_some() => {
             let back = client
                 .batch_execute("ROLLBACK TO SAVEPOINT sealwire_discover")

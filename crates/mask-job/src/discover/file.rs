@@ -150,7 +150,8 @@ impl Documents {
 /// Samples a file, or an object that is Parquet, and proposes rules. Blocks while it reads.
 ///
 /// # Errors
-/// [`JobError`] if the file cannot be read or is invalid, without values. A CSV header with the form of data is an error.
+/// [`JobError`] if the file cannot be read or is invalid, without values. A CSV header with the
+/// form of data is an error.
 pub fn discover_file(
     input: &Input,
     format: FileFormat,
@@ -325,7 +326,8 @@ fn discover_text(
         );
         if field.verdict == FieldVerdict::Sensitive {
             steps += parts.len() + 1;
-            // All path rules together have a limit. A rule by key has none, but names the key at any depth.
+            // All path rules together have a limit. A rule by key has none, but names the key at
+            // any depth.
             if steps > RULE_STEPS_MAX && matches!(parts.last(), Some(PathPart::Key(_))) {
                 field.target = Some(Target::Column(name.to_owned()));
                 field.mask = Some("redact".to_owned());

@@ -9,8 +9,8 @@ use crate::output::Input;
 use crate::parquet::sample::{FileSamples, sample};
 use crate::report::Progress;
 
-/// Samples a Parquet file or object and proposes rules, which a job accepts. Of large files only parts are read:
-/// [`sample`] has the limits.
+/// Samples a Parquet file or object and proposes rules, which a job accepts. Of large files only
+/// parts are read: [`sample`] has the limits.
 pub(super) fn discover_parquet(
     input: &Input,
     options: DiscoverOptions,

@@ -23,8 +23,8 @@ use crate::scan::text::unescaped;
 use crate::scan::tree::{NodeId, PathRule, Tree};
 use crate::scan::{Fault, place};
 
-/// Checks `target` for originals of the values that `rules` mask in `source`. Blocks while it reads both files once, or
-/// several times if there are many values.
+/// Checks `target` for originals of the values that `rules` mask in `source`. Blocks while it reads
+/// both files once, or several times if there are many values.
 ///
 /// # Errors
 /// [`JobError`] if a file cannot be read, or is invalid in `format`.

@@ -1,17 +1,20 @@
 //! The leak check: searches the target for originals of masked values.
 //!
-//! The check reads source and target again. Its rules name the sensitive fields and can differ from the rules of the
-//! job. If the job lacked one of these rules, the check fails. Values are stored as 64-bit hashes, keyed per run, in
-//! tables of bounded size. Hashes that do not fit are checked in further passes, so the result is exact except for hash
-//! collisions. The strength of the check depends on the function:
+//! The check reads source and target again. Its rules name the sensitive fields and can differ from
+//! the rules of the job. If the job lacked one of these rules, the check fails. Values are stored
+//! as 64-bit hashes, keyed per run, in tables of bounded size. Hashes that do not fit are checked
+//! in further passes, so the result is exact except for hash collisions. The strength of the check
+//! depends on the function:
 //!
-//! * `redact`, `fixed`, `null`, `partial`, `hash` and `email` never return an original. A single original in its own
-//!   field of the target is therefore a leak. An original of at least [`ELSEWHERE_CHARS_MIN`] characters is a leak
-//!   everywhere else, too. It is found as a whole value, a key, an array element, or a quoted string in a text. It is
-//!   also found as a word with a digit or `@` in a text, or as a key or value in a text.
-//! * `card`, `phone`, `iban`, `mac` and `fpe` can return another original by chance; `pseudonym`, `date_shift`, `generalize` and
-//!   `noise` often do. Such a field leaks if most of its rows hold values that occur exactly as often as in the source.
-//!   For `card`, `phone`, `iban`, `mac` and `fpe`, more than 1 % of originals in other fields is a leak, too, or more than twice the share
+//! * `redact`, `fixed`, `null`, `partial`, `hash` and `email` never return an original. A single
+//!   original in its own field of the target is therefore a leak. An original of at least
+//!   [`ELSEWHERE_CHARS_MIN`] characters is a leak everywhere else, too. It is found as a whole
+//!   value, a key, an array element, or a quoted string in a text. It is also found as a word with
+//!   a digit or `@` in a text, or as a key or value in a text.
+//! * `card`, `phone`, `iban`, `mac` and `fpe` can return another original by chance; `pseudonym`,
+//!   `date_shift`, `generalize` and `noise` often do. Such a field leaks if most of its rows hold
+//!   values that occur exactly as often as in the source. For `card`, `phone`, `iban`, `mac` and
+//!   `fpe`, more than 1 % of originals in other fields is a leak, too, or more than twice the share
 //!   that its own field has by chance.
 
 mod file;
@@ -34,7 +37,8 @@ use crate::plan::Plan;
 use pieces::Piece;
 use window::TextWindow;
 
-/// Originals of fewer characters occur elsewhere by chance, so they are searched for only in their own field.
+/// Originals of fewer characters occur elsewhere by chance, so they are searched for only in their
+/// own field.
 pub const ELSEWHERE_CHARS_MIN: usize = 8;
 /// Minimum share of rows with unmoved values at which a field counts as not masked.
 const UNMOVED_MAX: f64 = 0.9;
@@ -42,7 +46,8 @@ const UNMOVED_MAX: f64 = 0.9;
 const ROWS_MIN: u64 = 10;
 /// Maximum share of originals in other fields that chance explains.
 const ELSEWHERE_MAX: f64 = 0.01;
-/// Maximum share of originals in other fields that is taken for chance, however many the own field has.
+/// Maximum share of originals in other fields that is taken for chance, however many the own field
+/// has.
 const CHANCE_MAX: f64 = 0.1;
 /// Maximum number of target fields that are listed per source field.
 const NAMED_MAX: usize = 5;
@@ -50,8 +55,8 @@ const NAMED_MAX: usize = 5;
 /// Limits of a leak check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeakLimits {
-    /// Maximum number of values in each of two tables. Default 3,600,000, which takes 180 MB for both tables. Slightly
-    /// higher limits double the memory, since tables grow by doubling.
+    /// Maximum number of values in each of two tables. Default 3,600,000, which takes 180 MB for
+    /// both tables. Slightly higher limits double the memory, since tables grow by doubling.
     pub values_max: usize,
 }
 
@@ -66,7 +71,8 @@ impl Default for LeakLimits {
 /// The result of a leak check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LeakReport {
-    /// True if no field leaks and the source has an original. Other fields that could not be checked do not count.
+    /// True if no field leaks and the source has an original. Other fields that could not be
+    /// checked do not count.
     pub passed: bool,
     /// Number of passes over source and target.
     pub passes: u32,
@@ -275,8 +281,8 @@ impl Check {
         pieces::elements(text, &mut |element| self.seek(field, element));
     }
 
-    /// Adds an original to those that are searched for in other fields. Of several fields with that original, one whose
-    /// function never returns originals has it.
+    /// Adds an original to those that are searched for in other fields. Of several fields with that
+    /// original, one whose function never returns originals has it.
     fn seek(&mut self, field: usize, text: &str) {
         if !is_telling(text) {
             return;
@@ -320,8 +326,8 @@ impl Check {
     /// Checks a definition or comment of a schema. `name` says which.
     pub(crate) fn seen_definition(&mut self, name: &str, text: &str) {
         self.sought_with_pieces(name, &[], text);
-        // What is between single quotes can be a literal of SQL. An apostrophe in a comment must not shift the pairs, and a
-        // doubled quote is one of the literal.
+        // What is between single quotes can be a literal of SQL. An apostrophe in a comment must
+        // not shift the pairs, and a doubled quote is one of the literal.
         text.split('\'')
             .for_each(|literal| self.sought(name, &[], literal));
         if text.contains("''") {
@@ -417,7 +423,8 @@ impl Check {
     }
 }
 
-/// Counts the fields of maps together, since keys of maps are data, and hides keys in the names of other places.
+/// Counts the fields of maps together, since keys of maps are data, and hides keys in the names of
+/// other places.
 fn without_map_keys(fields: Vec<LeakField>) -> Vec<LeakField> {
     let names: Vec<String> = fields
         .iter()
@@ -466,7 +473,8 @@ fn verdict(field: &LeakField, promise: Guarantee) -> LeakVerdict {
             part as f64 / of as f64
         }
     };
-    // Masks are as likely to be originals in another field under the same function as in the field itself.
+    // Masks are as likely to be originals in another field under the same function as in the field
+    // itself.
     let chance =
         ELSEWHERE_MAX.max((2.0 * share(field.found_in_field, field.originals)).min(CHANCE_MAX));
     let leaks = match promise {

@@ -1,6 +1,8 @@
-//! Pieces of a text that can be originals: words, keys and values, array elements, strings and keys of JSON.
+//! Pieces of a text that can be originals: words, keys and values, array elements, strings and keys
+//! of JSON.
 //!
-//! Parsing is lenient: a text can be JSON, a PostgreSQL array or row, a query string, a log line, or a mixture.
+//! Parsing is lenient: a text can be JSON, a PostgreSQL array or row, a query string, a log line,
+//! or a mixture.
 
 use std::borrow::Cow;
 
@@ -28,8 +30,8 @@ pub(super) fn each(text: &str, show: &mut dyn FnMut(&str, Piece)) {
     }
 }
 
-/// Calls `show` for the elements of a JSON or PostgreSQL array. An object has no elements: keys name its values, which
-/// can be anything.
+/// Calls `show` for the elements of a JSON or PostgreSQL array. An object has no elements: keys
+/// name its values, which can be anything.
 pub(super) fn elements(text: &str, show: &mut dyn FnMut(&str)) {
     let text = text.trim();
     let is_array = (text.starts_with('{') && text.ends_with('}'))
@@ -128,7 +130,8 @@ fn tokens<'t>(text: &'t str, show: &mut dyn FnMut(LeakToken<'t>)) {
     }
 }
 
-/// Returns the position of the closing quote of a string. In a row, two quotes are one quote of the string.
+/// Returns the position of the closing quote of a string. In a row, two quotes are one quote of the
+/// string.
 fn closing(inside: &[u8], is_row: bool) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -185,7 +188,8 @@ fn is_separator(byte: u8) -> bool {
     )
 }
 
-/// Returns true for characters that separate keys from values, and also occur in addresses, times and paths.
+/// Returns true for characters that separate keys from values, and also occur in addresses, times
+/// and paths.
 fn is_colon(byte: u8) -> bool {
     matches!(byte, b':' | b'/')
 }

@@ -17,11 +17,13 @@ use crate::postgres::{Catalog, Database, Endpoint, KindScope, OURS, Table};
 use crate::report::Progress;
 use crate::scan::copy;
 
-/// Checks the target for originals of the values that `rules` mask in the source. Each database is read in a snapshot
-/// of its own. Columns are matched by schema, table and name. The future is safe to drop.
+/// Checks the target for originals of the values that `rules` mask in the source. Each database is
+/// read in a snapshot of its own. Columns are matched by schema, table and name. The future is safe
+/// to drop.
 ///
 /// # Errors
-/// [`JobError`] if a database cannot be read, or if rules name paths or columns that the source does not have.
+/// [`JobError`] if a database cannot be read, or if rules name paths or columns that the source
+/// does not have.
 pub async fn verify_databases(
     source: Database,
     target: Database,
@@ -93,8 +95,8 @@ fn unsearched() -> String {
     )
 }
 
-/// Returns the texts of a schema that can hold values, with their places. Labels of enums are not among them: a column of an
-/// enum has no other values.
+/// Returns the texts of a schema that can hold values, with their places. Labels of enums are not
+/// among them: a column of an enum has no other values.
 async fn schema_texts(client: &Client, of: &Endpoint) -> Result<Vec<(String, String)>, JobError> {
     let rows = client
         .query(SCHEMA_TEXTS, &[])
@@ -223,8 +225,9 @@ async fn seen(
     .await
 }
 
-/// Calls `show` for every value of a table except nulls, with the column's index and the text. Generated columns are left
-/// out: COPY of a table has none, and any other statement could run functions of the table's owner.
+/// Calls `show` for every value of a table except nulls, with the column's index and the text.
+/// Generated columns are left out: COPY of a table has none, and any other statement could run
+/// functions of the table's owner.
 async fn each_value(
     client: &Client,
     of: &Endpoint,

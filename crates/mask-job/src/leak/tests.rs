@@ -4,8 +4,8 @@ use sealwire_mask_rules::Rules;
 
 use super::*;
 
-/// Checks a field `f` under a function, with its source and target values. `other` are target values of a field `g`
-/// without a rule.
+/// Checks a field `f` under a function, with its source and target values. `other` are target
+/// values of a field `g` without a rule.
 fn check(function: &str, source: &[&str], target: &[&str], other: &[&str]) -> LeakField {
     let text = format!("unknown = \"keep\"\n[[rule]]\ncolumn = \"f\"\nmask = '{function}'\n");
     let plan = Arc::new(Plan::new(Arc::new(

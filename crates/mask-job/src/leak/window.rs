@@ -1,4 +1,5 @@
-//! A table of hashes with bounded size. A pass covers the range of hashes that fits; further passes cover the rest.
+//! A table of hashes with bounded size. A pass covers the range of hashes that fits; further passes
+//! cover the rest.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -25,8 +26,8 @@ impl<V> TextWindow<V> {
         }
     }
 
-    /// Returns the entry of a hash and inserts `fresh` if it is missing. Returns `None` if another pass covers the
-    /// hash.
+    /// Returns the entry of a hash and inserts `fresh` if it is missing. Returns `None` if another
+    /// pass covers the hash.
     pub(crate) fn entry(&mut self, hash: u64, fresh: V) -> Option<&mut V> {
         if !self.covers(hash) {
             return None;
@@ -57,7 +58,8 @@ impl<V> TextWindow<V> {
         match self.high.checked_add(1) {
             Some(low) if !self.is_over => {
                 let width = self.high - self.low;
-                // The next range has the width that fitted now, so that few values are read in vain.
+                // The next range has the width that fitted now, so that few values are read in
+                // vain.
                 (self.low, self.high) = (low, low.saturating_add(width));
                 true
             }
@@ -89,7 +91,8 @@ impl Hasher for IdentityHasher {
     }
 
     fn write_u64(&mut self, hash: u64) {
-        // The map also uses the top bits, which are equal within a narrow range, so the bits are mixed.
+        // The map also uses the top bits, which are equal within a narrow range, so the bits are
+        // mixed.
         self.0 = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }

@@ -1,7 +1,8 @@
 //! Reads the rows of a column chunk up to a number of bytes.
 //!
-//! The `parquet` crate reads a number of rows, however long they are. Here it reads at most to the end of a page at once. Values
-//! share the memory of their page or dictionary, so rows that do not fit the batch can wait for the next.
+//! The `parquet` crate reads a number of rows, however long they are. Here it reads at most to the
+//! end of a page at once. Values share the memory of their page or dictionary, so rows that do not
+//! fit the batch can wait for the next.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -88,8 +89,8 @@ impl<'a> ColumnRows<'a> {
         })
     }
 
-    /// Reads up to `records` rows, as many as fit a batch. Returns the number of rows that can be taken, at least one unless
-    /// the chunk ends.
+    /// Reads up to `records` rows, as many as fit a batch. Returns the number of rows that can be
+    /// taken, at least one unless the chunk ends.
     pub(super) fn fill(&mut self, records: usize) -> Result<usize, RowsError> {
         while self.waiting.records < records {
             let is_full = self.bytes >= self.limits.batch_bytes_max
@@ -168,7 +169,8 @@ impl<'a> ColumnRows<'a> {
         };
         let is_complete = (definition_max == 0 || definitions.len() == entries)
             && (repetition_max == 0 || repetitions.len() == entries);
-        // The library decodes as many bits as the greatest level has, and its writer relies on levels in their range.
+        // The library decodes as many bits as the greatest level has, and its writer relies on
+        // levels in their range.
         let is_in_range = definitions
             .iter()
             .all(|level| (0..=definition_max).contains(level))
@@ -263,7 +265,8 @@ impl<'a> ColumnRows<'a> {
         self.bytes -= values.bytes();
         self.waiting.records -= records;
         self.taken = (value, entry);
-        // Rows that were returned are dropped once they are more than half, so that each value is copied at most once.
+        // Rows that were returned are dropped once they are more than half, so that each value is
+        // copied at most once.
         if entry * 2 > self.waiting.entries {
             let Rows {
                 values,

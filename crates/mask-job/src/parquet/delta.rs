@@ -1,12 +1,14 @@
-//! Checks lengths in the encoding `DELTA_BINARY_PACKED`, which the encodings `DELTA_LENGTH_BYTE_ARRAY` and `DELTA_BYTE_ARRAY`
-//! begin with.
+//! Checks lengths in the encoding `DELTA_BINARY_PACKED`, which the encodings
+//! `DELTA_LENGTH_BYTE_ARRAY` and `DELTA_BYTE_ARRAY` begin with.
 //!
-//! The `parquet` crate takes as much memory as such a stream announces, and relies on its lengths. A page in
-//! `DELTA_BYTE_ARRAY` can announce far longer values than it has bytes, so the longest is found before any is made.
+//! The `parquet` crate takes as much memory as such a stream announces, and relies on its lengths.
+//! A page in `DELTA_BYTE_ARRAY` can announce far longer values than it has bytes, so the longest is
+//! found before any is made.
 
 use super::thrift::{varint, zigzag};
 
-/// Number of values of a page in these encodings. The `parquet` crate needs eight bytes for each, so 128 MiB in all.
+/// Number of values of a page in these encodings. The `parquet` crate needs eight bytes for each,
+/// so 128 MiB in all.
 const VALUES_MAX: usize = 1 << 24;
 /// Number of values in a block. Writers use 128.
 const BLOCK_VALUES_MAX: u64 = 1 << 20;
@@ -16,7 +18,8 @@ pub(super) fn check_numbers(data: &[u8]) -> Option<()> {
     Stream::begin(data).map(drop)
 }
 
-/// Checks the values of a page in `DELTA_LENGTH_BYTE_ARRAY`, of which the page has at most `values_max`.
+/// Checks the values of a page in `DELTA_LENGTH_BYTE_ARRAY`, of which the page has at most
+/// `values_max`.
 pub(super) fn check_lengths(data: &[u8], values_max: usize) -> Option<()> {
     let mut bytes = 0_usize;
     let (_, end) = lengths(data, values_max, |length| {
@@ -26,8 +29,8 @@ pub(super) fn check_lengths(data: &[u8], values_max: usize) -> Option<()> {
     (bytes <= data.len() - end).then_some(())
 }
 
-/// Checks the values of a page in `DELTA_BYTE_ARRAY`, of which the page has at most `values_max`. Returns the length of the
-/// longest.
+/// Checks the values of a page in `DELTA_BYTE_ARRAY`, of which the page has at most `values_max`.
+/// Returns the length of the longest.
 pub(super) fn longest_value(data: &[u8], values_max: usize) -> Option<usize> {
     let mut prefixes = Vec::new();
     let (count, end) = lengths(data, values_max, |length| {

@@ -17,8 +17,8 @@ use crate::error::JobError;
 use crate::plan::Plan;
 use crate::report::{Counts, Label, RunningReport};
 
-/// Keys of file metadata that hold or bound values of columns: the bounding boxes of GeoParquet, and the least and greatest
-/// record key and the bloom filter of record keys of Apache Hudi.
+/// Keys of file metadata that hold or bound values of columns: the bounding boxes of GeoParquet,
+/// and the least and greatest record key and the bloom filter of record keys of Apache Hudi.
 pub(super) const VALUES_OF_COLUMNS: [&str; 6] = [
     "geo",
     "hoodie_min_record_key",
@@ -28,8 +28,8 @@ pub(super) const VALUES_OF_COLUMNS: [&str; 6] = [
     "com.uber.hoodie.bloomfilter",
 ];
 
-/// Returns a schema without what bounds values of columns in its metadata. Readers such as pyarrow take the metadata of the
-/// file from there.
+/// Returns a schema without what bounds values of columns in its metadata. Readers such as pyarrow
+/// take the metadata of the file from there.
 pub(super) fn without_bounds(mut schema: Schema) -> Schema {
     schema
         .metadata
@@ -220,8 +220,8 @@ impl Layout {
         }
     }
 
-    /// Drops what bounds values of columns from the metadata of the file, if a column is changed. Some writers repeat the
-    /// metadata within the Arrow schema.
+    /// Drops what bounds values of columns from the metadata of the file, if a column is changed.
+    /// Some writers repeat the metadata within the Arrow schema.
     fn drop_bounds(&mut self) {
         let is_changed = self.changed_columns().next().is_some();
         let file = self.metadata.file_metadata();
@@ -237,8 +237,8 @@ impl Layout {
                 .iter()
                 .any(|key| schema.metadata().contains_key(key))
         };
-        // A schema that does not fit the file's, as after a column was renamed, is left as it is where there is nothing to
-        // repeat.
+        // A schema that does not fit the file's, as after a column was renamed, is left as it is
+        // where there is nothing to repeat.
         if schema
             .as_ref()
             .map_or(!had_bounds, |schema| !has_bounds(schema))
@@ -256,7 +256,8 @@ impl Layout {
         }
     }
 
-    /// Returns values of a column as Arrow values. `Err` tells what is wrong with a value, and its index if that is known.
+    /// Returns values of a column as Arrow values. `Err` tells what is wrong with a value, and its
+    /// index if that is known.
     pub(super) fn to_arrow(
         &self,
         column: usize,
@@ -275,7 +276,8 @@ impl Layout {
         parquet_to_arrow_schema(schema, None).map_err(|error| self.invalid(&error.to_string()))
     }
 
-    /// Returns true if the values of a column can be read as Arrow values of a type that masks know.
+    /// Returns true if the values of a column can be read as Arrow values of a type that masks
+    /// know.
     pub(super) fn is_readable(&self, column: usize) -> bool {
         let physical = self
             .metadata
@@ -347,7 +349,8 @@ impl Layout {
     }
 }
 
-/// Returns the decisions under which binary columns are text. Old writers do not annotate text as such.
+/// Returns the decisions under which binary columns are text. Old writers do not annotate text as
+/// such.
 fn with_texts(plan: &Plan, schema: &Schema) -> Vec<LeafPlan> {
     let fields = schema.fields().iter().map(as_text).collect::<Vec<_>>();
     resolve(plan.rules(), &Schema::new(fields)).unwrap_or_default()

@@ -131,7 +131,8 @@ impl SelectedBatch {
         Ok(all)
     }
 
-    /// Adds the row and column of the value to the engine's error. `first` is the number of the request's first piece.
+    /// Adds the row and column of the value to the engine's error. `first` is the number of the
+    /// request's first piece.
     fn named(&self, layout: &Layout, first: usize, error: EngineError) -> JobError {
         let EngineError::Unfit { column, value, why } = error else {
             return JobError::Engine(error.to_string());

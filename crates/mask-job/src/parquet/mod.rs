@@ -1,11 +1,13 @@
 //! Jobs for a Parquet file: masking, encryption and decryption of columns.
 //!
-//! One thread reads the changed columns in batches of rows, tasks change the batches, and one thread writes the output in
-//! the order of the input. Row groups and their order stay. The chunks of all other columns are copied byte by byte.
+//! One thread reads the changed columns in batches of rows, tasks change the batches, and one
+//! thread writes the output in the order of the input. Row groups and their order stay. The chunks
+//! of all other columns are copied byte by byte.
 //!
-//! Memory holds the batches in flight, whose bytes a semaphore bounds, and a page and the dictionary of the column that is read. Of the column that is written
-//! it holds a page. With a dictionary it holds the dictionary too, which is at most a megabyte, and the encoded entry numbers
-//! of the row group, since the dictionary comes first in the file. All else is streamed.
+//! Memory holds the batches in flight, whose bytes a semaphore bounds, and a page and the
+//! dictionary of the column that is read. Of the column that is written it holds a page. With a
+//! dictionary it holds the dictionary too, which is at most a megabyte, and the encoded entry
+//! numbers of the row group, since the dictionary comes first in the file. All else is streamed.
 
 mod column_rows;
 mod delta;
@@ -69,8 +71,8 @@ pub(crate) async fn mask_parquet<E: Engine>(
         .await
 }
 
-/// Masks a file on this thread, and drops the output. `mask` returns one scalar per value of a column. Returns the number of
-/// rows.
+/// Masks a file on this thread, and drops the output. `mask` returns one scalar per value of a
+/// column. Returns the number of rows.
 pub(crate) fn mask_here(
     file: std::fs::File,
     rules: Arc<Rules>,
@@ -266,8 +268,8 @@ impl OpenedJob {
                 Some(source.cause(error))
             }
         };
-        // A thread that panicked ends the queues of the others, so its error comes before theirs. A stopped job does not
-        // wait for its input.
+        // A thread that panicked ends the queues of the others, so its error comes before theirs. A
+        // stopped job does not wait for its input.
         let panicked = tokio::select! {
             read = reading => read.err().map(JobError::from),
             () = stop.asked() => None,

@@ -1,7 +1,7 @@
 //! Reads the pages of a column chunk, and checks what they announce before memory is taken for it.
 //!
-//! The `parquet` crate takes as much memory as a header announces, and relies on dictionaries and lengths that may be missing
-//! or too short. Its decompression of GZIP and Brotli has no limit.
+//! The `parquet` crate takes as much memory as a header announces, and relies on dictionaries and
+//! lengths that may be missing or too short. Its decompression of GZIP and Brotli has no limit.
 
 use std::io::{self, Cursor, Read};
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use super::delta;
 use super::source::SourceFile;
 use super::thrift::{PageHeader, page_header};
 
-/// Bytes of a page before or after decompression: 256 MiB. A page is read whole. Writers make pages of 1 MiB, DuckDB of up to
-/// 100 MB, unless a single value is longer.
+/// Bytes of a page before or after decompression: 256 MiB. A page is read whole. Writers make pages
+/// of 1 MiB, DuckDB of up to 100 MB, unless a single value is longer.
 pub(super) const PAGE_BYTES_MAX: usize = 256 << 20;
 /// Number of values of a dictionary. Each takes up to 32 bytes beside the page, so 128 MiB in all.
 const DICTIONARY_VALUES_MAX: usize = 1 << 22;
-/// Number of entries of a page of a column in lists. A single row can have all of them, and each takes up to 36 bytes, so
-/// 144 MiB in all.
+/// Number of entries of a page of a column in lists. A single row can have all of them, and each
+/// takes up to 36 bytes, so 144 MiB in all.
 const NESTED_ENTRIES_MAX: usize = 1 << 22;
 /// Bytes of a page's header, which can have statistics. Other readers have the same limit.
 const HEADER_BYTES_MAX: usize = 16 << 20;
@@ -41,7 +41,8 @@ pub(super) struct PageState {
     is_next_allowed: AtomicBool,
     /// Number of entries of all pages of data that were read.
     entries: AtomicU64,
-    /// Length of the longest value of the page, if its values are made when they are read. Otherwise 0.
+    /// Length of the longest value of the page, if its values are made when they are read.
+    /// Otherwise 0.
     longest: AtomicUsize,
 }
 
@@ -56,7 +57,8 @@ impl PageState {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Returns the length of the longest value that takes memory when it is read. 0: they share the memory of the page.
+    /// Returns the length of the longest value that takes memory when it is read. 0: they share the
+    /// memory of the page.
     pub(super) fn longest(&self) -> usize {
         self.longest.load(Ordering::Relaxed)
     }
@@ -111,7 +113,8 @@ fn invalid(what: &str) -> ParquetError {
     ParquetError::General(what.to_owned())
 }
 
-/// Reads the header of the page at a place, `left` bytes before the end of its chunk. Returns the header and its bytes.
+/// Reads the header of the page at a place, `left` bytes before the end of its chunk. Returns the
+/// header and its bytes.
 fn read_header(
     source: &SourceFile,
     at: u64,
@@ -131,8 +134,9 @@ fn read_header(
     }
 }
 
-/// Checks that the pages of a chunk end where its metadata says, and have its number of values. A chunk is copied by its
-/// stated length, and old writers stated one that lacks the header of the dictionary (PARQUET-816).
+/// Checks that the pages of a chunk end where its metadata says, and have its number of values. A
+/// chunk is copied by its stated length, and old writers stated one that lacks the header of the
+/// dictionary (PARQUET-816).
 pub(super) fn check_pages(
     source: &SourceFile,
     chunk: &ColumnChunkMetaData,
@@ -414,7 +418,8 @@ impl CheckedPages {
 
 const LEVELS: &str = "a page ends within its levels";
 
-/// Returns true if pages are decompressed here, since the `parquet` crate has no limit for their codec.
+/// Returns true if pages are decompressed here, since the `parquet` crate has no limit for their
+/// codec.
 fn decompresses(chunk: &ColumnChunkMetaData) -> bool {
     matches!(
         chunk.compression(),

@@ -16,9 +16,11 @@ use crate::error::JobError;
 use crate::limits::Limits;
 use crate::memory::{ByteBudget, BytePermit};
 
-/// Maximum number of rows of the first batch of a column chunk. Later batches have as many as the size of the values allows.
+/// Maximum number of rows of the first batch of a column chunk. Later batches have as many as the
+/// size of the values allows.
 const FIRST_ROWS_MAX: usize = 64;
-/// Bytes that an entry takes beside those of its value: a reference, levels, and an offset in an array.
+/// Bytes that an entry takes beside those of its value: a reference, levels, and an offset in an
+/// array.
 const VALUE_BYTES: usize = 40;
 /// Factor by which batches grow at most.
 const GROWTH_MAX: usize = 4;
@@ -39,7 +41,8 @@ pub(super) struct ReadBatch {
 }
 
 impl ReadBatch {
-    /// Returns the bytes that the batch takes in memory, with an estimate of what its values need beside their bytes.
+    /// Returns the bytes that the batch takes in memory, with an estimate of what its values need
+    /// beside their bytes.
     fn memory(&self) -> usize {
         let subjects = self
             .subjects
@@ -67,8 +70,8 @@ pub(super) enum ColumnPart<B> {
     End,
 }
 
-/// Reads the changed columns of all row groups, in the order in which they are written. Ends early if the receiver is
-/// closed.
+/// Reads the changed columns of all row groups, in the order in which they are written. Ends early
+/// if the receiver is closed.
 pub(super) fn read_columns(
     source: &SourceFile,
     layout: &Layout,
@@ -222,7 +225,8 @@ impl ChunkRows<'_> {
         Ok(())
     }
 
-    /// Returns the number of rows that a column has for the next batch. `done` is the number of rows before it.
+    /// Returns the number of rows that a column has for the next batch. `done` is the number of
+    /// rows before it.
     fn fill(
         &self,
         column: usize,
@@ -245,7 +249,8 @@ impl ChunkRows<'_> {
         }
     }
 
-    /// Returns the number of rows of the first batch, by the size of the chunk. The values of a dictionary can be longer.
+    /// Returns the number of rows of the first batch, by the size of the chunk. The values of a
+    /// dictionary can be longer.
     fn first_rows(&self) -> usize {
         let size = usize::try_from(self.group.column(self.column).uncompressed_size()).unwrap_or(0);
         let rows = usize::try_from(self.group.num_rows()).unwrap_or(1).max(1);
@@ -255,7 +260,8 @@ impl ChunkRows<'_> {
             .clamp(1, FIRST_ROWS_MAX)
     }
 
-    /// Returns the subjects of a batch. Values of a list below the struct share the subject of the struct.
+    /// Returns the subjects of a batch. Values of a list below the struct share the subject of the
+    /// struct.
     fn subjects(
         &self,
         (rule, column, rows): (usize, usize, Rows),
@@ -312,7 +318,8 @@ impl ChunkRows<'_> {
     }
 }
 
-/// Returns the number of rows for the next batch: as many as a request holds, judged by the batch before.
+/// Returns the number of rows for the next batch: as many as a request holds, judged by the batch
+/// before.
 fn next_rows(take: usize, records: usize, values: usize, bytes: usize, limits: Limits) -> usize {
     let by_bytes = records.saturating_mul(limits.batch_bytes_max) / bytes.max(1);
     let by_values = records.saturating_mul(limits.batch_values_max) / values.max(1);

@@ -17,10 +17,11 @@ use crate::output::Input;
 use crate::plan::Plan;
 use crate::report::Progress;
 
-/// Encoded bytes, before compression, of a file up to which all of it is read. Of larger files, parts of as many decoded bytes in
-/// all are read.
+/// Encoded bytes, before compression, of a file up to which all of it is read. Of larger files,
+/// parts of as many decoded bytes in all are read.
 const BYTES_MAX: u64 = 64 << 20;
-/// Values of a file up to which all of it is read. Encoded values can be far smaller than decoded ones.
+/// Values of a file up to which all of it is read. Encoded values can be far smaller than decoded
+/// ones.
 const VALUES_MAX: u64 = 20_000_000;
 /// Maximum number of row groups that are read of a larger file.
 const GROUPS_MAX: usize = 16;
@@ -129,8 +130,8 @@ fn sample_source(
     })
 }
 
-/// Returns true if a file is read whole. `chunks` are the numbers of bytes and values that its metadata states for each column
-/// chunk. A hostile file can state any numbers.
+/// Returns true if a file is read whole. `chunks` are the numbers of bytes and values that its
+/// metadata states for each column chunk. A hostile file can state any numbers.
 fn is_small(chunks: impl Iterator<Item = (i64, i64)>, bytes_max: u64) -> bool {
     let add = |sum: u64, stated: i64| sum.saturating_add(u64::try_from(stated).unwrap_or(u64::MAX));
     let (bytes, values) = chunks.fold((0, 0), |sums, stated| {

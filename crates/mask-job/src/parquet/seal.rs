@@ -1,7 +1,7 @@
 //! Encrypts and decrypts columns.
 //!
-//! An encrypted column becomes text, and the Arrow schema of the file notes its type (`sealwire:type`), from which decryption
-//! restores it. Nulls are neither sent nor changed.
+//! An encrypted column becomes text, and the Arrow schema of the file notes its type
+//! (`sealwire:type`), from which decryption restores it. Nulls are neither sent nor changed.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -34,10 +34,12 @@ use crate::output::{Input, Output};
 use crate::plan::Plan;
 use crate::report::{Counts, Progress, Report};
 
-/// Key of file metadata with the types of columns as Apache Spark knows them. It would be false, and Spark would believe it.
+/// Key of file metadata with the types of columns as Apache Spark knows them. It would be false,
+/// and Spark would believe it.
 const SPARK: &str = "org.apache.spark.sql.parquet.row.metadata";
 
-/// Key of an encrypted field's metadata with its physical type in Parquet, if its Arrow type does not tell.
+/// Key of an encrypted field's metadata with its physical type in Parquet, if its Arrow type does
+/// not tell.
 const PHYSICAL_TYPE: &str = "sealwire:parquet";
 const INT96: &str = "INT96";
 
@@ -50,7 +52,8 @@ pub struct ColumnsJob {
     pub output: Output,
     /// Select paths of the columns, such as `$.email` and `$.tags[*]`. Empty: all columns.
     pub select: Vec<String>,
-    /// Types of decrypted columns that do not note one, by path. Programs that copy a file can drop the note.
+    /// Types of decrypted columns that do not note one, by path. Programs that copy a file can drop
+    /// the note.
     pub types: Vec<(String, DataType)>,
     /// Encryption ([`Direction::Seal`]) or decryption ([`Direction::Open`]).
     pub direction: Direction,
@@ -60,12 +63,13 @@ pub struct ColumnsJob {
 
 /// Encrypts or decrypts arrays of values.
 pub trait DocumentEngine: Send + Sync + 'static {
-    /// Returns the results for an array of values in MessagePack: an array of as many values. Jobs call this concurrently.
-    /// The future can be dropped.
+    /// Returns the results for an array of values in MessagePack: an array of as many values. Jobs
+    /// call this concurrently. The future can be dropped.
     fn convert(&self, payload: Vec<u8>) -> impl Future<Output = Result<Bytes, EngineError>> + Send;
 }
 
-/// Encrypts or decrypts columns of a Parquet file. The output appears only on success. [`Progress::stop`] stops the job.
+/// Encrypts or decrypts columns of a Parquet file. The output appears only on success.
+/// [`Progress::stop`] stops the job.
 ///
 /// # Errors
 /// [`JobError`].
@@ -232,7 +236,8 @@ fn column_name(path: &str) -> &str {
     path.strip_prefix("$.").unwrap_or(path)
 }
 
-/// Rejects a changed column whose name another column has, too: a reader could not tell which of both is encrypted.
+/// Rejects a changed column whose name another column has, too: a reader could not tell which of
+/// both is encrypted.
 fn check_names(layout: &Layout) -> Result<(), JobError> {
     let schema = layout.metadata.file_metadata().schema_descr();
     for column in layout.changed_columns() {
@@ -261,8 +266,8 @@ fn noted_schema(metadata: &ParquetMetaData) -> Result<Schema, String> {
     schema.map_err(|error| error.to_string())
 }
 
-/// Returns the field with a note of the physical type `INT96`, from which decryption restores it, or without the note. Returns
-/// true if values of the output are `INT96`.
+/// Returns the field with a note of the physical type `INT96`, from which decryption restores it,
+/// or without the note. Returns true if values of the output are `INT96`.
 fn with_physical(
     field: &FieldRef,
     physical: PhysicalType,
@@ -286,7 +291,8 @@ fn with_physical(
     )
 }
 
-/// Returns the field with a type under which its values are sent. Arrow's dictionaries, for one, are text in Parquet.
+/// Returns the field with a type under which its values are sent. Arrow's dictionaries, for one,
+/// are text in Parquet.
 fn known(field: &FieldRef, plan: &LeafPlan, physical: PhysicalType) -> FieldRef {
     let (noted, own) = (field.data_type(), plan.field.data_type());
     let is_same_form = match own {
@@ -311,7 +317,8 @@ fn is_text(plan: &LeafPlan) -> bool {
     matches!(plan.field.data_type(), DataType::Utf8 | DataType::Binary)
 }
 
-/// Returns the Parquet type of a field, and the Arrow type of its values without the help of a noted schema.
+/// Returns the Parquet type of a field, and the Arrow type of its values without the help of a
+/// noted schema.
 fn parquet_type(field: &FieldRef, is_int96: bool) -> Result<(TypePtr, DataType), String> {
     if is_int96 {
         let leaf = Type::primitive_type_builder("c", PhysicalType::INT96)
@@ -453,7 +460,8 @@ fn cut(
     Ok((batch, leaf, pieces))
 }
 
-/// Returns an error if a row became longer than a job takes: another job, such as one that decrypts, could not read it.
+/// Returns an error if a row became longer than a job takes: another job, such as one that
+/// decrypts, could not read it.
 fn check_rows(job: &JobState, batch: &ReadBatch, values: &Values) -> Result<(), JobError> {
     let leaf = &job.layout.leaves[batch.column];
     let mut row_bytes = 0;

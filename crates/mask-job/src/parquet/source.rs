@@ -23,10 +23,12 @@ const MAGIC_LEN: u64 = 4;
 const FOOTER_TAIL_LEN: u64 = 8;
 /// Bytes of a footer. A footer is read whole.
 const FOOTER_BYTES_MAX: usize = 256 << 20;
-/// Number of structs in lists of a footer: elements of the schema, row groups, column chunks, counts of encodings. Each takes up
-/// to 640 bytes in memory, so 1.3 GB in all, and can have a single byte in the file.
+/// Number of structs in lists of a footer: elements of the schema, row groups, column chunks,
+/// counts of encodings. Each takes up to 640 bytes in memory, so 1.3 GB in all, and can have a
+/// single byte in the file.
 const FOOTER_STRUCTS_MAX: u64 = 1 << 21;
-/// Bytes of the paths of all elements of a schema. Each column has the names of all groups above it.
+/// Bytes of the paths of all elements of a schema. Each column has the names of all groups above
+/// it.
 const SCHEMA_PATH_BYTES_MAX: u64 = 64 << 20;
 /// Bytes from the first page index to the end of the last one.
 const INDEXES_SPAN_MAX: u64 = 256 << 20;
@@ -224,7 +226,8 @@ fn read_footer(name: &str, source: &SourceFile) -> Result<ParquetMetaData, JobEr
     reader.finish().map_err(broken)
 }
 
-/// Returns the number of bytes from the first page index to the end of the last one. The `parquet` crate reads them at once.
+/// Returns the number of bytes from the first page index to the end of the last one. The `parquet`
+/// crate reads them at once.
 fn indexes_span(metadata: &ParquetMetaData) -> u64 {
     let chunks = metadata
         .row_groups()
@@ -245,7 +248,8 @@ fn indexes_span(metadata: &ParquetMetaData) -> u64 {
     u64::try_from(end.saturating_sub(first)).unwrap_or(0)
 }
 
-/// Rejects invalid numbers of rows, and column chunks that overlap. The bytes of a masked column could be copied with another one.
+/// Rejects invalid numbers of rows, and column chunks that overlap. The bytes of a masked column
+/// could be copied with another one.
 fn check_chunks(
     source: &SourceFile,
     metadata: &ParquetMetaData,
@@ -277,7 +281,8 @@ fn check_chunks(
         let length = chunk.compressed_size();
         let end = u64::try_from(start).ok().zip(u64::try_from(length).ok());
         let end = end.and_then(|(start, length)| start.checked_add(length));
-        // In a row group without rows, some writers state no place of data pages, and of a chunk without pages no place at all.
+        // In a row group without rows, some writers state no place of data pages, and of a chunk
+        // without pages no place at all.
         let has_data_behind = data >= start || chunk.num_values() == 0;
         let is_behind_start = start >= MAGIC_LEN as i64 || (chunk.num_values(), length) == (0, 0);
         let is_valid =
@@ -287,7 +292,8 @@ fn check_chunks(
         {
             return Err(format!("the metadata of column {column} is invalid"));
         }
-        // Indexes and bloom filters are copied with a kept column, so they must not overlap with another column.
+        // Indexes and bloom filters are copied with a kept column, so they must not overlap with
+        // another column.
         let column_index = chunk.column_index_offset().zip(chunk.column_index_length());
         let offset_index = chunk.offset_index_offset().zip(chunk.offset_index_length());
         // Old writers do not state the length of a bloom filter.

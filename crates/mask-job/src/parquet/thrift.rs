@@ -1,8 +1,10 @@
-//! Reads what must be known of a footer and of a page's header before the `parquet` crate reads them.
+//! Reads what must be known of a footer and of a page's header before the `parquet` crate reads
+//! them.
 //!
-//! Without its feature for encryption, which needs a second cryptographic library, the `parquet` crate skips the field for
-//! encryption of a footer in plain text. A copy of the file would then hold columns that nobody can read. The crate also walks
-//! the schema recursively, and takes as much memory as the header of a page announces.
+//! Without its feature for encryption, which needs a second cryptographic library, the `parquet`
+//! crate skips the field for encryption of a footer in plain text. A copy of the file would then
+//! hold columns that nobody can read. The crate also walks the schema recursively, and takes as
+//! much memory as the header of a page announces.
 
 /// The field `schema` of the struct `FileMetaData`.
 const SCHEMA: i16 = 2;
@@ -18,7 +20,8 @@ const NUM_CHILDREN: i16 = 5;
 /// Nesting that a struct can have. Deeper ones are invalid.
 const DEPTH_MAX: usize = 32;
 
-/// Nesting of groups that a schema can have. Deeper ones are invalid, since walks over a schema are recursive.
+/// Nesting of groups that a schema can have. Deeper ones are invalid, since walks over a schema are
+/// recursive.
 const SCHEMA_DEPTH_MAX: usize = 128;
 
 /// Bytes behind a footer: its length, and four that mark a Parquet file.
@@ -38,11 +41,13 @@ pub(super) struct FooterSummary {
     pub(super) is_encrypted: bool,
     /// Number of structs in lists: elements of the schema, row groups, column chunks and so on.
     pub(super) structs: u64,
-    /// Bytes of the paths of all columns. Each column has the names of all groups above it in memory.
+    /// Bytes of the paths of all columns. Each column has the names of all groups above it in
+    /// memory.
     pub(super) path_bytes: u64,
 }
 
-/// Reads a footer. Returns `None` if it is no struct in Thrift's compact protocol, or nests too deep.
+/// Reads a footer. Returns `None` if it is no struct in Thrift's compact protocol, or nests too
+/// deep.
 pub(super) fn footer_summary(footer: &[u8]) -> Option<FooterSummary> {
     let mut reader = Compact {
         bytes: footer,
@@ -61,8 +66,9 @@ pub(super) fn footer_summary(footer: &[u8]) -> Option<FooterSummary> {
     Some(summary)
 }
 
-/// Replaces the orders of columns in the footer at the end of a file. `orders` has a field of the union `ColumnOrder` for each
-/// column. `None` removes them. Returns `None` if the bytes do not end with a footer in which they are the last field.
+/// Replaces the orders of columns in the footer at the end of a file. `orders` has a field of the
+/// union `ColumnOrder` for each column. `None` removes them. Returns `None` if the bytes do not end
+/// with a footer in which they are the last field.
 pub(super) fn with_column_orders(mut end: Vec<u8>, orders: &Option<Vec<u8>>) -> Option<Vec<u8>> {
     let tail_at = end.len().checked_sub(FOOTER_TAIL_LEN)?;
     let (length, magic) = end[tail_at..].split_first_chunk::<4>()?;
@@ -135,7 +141,8 @@ pub(super) struct PageHeader {
     pub(super) level_bytes: (i32, i32),
 }
 
-/// Reads a page's header. Returns the header and its length; `None` if the bytes do not hold a valid one.
+/// Reads a page's header. Returns the header and its length; `None` if the bytes do not hold a
+/// valid one.
 pub(super) fn page_header(bytes: &[u8]) -> Option<(PageHeader, usize)> {
     let mut reader = Compact { bytes, structs: 0 };
     let mut header = PageHeader {
@@ -165,7 +172,8 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<(PageHeader, usize)> {
                 })?;
                 return Some(true);
             }
-            // A struct of another kind of page. The `parquet` crate would take it for that of version 2.
+            // A struct of another kind of page. The `parquet` crate would take it for that of
+            // version 2.
             (5 | 7 | 8, _) => return None,
             _ => return Some(false),
         };
@@ -175,7 +183,8 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<(PageHeader, usize)> {
     Some((header, bytes.len() - reader.bytes.len()))
 }
 
-/// Returns the length of a bloom filter with its header. `None` if the bytes do not begin with a valid header.
+/// Returns the length of a bloom filter with its header. `None` if the bytes do not begin with a
+/// valid header.
 pub(super) fn bloom_filter_len(bytes: &[u8]) -> Option<u64> {
     let mut reader = Compact { bytes, structs: 0 };
     let mut filter_bytes = None;
@@ -214,7 +223,8 @@ struct Compact<'a> {
     structs: u64,
 }
 
-/// Is called with the number and type of a field. Returns true if it read the value, `None` if the value is invalid.
+/// Is called with the number and type of a field. Returns true if it read the value, `None` if the
+/// value is invalid.
 type Visit<'v, 'a> = &'v mut dyn FnMut(&mut Compact<'a>, i16, u8) -> Option<bool>;
 
 impl<'a> Compact<'a> {
@@ -305,11 +315,13 @@ impl<'a> Compact<'a> {
         }
     }
 
-    /// Reads the elements of a schema, which lists its tree depth first. Returns the bytes of the paths of all elements.
+    /// Reads the elements of a schema, which lists its tree depth first. Returns the bytes of the
+    /// paths of all elements.
     fn schema(&mut self) -> Option<u64> {
         let (kind, count) = self.list()?;
         (kind == STRUCT).then_some(())?;
-        // The number of children that are still to come, and the length of the path, for each group above the next element.
+        // The number of children that are still to come, and the length of the path, for each group
+        // above the next element.
         let mut open: Vec<(i32, u64)> = Vec::new();
         let mut path_bytes = 0_u64;
         for _ in 0..count {
@@ -356,7 +368,8 @@ mod tests {
 
     #[test]
     fn footers_are_summed_up_before_memory_is_taken() {
-        // A schema of a root "ab", a group "cde" and two leaves "f" and "gh", then a list of 70 empty row groups.
+        // A schema of a root "ab", a group "cde" and two leaves "f" and "gh", then a list of 70
+        // empty row groups.
         let element = |name: &[u8], children: u8| {
             let rest: &[u8] = if children > 0 {
                 &[0x15, children << 1, 0]
@@ -395,7 +408,8 @@ mod tests {
 
     #[test]
     fn the_field_is_found_among_others() {
-        // i32 1, list of two structs (bool, binary), binary, and the field 8 as an empty struct in a union.
+        // i32 1, list of two structs (bool, binary), binary, and the field 8 as an empty struct in
+        // a union.
         let before = [
             0x15, 0x04, 0x19, 0x2c, 0x11, 0x18, 0x01, b'x', 0x00, 0x12, 0x00, 0x48, 0x02, b'a',
             b'b',
@@ -475,7 +489,8 @@ mod tests {
 
     #[test]
     fn column_orders_replace_the_last_field_of_a_footer() {
-        // Some bytes of the file, the field 6 (a text), and the field 7 with an order for each of two columns.
+        // Some bytes of the file, the field 6 (a text), and the field 7 with an order for each of
+        // two columns.
         let footer = |fields: &[u8]| {
             let length = u32::try_from(fields.len()).expect("short").to_le_bytes();
             [b"index", fields, &length, b"PAR1"].concat()

@@ -1,6 +1,7 @@
 //! Values of a column as Parquet and as Arrow know them.
 //!
-//! Parquet keeps the values that are there, without nulls, beside levels that say where they belong.
+//! Parquet keeps the values that are there, without nulls, beside levels that say where they
+//! belong.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -47,7 +48,8 @@ pub(super) struct Levels {
     pub(super) repetitions: Vec<i16>,
 }
 
-/// Reads up to `records` whole records behind those that are there. Returns the number of records and of entries.
+/// Reads up to `records` whole records behind those that are there. Returns the number of records
+/// and of entries.
 pub(super) fn read(
     reader: &mut ColumnReader,
     records: usize,
@@ -248,7 +250,8 @@ impl Values {
         }
     }
 
-    /// Returns an array of a type. `Err` tells what is wrong with a value, and its index if that is known.
+    /// Returns an array of a type. `Err` tells what is wrong with a value, and its index if that is
+    /// known.
     pub(super) fn to_arrow(&self, data_type: &DataType) -> Result<ArrayRef, (usize, &'static str)> {
         const TYPE: &str = "its Parquet type cannot be masked";
         Ok(match (self, data_type) {
@@ -362,7 +365,8 @@ impl Values {
         Some(Arc::new(builder.finish()))
     }
 
-    /// Puts the values that are no UTF-8 back among the texts made from the others. `present` tells which values are there.
+    /// Puts the values that are no UTF-8 back among the texts made from the others. `present` tells
+    /// which values are there.
     pub(super) fn restore_binary(&mut self, originals: &Self, present: impl Fn(usize) -> bool) {
         let (Self::Bytes(values), Self::Bytes(originals)) = (self, originals) else {
             return;
@@ -379,8 +383,8 @@ impl Values {
         }
     }
 
-    /// Returns the values of an array that are not null, in the form of the values that it was made from. `width` is the
-    /// length of values of fixed length. `None` if a value does not fit.
+    /// Returns the values of an array that are not null, in the form of the values that it was made
+    /// from. `width` is the length of values of fixed length. `None` if a value does not fit.
     pub(super) fn like(&self, array: &ArrayRef, width: i32) -> Option<Self> {
         macro_rules! numbers {
             ($type:ty, $as:ty) => {

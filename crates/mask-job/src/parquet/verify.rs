@@ -105,8 +105,8 @@ fn seen(
     )
 }
 
-/// Calls `met` with every value of a file, as text. `None` stands for binary values that are no UTF-8, and once for a column of
-/// a type that cannot be read.
+/// Calls `met` with every value of a file, as text. `None` stands for binary values that are no
+/// UTF-8, and once for a column of a type that cannot be read.
 fn each_text(
     (name, file): &(String, SourceFile),
     check: &mut Check,

@@ -1,8 +1,8 @@
 //! Writes the output: copies the chunks of columns that stay, and encodes the changed ones.
 //!
-//! A copied chunk keeps all its bytes, so its encodings, dictionary, statistics and checksums too. The writer makes all of a
-//! masked chunk from the masked values, with the codec of the input, and with a dictionary, statistics, bloom filter and page
-//! index if the input had them.
+//! A copied chunk keeps all its bytes, so its encodings, dictionary, statistics and checksums too.
+//! The writer makes all of a masked chunk from the masked values, with the codec of the input, and
+//! with a dictionary, statistics, bloom filter and page index if the input had them.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -150,7 +150,8 @@ impl Copy<'_> {
             rows.close().map_err(failed)?;
             self.progress.add(0, group.num_rows() as u64);
         }
-        // The library states the order of statistics that it would write itself, also for chunks that are copied.
+        // The library states the order of statistics that it would write itself, also for chunks
+        // that are copied.
         writer.flush().map_err(|error| failed(error.into()))?;
         writer.inner_mut().end = Some(Vec::new());
         writer.close().map_err(failed)?;
@@ -160,8 +161,8 @@ impl Copy<'_> {
         output.write_all(&end).map_err(|error| failed(error.into()))
     }
 
-    /// Writes a changed chunk of a row group without rows: no page at all. The library would state a place of pages outside of
-    /// the chunk, which readers reject.
+    /// Writes a changed chunk of a row group without rows: no page at all. The library would state
+    /// a place of pages outside of the chunk, which readers reject.
     fn changed_without_rows<W: Write + Send>(
         &mut self,
         rows: &mut SerializedRowGroupWriter<'_, W>,
@@ -224,7 +225,8 @@ fn close_result(
     let rows = metadata.row_group(group);
     let mut chunk = rows.column(column).clone();
     let (start, length) = chunk.byte_range();
-    // Some writers state no place of data pages if there are none. Moved with the chunk, it would be outside of the file.
+    // Some writers state no place of data pages if there are none. Moved with the chunk, it would
+    // be outside of the file.
     if u64::try_from(chunk.data_page_offset()).is_ok_and(|data| data < start) {
         let end = i64::try_from(start + length)
             .map_err(|error| ParquetError::General(error.to_string()))?;
@@ -245,8 +247,9 @@ fn close_result(
     })
 }
 
-/// Returns the orders of statistics that the footer states, a field of a union for each column: as in the input for a copied
-/// column, and the library's for a changed one. `None`: the input states none, so neither can the output.
+/// Returns the orders of statistics that the footer states, a field of a union for each column: as
+/// in the input for a copied column, and the library's for a changed one. `None`: the input states
+/// none, so neither can the output.
 fn column_orders(layout: &Layout) -> Option<Vec<u8>> {
     let file = layout.metadata.file_metadata();
     let stated = file.column_orders()?;
@@ -356,8 +359,8 @@ fn has_dictionary(chunk: &ColumnChunkMetaData) -> bool {
         })
 }
 
-/// Returns the order of rows within row groups that still holds: up to the first masked column. Row groups of different
-/// orders have none in the output.
+/// Returns the order of rows within row groups that still holds: up to the first masked column. Row
+/// groups of different orders have none in the output.
 fn sorting(layout: &Layout) -> Option<Vec<SortingColumn>> {
     let groups = layout.metadata.row_groups();
     let first = groups.first()?.sorting_columns()?;

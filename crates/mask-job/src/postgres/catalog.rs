@@ -7,7 +7,8 @@ use tokio_postgres::{Client, Row};
 use super::connect::Endpoint;
 use crate::error::JobError;
 
-/// SQL condition for user schemas, without schemas of the system, of TOAST tables and of temporary objects.
+/// SQL condition for user schemas, without schemas of the system, of TOAST tables and of temporary
+/// objects.
 pub(crate) const OURS: &str =
     "n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'";
 
@@ -72,12 +73,14 @@ pub(crate) enum KindScope {
     Values,
     /// Nothing, and the type has no values of a kind: booleans, dates, short numbers.
     NoneNeeded,
-    /// Nothing, though numbers or parts of the values can be of a kind: bigint, JSON, arrays, ranges, composite types.
+    /// Nothing, though numbers or parts of the values can be of a kind: bigint, JSON, arrays,
+    /// ranges, composite types.
     Unseen,
 }
 
 impl KindScope {
-    /// Returns the scope of a type by the name and the category that the server gives it, domains resolved.
+    /// Returns the scope of a type by the name and the category that the server gives it, domains
+    /// resolved.
     fn of(name: &str, category: &str) -> Self {
         match (category, name) {
             // Strings, enums and network addresses.
@@ -132,7 +135,8 @@ impl Table {
         self.columns.iter().filter(|column| !column.is_generated)
     }
 
-    /// Returns the columns for COPY, in parentheses. Without columns to copy, a row is an empty line, and there is no list.
+    /// Returns the columns for COPY, in parentheses. Without columns to copy, a row is an empty
+    /// line, and there is no list.
     pub(crate) fn column_list(&self) -> String {
         let names: Vec<String> = self.copied().map(|column| quoted(&column.name)).collect();
         if names.is_empty() {
@@ -312,7 +316,8 @@ async fn query(client: &Client, source: &Endpoint, sql: &str) -> Result<Vec<Row>
         .map_err(|error| source.error(&error))
 }
 
-/// Columns of all tables. A domain is resolved to its base type; the modifier of the domain gives the limit.
+/// Columns of all tables. A domain is resolved to its base type; the modifier of the domain gives
+/// the limit.
 const COLUMNS: &str = "\
     WITH RECURSIVE base AS ( \
         SELECT t.oid AS type, t.oid AS base, -1 AS modifier FROM pg_catalog.pg_type t \
@@ -343,8 +348,8 @@ const FOREIGN_KEYS: &str = "\
     SELECT conrelid::bigint, conname::text, confrelid::bigint, conkey, confkey FROM pg_catalog.pg_constraint \
     WHERE contype = 'f' AND conparentid = 0 ORDER BY 2";
 
-/// Populated materialized views in the order in which they can be filled. A view is read through any number of other
-/// views; its distance from what it reads is the order.
+/// Populated materialized views in the order in which they can be filled. A view is read through
+/// any number of other views; its distance from what it reads is the order.
 const VIEWS: &str = "\
     WITH RECURSIVE reads AS ( \
         SELECT DISTINCT r.ev_class AS reader, d.refobjid AS read FROM pg_catalog.pg_depend d \

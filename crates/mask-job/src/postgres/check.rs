@@ -1,4 +1,5 @@
-//! Checks rules against a schema. Rules that would break the copy are rejected before anything is written.
+//! Checks rules against a schema. Rules that would break the copy are rejected before anything is
+//! written.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +9,8 @@ use super::catalog::{Catalog, ForeignKey, Table};
 use crate::error::{JobError, UNKNOWN_LISTED_MAX};
 use crate::plan::Plan;
 
-/// Number of digits of most cards, and the minimum number of free digits with which `card` keeps values unique.
+/// Number of digits of most cards, and the minimum number of free digits with which `card` keeps
+/// values unique.
 const CARD_DIGITS: usize = 16;
 const CARD_DIGITS_FREE_MIN: usize = 6;
 
@@ -55,8 +57,8 @@ fn function_of<'p>(table: &Table, column: &str, plan: &'p Plan) -> Option<&'p Fu
         .map(|rule| &rule.function)
 }
 
-/// Returns messages for rules that name no column. Each rule is checked alone, since an earlier rule can apply to all
-/// of its columns.
+/// Returns messages for rules that name no column. Each rule is checked alone, since an earlier
+/// rule can apply to all of its columns.
 fn missing(catalog: &Catalog, plan: &Plan) -> Vec<String> {
     let is_named = |name: &str| {
         catalog.tables.iter().any(|table| {
@@ -122,8 +124,8 @@ fn columns(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
     }
 }
 
-/// Finds columns that a table inherits from one where they are masked, and that no rule names: rows of the heir would stay
-/// as they are, though a query of the parent shows them.
+/// Finds columns that a table inherits from one where they are masked, and that no rule names: rows
+/// of the heir would stay as they are, though a query of the parent shows them.
 fn inherited(catalog: &Catalog, table: &Table, plan: &Plan, findings: &mut Vec<String>) {
     for parent in table
         .parents
@@ -166,8 +168,9 @@ fn uniques(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
     }
 }
 
-/// Returns true if two values never get equal masks, or only with negligible probability. Properties of single values,
-/// such as the length of a phone number, are not checked. For these, the target's own constraint applies.
+/// Returns true if two values never get equal masks, or only with negligible probability.
+/// Properties of single values, such as the length of a phone number, are not checked. For these,
+/// the target's own constraint applies.
 pub(crate) fn keeps_apart(function: &Function) -> bool {
     let text = function.to_string();
     let number = |name: &str| setting(&text, name).and_then(|value| value.parse::<usize>().ok());

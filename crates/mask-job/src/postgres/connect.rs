@@ -20,16 +20,17 @@ use crate::error::JobError;
 /// Timeout for establishing a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
 
-/// Keeps a session from reading views and foreign tables, which run code of others, as `pg_dump` does. Older servers have no
-/// such setting.
+/// Keeps a session from reading views and foreign tables, which run code of others, as `pg_dump`
+/// does. Older servers have no such setting.
 pub(crate) const ONLY_TABLES: &str = "SELECT pg_catalog.set_config(name, 'view,foreign-table', false) \
     FROM pg_catalog.pg_settings WHERE name = 'restrict_nonsystem_relation_kind'";
 
 /// A database. `Debug` shows no password.
 #[derive(Clone, Default)]
 pub struct Database {
-    /// `postgres://user@host:5432/database`, or a socket: `postgres:///database?user=user&host=/var/run/postgresql`.
-    /// The URL must not contain a password.
+    /// `postgres://user@host:5432/database`, or a socket:
+    /// `postgres:///database?user=user&host=/var/run/postgresql`. The URL must not contain a
+    /// password.
     pub url: String,
     /// The password, if the server asks for one.
     pub password: Option<String>,
@@ -77,7 +78,8 @@ impl Endpoint {
     /// [`JobError`] without the password. `whence` names the database in errors.
     pub fn new(options: Database, whence: &'static str) -> Result<Self, JobError> {
         let bad = |what: &str| JobError::Plan(format!("{whence}: {what}"));
-        // The parser's own message can contain parts of the URL, and so a password that should not be in the URL.
+        // The parser's own message can contain parts of the URL, and so a password that should not
+        // be in the URL.
         let config = options.url.parse::<Config>();
         let mut config = config
             .map_err(|_| bad("the URL is none such as postgres://user@host:5432/database"))?;
@@ -142,14 +144,15 @@ impl Endpoint {
         Ok(client)
     }
 
-    /// Connects as [`Self::connect`] does. Dropping the connection closes it, whatever the server sends at that time.
+    /// Connects as [`Self::connect`] does. Dropping the connection closes it, whatever the server
+    /// sends at that time.
     pub(crate) async fn connect_scoped(&self) -> Result<Connection, JobError> {
         let connected = self.config.connect(self.connector.clone()).await;
         let (client, connection) = connected.map_err(|error| self.error(&error))?;
         let mut link = JoinSet::new();
         link.spawn(async move { drop(connection.await) });
-        // With these settings, equal values have equal text on both sides. With `row_security = off`, a query fails
-        // instead of hiding rows.
+        // With these settings, equal values have equal text on both sides. With
+        // `row_security = off`, a query fails instead of hiding rows.
         let set = "SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; SET timezone = 'UTC'; \
                    SET bytea_output = 'hex'; SET extra_float_digits = 1; SET row_security = off; \
                    SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; \
@@ -161,7 +164,8 @@ impl Endpoint {
         Ok(Connection { client, link })
     }
 
-    /// Rejects a database whose texts have no known encoding: they could neither be read nor compared.
+    /// Rejects a database whose texts have no known encoding: they could neither be read nor
+    /// compared.
     ///
     /// # Errors
     /// [`JobError::Plan`] says what to do.
@@ -262,11 +266,12 @@ pub(crate) fn described(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// Returns what raised an error, if that is code of the database and not the server: it writes its own messages.
+/// Returns what raised an error, if that is code of the database and not the server: it writes its
+/// own messages.
 fn raising_function(error: &DbError) -> Option<String> {
     let context = error.where_().unwrap_or_default();
-    // The first line is about the innermost code, such as `PL/pgSQL function touch() line 1 at RAISE`. The lines of a COPY
-    // quote values.
+    // The first line is about the innermost code, such as
+    // `PL/pgSQL function touch() line 1 at RAISE`. The lines of a COPY quote values.
     if let Some((name, _)) = context
         .strip_prefix("PL/pgSQL function ")
         .and_then(|rest| rest.split_once(')'))

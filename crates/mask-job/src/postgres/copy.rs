@@ -1,4 +1,5 @@
-//! The copy of one table: COPY from the source's snapshot, through the pipeline, COPY into the target.
+//! The copy of one table: COPY from the source's snapshot, through the pipeline, COPY into the
+//! target.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -22,7 +23,8 @@ use crate::pipeline::{self, MaskedChunk, PipelineState, Sink};
 use crate::plan::Plan;
 use crate::report::{Progress, RunningReport};
 
-/// Maximum bytes of one COPY into the target. The server reports a rejected row only at the end of its COPY.
+/// Maximum bytes of one COPY into the target. The server reports a rejected row only at the end of
+/// its COPY.
 const COPY_BYTES: u64 = 32 << 20;
 
 /// Data that all table copies share.
@@ -68,7 +70,8 @@ pub(crate) async fn table<E: Engine>(
         .map_err(|error| run.target.error(&error))?;
 
     let columns = table.column_list();
-    // COPY of a table's name gives no rows of inheriting tables, and calls no function of its owner.
+    // COPY of a table's name gives no rows of inheriting tables, and calls no function of its
+    // owner.
     let from: Vec<String> = leaves(reader, &run.source, &table)
         .await?
         .iter()
@@ -175,7 +178,8 @@ async fn next_row(
     }
 }
 
-/// Collects rows into chunks. Returns the number of rows, or of those until the receiver was closed.
+/// Collects rows into chunks. Returns the number of rows, or of those until the receiver was
+/// closed.
 async fn read(
     client: &Client,
     source: &Endpoint,
@@ -294,8 +298,8 @@ impl CopyTarget<'_> {
         Ok(())
     }
 
-    /// Converts an error and adds the row number. The server's text about the row is omitted, since it can contain
-    /// values.
+    /// Converts an error and adds the row number. The server's text about the row is omitted, since
+    /// it can contain values.
     fn error(&self, error: &Error) -> JobError {
         let Some((line, column)) = error
             .as_db_error()

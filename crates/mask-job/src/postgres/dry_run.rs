@@ -1,5 +1,5 @@
-//! A dry run before the copy: masks some values of each masked column and casts the masks in the target. Masks that do
-//! not fit their column are detected before any row is copied.
+//! A dry run before the copy: masks some values of each masked column and casts the masks in the
+//! target. Masks that do not fit their column are detected before any row is copied.
 
 use std::ops::ControlFlow;
 
@@ -136,8 +136,8 @@ pub(crate) async fn rehearse<E: Engine>(
             let Some(said) = error.as_db_error() else {
                 return Err(target.error(&error));
             };
-            // Class 22 is data errors, and class 23 is constraint errors of a domain. The server's message can contain
-            // the mask.
+            // Class 22 is data errors, and class 23 is constraint errors of a domain. The server's
+            // message can contain the mask.
             let code = said.code().code().to_owned();
             if code.starts_with("22") || code.starts_with("23") {
                 return Err(unfit(&format!(

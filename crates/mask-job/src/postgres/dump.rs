@@ -25,13 +25,14 @@ pub(crate) struct Dump {
     program: PathBuf,
 }
 
-/// The first guarded minor release of each major version. Guarded releases escape names of the source in SQL, and
-/// accept a key for the guards around their output (CVE-2025-8714 and CVE-2025-8715). All later major versions are
-/// guarded; earlier major versions are not.
+/// The first guarded minor release of each major version. Guarded releases escape names of the
+/// source in SQL, and accept a key for the guards around their output (CVE-2025-8714 and
+/// CVE-2025-8715). All later major versions are guarded; earlier major versions are not.
 const GUARDED: [(u32, u32); 5] = [(13, 22), (14, 19), (15, 14), (16, 10), (17, 6)];
 
 impl Dump {
-    /// Finds a guarded program that is at least as new as the server. The oldest suitable version is used.
+    /// Finds a guarded program that is at least as new as the server. The oldest suitable version
+    /// is used.
     pub(crate) async fn find(client: &Client, source: &Endpoint) -> Result<Self, JobError> {
         let row = client
             .query_one(
@@ -78,8 +79,8 @@ impl Dump {
         })
     }
 
-    /// Returns one section of the schema in the snapshot, without owners and grants, and without statements that only a
-    /// superuser can run.
+    /// Returns one section of the schema in the snapshot, without owners and grants, and without
+    /// statements that only a superuser can run.
     pub(crate) async fn section(
         &self,
         source: &Endpoint,
@@ -142,8 +143,8 @@ pub(crate) struct DumpSection {
     pub(crate) left_out: Vec<String>,
 }
 
-/// Statements that only a superuser, or the owner of an extension that a superuser made beforehand, can run. The second
-/// part names what is left out.
+/// Statements that only a superuser, or the owner of an extension that a superuser made beforehand,
+/// can run. The second part names what is left out.
 const LEFT_OUT: [(&str, Option<&str>); 4] = [
     ("COMMENT ON EXTENSION ", Some("comment on extension")),
     ("CREATE EVENT TRIGGER ", Some("event trigger")),
@@ -197,7 +198,8 @@ impl DumpSection {
     }
 }
 
-/// Returns the length of the first line of a dump, with the line breaks inside of literals, quoted names and comments.
+/// Returns the length of the first line of a dump, with the line breaks inside of literals, quoted
+/// names and comments.
 fn logical_line(sql: &str) -> usize {
     let bytes = sql.as_bytes();
     let mut at = 0;
@@ -226,7 +228,8 @@ fn name_length(bytes: &[u8]) -> usize {
     bytes.iter().take_while(is_part).count()
 }
 
-/// Returns the length of a literal that the same text begins and ends. Doubled quotes are two literals in a row.
+/// Returns the length of a literal that the same text begins and ends. Doubled quotes are two
+/// literals in a row.
 fn quoted_length(text: &str, quote: &str) -> usize {
     text[quote.len()..]
         .find(quote)
@@ -265,9 +268,9 @@ fn guard() -> Result<String, JobError> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Returns the text between the two `psql` guard commands that `pg_dump` writes around its output. A similar line
-/// inside the text is part of a literal. Returns `None` if a guard is missing, is at the wrong position, or has another
-/// key.
+/// Returns the text between the two `psql` guard commands that `pg_dump` writes around its output.
+/// A similar line inside the text is part of a literal. Returns `None` if a guard is missing, is at
+/// the wrong position, or has another key.
 fn guarded<'s>(dump: &'s str, guard: &str) -> Option<&'s str> {
     let is_sql = |line: &&str| !line.trim().is_empty() && !line.starts_with("--");
     let (begin, end) = (

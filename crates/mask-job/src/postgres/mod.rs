@@ -1,8 +1,8 @@
 //! The job that masks one PostgreSQL database into another.
 //!
-//! The source is read in one snapshot, independent of concurrent changes. Keys, indexes, constraints and triggers are
-//! created after the data. The target itself thus verifies that references and unique values are intact. A failed job
-//! leaves the target empty again.
+//! The source is read in one snapshot, independent of concurrent changes. Keys, indexes,
+//! constraints and triggers are created after the data. The target itself thus verifies that
+//! references and unique values are intact. A failed job leaves the target empty again.
 
 pub(crate) mod catalog;
 mod check;
@@ -54,9 +54,9 @@ pub struct DatabaseJob {
     pub limits: Limits,
 }
 
-/// Copies and masks a database. If `stop` completes first, or an error occurs, everything created in the target is
-/// dropped again. If the future is dropped instead, the created objects remain, and the next job into that target drops
-/// them.
+/// Copies and masks a database. If `stop` completes first, or an error occurs, everything created
+/// in the target is dropped again. If the future is dropped instead, the created objects remain,
+/// and the next job into that target drops them.
 ///
 /// # Errors
 /// [`JobError`], and [`JobError::Left`] if the target could not be emptied.
@@ -97,7 +97,8 @@ pub async fn mask_database<E: Engine>(
         before: dump.section(&source, &snapshot, Section::PreData).await?,
         behind: dump.section(&source, &snapshot, Section::PostData).await?,
     };
-    // Progress counts rows, since the size on disk differs from the number of bytes that COPY sends.
+    // Progress counts rows, since the size on disk differs from the number of bytes that COPY
+    // sends.
     progress.expect(
         0,
         catalog
@@ -178,7 +179,8 @@ async fn extension_rows(reader: &Client, source: &Endpoint) -> Result<Vec<String
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Returns the columns that no rule names and whose values rules by kind do not look at, with their types.
+/// Returns the columns that no rule names and whose values rules by kind do not look at, with their
+/// types.
 fn not_judged(catalog: &Catalog, plan: &Plan) -> Vec<String> {
     let mut columns = Vec::new();
     for table in &catalog.tables {
@@ -213,8 +215,8 @@ pub(crate) async fn export_snapshot(
     Ok(row.map_err(|error| source.error(&error))?.get(0))
 }
 
-/// Drops everything that the job created. Uses a separate connection, since the job's connection can be inside a
-/// statement.
+/// Drops everything that the job created. Uses a separate connection, since the job's connection
+/// can be inside a statement.
 async fn emptied(target: &Endpoint, error: JobError) -> JobError {
     let cleaned = async {
         let client = target.connect().await?;

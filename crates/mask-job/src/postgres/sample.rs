@@ -1,7 +1,8 @@
 //! The first rows of a table, for discovery and the dry run.
 //!
-//! COPY of a table by its name calls output functions only, which superusers made. Every SELECT is planned, and the
-//! planner evaluates index expressions and casts, so that functions of a table's owner would run as the reader.
+//! COPY of a table by its name calls output functions only, which superusers made. Every SELECT is
+//! planned, and the planner evaluates index expressions and casts, so that functions of a table's
+//! owner would run as the reader.
 
 use std::ops::ControlFlow;
 use std::pin::pin;
@@ -24,8 +25,8 @@ pub(crate) const NO_TIMEOUT: &str = "0";
 
 /// Reads the first rows of tables in a shared snapshot.
 ///
-/// COPY cannot be limited, so its connection is closed when enough was read. A request to cancel would be no alternative:
-/// the server forgets which statement it was for, and can end a later one.
+/// COPY cannot be limited, so its connection is closed when enough was read. A request to cancel
+/// would be no alternative: the server forgets which statement it was for, and can end a later one.
 pub(crate) struct SampleReader<'e> {
     of: &'e Endpoint,
     snapshot: &'e str,
@@ -44,8 +45,9 @@ impl<'e> SampleReader<'e> {
         }
     }
 
-    /// Calls `show` with the column's index and the text, or `None` for null, of each value in the first rows of a
-    /// table. The reading ends after a row with a call that breaks. Returns `false` if the server's timeout ended it.
+    /// Calls `show` with the column's index and the text, or `None` for null, of each value in the
+    /// first rows of a table. The reading ends after a row with a call that breaks. Returns `false`
+    /// if the server's timeout ended it.
     pub(crate) async fn first_rows(
         &mut self,
         table: &Table,
@@ -112,8 +114,9 @@ impl<'e> SampleReader<'e> {
     }
 }
 
-/// Returns the tables that hold the rows, as SQL text. COPY of a partitioned table's name would give no
-/// rows. A partition that is a foreign table is among them, so that COPY rejects it instead of leaving its rows out.
+/// Returns the tables that hold the rows, as SQL text. COPY of a partitioned table's name would
+/// give no rows. A partition that is a foreign table is among them, so that COPY rejects it instead
+/// of leaving its rows out.
 pub(crate) async fn leaves(
     client: &Client,
     of: &Endpoint,

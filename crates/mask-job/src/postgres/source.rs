@@ -1,8 +1,9 @@
 //! The source's snapshot, and the locks that keep its tables as they are while they are read.
 //!
-//! A snapshot holds rows, but no schema: `TRUNCATE`, `ALTER TABLE` and `DROP` of another session would show through it.
-//! All tables and partitions are therefore locked before the snapshot begins. Attaching a partition needs no lock that
-//! excludes these, so the tables are compared again at the end.
+//! A snapshot holds rows, but no schema: `TRUNCATE`, `ALTER TABLE` and `DROP` of another session
+//! would show through it. All tables and partitions are therefore locked before the snapshot
+//! begins. Attaching a partition needs no lock that excludes these, so the tables are compared
+//! again at the end.
 
 use tokio_postgres::Client;
 

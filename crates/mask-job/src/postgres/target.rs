@@ -1,8 +1,8 @@
-//! The target database. Checks that the target differs from the source, that its role has no further privileges, and
-//! that it is empty. Empties the target after a failed job.
+//! The target database. Checks that the target differs from the source, that its role has no
+//! further privileges, and that it is empty. Empties the target after a failed job.
 //!
-//! While a job runs, the target holds an extra schema with a list of objects that existed before the job. A killed job
-//! leaves that schema behind, and the next job uses the list to clean up.
+//! While a job runs, the target holds an extra schema with a list of objects that existed before
+//! the job. A killed job leaves that schema behind, and the next job uses the list to clean up.
 
 use std::collections::HashSet;
 
@@ -19,8 +19,9 @@ const MARK: &str = "sealwire_mask_unfinished";
 /// The key of the advisory lock that a job holds on its target.
 const LOCK: i64 = 0x5365_616c_4d61_736b;
 
-/// The key of the advisory lock that each connection holds by which a job writes to its target. A removal takes the lock
-/// for itself, so that no statement of the job can create objects during or after the removal.
+/// The key of the advisory lock that each connection holds by which a job writes to its target. A
+/// removal takes the lock for itself, so that no statement of the job can create objects during or
+/// after the removal.
 const WRITERS: i64 = LOCK + 1;
 
 /// Maximum time in seconds that a removal waits for the job's other connections to end.
@@ -79,9 +80,10 @@ async fn started(client: &Client, of: &Endpoint) -> Result<String, JobError> {
         .get(0))
 }
 
-/// Rejects a role with more privileges than filling its database requires. Also rejects a role whose session user has
-/// such privileges, since SQL can switch back to the session user. The owner of the source's schema decides which code
-/// runs with the role's rights: constraints, defaults, triggers and views call functions.
+/// Rejects a role with more privileges than filling its database requires. Also rejects a role
+/// whose session user has such privileges, since SQL can switch back to the session user. The owner
+/// of the source's schema decides which code runs with the role's rights: constraints, defaults,
+/// triggers and views call functions.
 pub(crate) async fn reject_privileged(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     let excess = "r.rolbypassrls OR r.rolname ~ '^pg_' AND r.rolname <> 'pg_database_owner'";
     let Some(role) = privileged_role(
@@ -100,8 +102,9 @@ pub(crate) async fn reject_privileged(client: &Client, to: &Endpoint) -> Result<
     )))
 }
 
-/// Rejects a role of a source that could do more than read, since owners of tables can have a reader run their functions.
-/// A reader may pass row security and read everything, because a job must read all rows.
+/// Rejects a role of a source that could do more than read, since owners of tables can have a
+/// reader run their functions. A reader may pass row security and read everything, because a job
+/// must read all rows.
 pub(crate) async fn reject_privileged_reader(of: &Endpoint) -> Result<(), JobError> {
     let client = of.connect().await?;
     let excess = "r.rolname ~ '^pg_' AND r.rolname <> ALL (ARRAY['pg_database_owner', 'pg_read_all_data', \
@@ -116,9 +119,9 @@ pub(crate) async fn reject_privileged_reader(of: &Endpoint) -> Result<(), JobErr
     )))
 }
 
-/// Rejects a role of a database whose rows a job updates in place, if the role could do more than change tables: each
-/// update runs triggers and index functions of the owners of tables with its rights. The role may pass row security,
-/// because a job must read all rows.
+/// Rejects a role of a database whose rows a job updates in place, if the role could do more than
+/// change tables: each update runs triggers and index functions of the owners of tables with its
+/// rights. The role may pass row security, because a job must read all rows.
 ///
 /// # Errors
 /// [`JobError::Plan`] names the role and the privilege.
@@ -134,8 +137,9 @@ pub async fn reject_privileged_writer(client: &Client, of: &Endpoint) -> Result<
     )))
 }
 
-/// Returns the session's role and why it is privileged. `excess` is the SQL condition for what is too much beside superusers,
-/// roles that create roles, and those that replicate; `rights` names what a role may do that is none of the others.
+/// Returns the session's role and why it is privileged. `excess` is the SQL condition for what is
+/// too much beside superusers, roles that create roles, and those that replicate; `rights` names
+/// what a role may do that is none of the others.
 async fn privileged_role(
     client: &Client,
     of: &Endpoint,
@@ -164,9 +168,9 @@ async fn privileged_role(
     Ok(Some(format!("{role} {why}")))
 }
 
-/// Locks, cleans and marks the target. Rejects a target with contents, except for contents of a killed job or with
-/// `replace`. The lock is held while `client` lives. Removal and mark are one transaction: the target keeps all of its
-/// contents or none.
+/// Locks, cleans and marks the target. Rejects a target with contents, except for contents of a
+/// killed job or with `replace`. The lock is held while `client` lives. Removal and mark are one
+/// transaction: the target keeps all of its contents or none.
 pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Result<(), JobError> {
     lock(client, to).await?;
     if marked(client, to).await?.is_some() {
@@ -191,8 +195,8 @@ pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Re
     // The connection ends after an error, and its transaction with it.
     execute(client, to, "BEGIN").await?;
     if !tables.is_empty() {
-        // Extensions remain, and with them their schemas. The schema creates only missing extensions, and existing
-        // extensions can belong to other users.
+        // Extensions remain, and with them their schemas. The schema creates only missing
+        // extensions, and existing extensions can belong to other users.
         let mut kept: Vec<String> = inventory(client, to).await?;
         kept.retain(|statement| statement.starts_with("DROP EXTENSION"));
         let schemas = extension_schemas(client, to).await?;
@@ -260,8 +264,9 @@ pub(crate) async fn connect_writer(to: &Endpoint) -> Result<Client, JobError> {
     Ok(client)
 }
 
-/// Ends the connections by which a job writes to the target, and keeps new ones from writing until the transaction ends.
-/// The server notices a closed connection only after the statement that it executes.
+/// Ends the connections by which a job writes to the target, and keeps new ones from writing until
+/// the transaction ends. The server notices a closed connection only after the statement that it
+/// executes.
 async fn end_writers(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     let sql = format!(
         "SET LOCAL lock_timeout = '{WRITERS_END_MAX}s'; \
@@ -274,7 +279,8 @@ async fn end_writers(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     execute(client, to, &sql).await
 }
 
-/// Takes the lock. Waits up to 10 seconds, since the connection of a killed job can still hold the lock.
+/// Takes the lock. Waits up to 10 seconds, since the connection of a killed job can still hold the
+/// lock.
 async fn lock(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     let sql = format!(
         "SET lock_timeout = '10s'; SELECT pg_catalog.pg_advisory_lock({LOCK}); SET lock_timeout = 0"
@@ -296,11 +302,12 @@ pub(crate) async fn unmark(client: &Client, to: &Endpoint) -> Result<(), JobErro
     execute(client, to, &format!("DROP SCHEMA {MARK} CASCADE")).await
 }
 
-/// Returns the objects that existed before the job that marked the target, as DROP statements. Returns `None` without a
-/// mark.
+/// Returns the objects that existed before the job that marked the target, as DROP statements.
+/// Returns `None` without a mark.
 ///
 /// # Errors
-/// The mark's schema exists, but this role did not create it. Its contents can belong to other users.
+/// The mark's schema exists, but this role did not create it. Its contents can belong to other
+/// users.
 async fn marked(client: &Client, to: &Endpoint) -> Result<Option<Vec<String>>, JobError> {
     let sql = "SELECT pg_catalog.pg_get_userbyid(n.nspowner) = current_user AND pg_catalog.pg_get_userbyid(c.relowner) = current_user \
          FROM pg_catalog.pg_namespace n LEFT JOIN pg_catalog.pg_class c \
@@ -357,7 +364,8 @@ fn left(what: &str) -> JobError {
 /// Drops all objects whose statements are not in `before`. Must run in a transaction.
 async fn drop_all(client: &Client, to: &Endpoint, before: &[String]) -> Result<(), JobError> {
     let statements = added(client, to, before).await?;
-    // A schema or table takes its objects with it, and the server would report each of the later statements.
+    // A schema or table takes its objects with it, and the server would report each of the later
+    // statements.
     execute(
         client,
         to,
@@ -406,11 +414,11 @@ async fn tables(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError>
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// One DROP statement for each object that the owner of a database can create: schemas, whatever is in a schema, and
-/// objects outside of schemas. The server's own record of dependencies gives the objects of a schema, whatever their
-/// kind. Objects of extensions and parts of other objects, such as the sequences of identity columns, have no
-/// statement, since the server drops them with their owners only. All statements use IF EXISTS, since dropping one
-/// object can drop others.
+/// One DROP statement for each object that the owner of a database can create: schemas, whatever is
+/// in a schema, and objects outside of schemas. The server's own record of dependencies gives the
+/// objects of a schema, whatever their kind. Objects of extensions and parts of other objects, such
+/// as the sequences of identity columns, have no statement, since the server drops them with their
+/// owners only. All statements use IF EXISTS, since dropping one object can drop others.
 const INVENTORY: &str = "\
     WITH objects AS ( \
         SELECT 0 AS turn, 'pg_catalog.pg_namespace'::pg_catalog.regclass::oid AS class, n.oid FROM pg_catalog.pg_namespace n \

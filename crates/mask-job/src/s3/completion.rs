@@ -1,7 +1,9 @@
-//! Decides what became of the completion of an upload: a store can complete an upload although its response says otherwise.
+//! Decides what became of the completion of an upload: a store can complete an upload although its
+//! response says otherwise.
 //!
-//! A response can get lost, and a repeated completion then meets the object of the first one. So an upload carries a random
-//! marker in the user metadata of its object, which tells its object from one that somebody else made.
+//! A response can get lost, and a repeated completion then meets the object of the first one. So an
+//! upload carries a random marker in the user metadata of its object, which tells its object from
+//! one that somebody else made.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +42,8 @@ impl Completion {
     }
 }
 
-/// An attempt to complete an upload. Dropped without a clear response, it leaves the completion unsure.
+/// An attempt to complete an upload. Dropped without a clear response, it leaves the completion
+/// unsure.
 pub(super) struct Attempt {
     completion: Arc<Completion>,
     is_settled: bool,
@@ -54,12 +57,14 @@ impl Attempt {
                 return body;
             }
             self.is_settled = true;
-            // `object_store` takes a body for an error if it has the name of one, also in the name of the object.
+            // `object_store` takes a body for an error if it has the name of one, also in the name
+            // of the object.
             return Bytes::from_static(
                 b"<CompleteMultipartUploadResult><ETag></ETag></CompleteMultipartUploadResult>",
             );
         }
-        // A store that lacks conditions does nothing. Other errors of a server can come from a gateway before it.
+        // A store that lacks conditions does nothing. Other errors of a server can come from a
+        // gateway before it.
         self.is_settled = !status.is_server_error() || status == StatusCode::NOT_IMPLEMENTED;
         body
     }
@@ -73,8 +78,8 @@ impl Drop for Attempt {
     }
 }
 
-/// Returns true if the body of a response is the result of a completion. An error of the store has another root, and a text
-/// within XML has no `<`.
+/// Returns true if the body of a response is the result of a completion. An error of the store has
+/// another root, and a text within XML has no `<`.
 fn is_result(body: &[u8]) -> bool {
     let has = |tag: &[u8]| body.windows(tag.len()).any(|bytes| bytes == tag);
     has(b"<CompleteMultipartUploadResult") && has(b"</CompleteMultipartUploadResult>")
@@ -130,8 +135,8 @@ pub(super) fn needs_look(status: Option<u16>, is_unsure: bool) -> bool {
     is_unsure || matches!(status, Some(404 | 409 | 412))
 }
 
-/// Returns the outcome of a completion that failed with `error`. `create_only` is true if an existing object must not be
-/// replaced.
+/// Returns the outcome of a completion that failed with `error`. `create_only` is true if an
+/// existing object must not be replaced.
 pub(super) fn outcome(
     object: &S3Object,
     error: &object_store::Error,

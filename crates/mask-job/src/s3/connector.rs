@@ -1,6 +1,8 @@
-//! Sends the requests of `object_store`: HTTP/1.1 over TLS with the configured authority, or without TLS to this machine.
+//! Sends the requests of `object_store`: HTTP/1.1 over TLS with the configured authority, or
+//! without TLS to this machine.
 //!
-//! A request and its whole response are bounded in time and size. Connections are kept for later requests.
+//! A request and its whole response are bounded in time and size. Connections are kept for later
+//! requests.
 
 use std::io;
 use std::net::IpAddr;
@@ -34,11 +36,13 @@ use super::read::WINDOW_BYTES;
 
 /// Longest time until a connection is established, with TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest age of a connection that waits for a request. Stores and routers close such connections silently.
+/// Longest age of a connection that waits for a request. Stores and routers close such connections
+/// silently.
 const IDLE_AGE_MAX: Duration = Duration::from_secs(20);
 /// Longest accepted response body, in bytes: a window and more than the XML of an error.
 const BODY_BYTES_MAX: usize = WINDOW_BYTES as usize + (1 << 20);
-/// Maximum number of connections that wait for a request. A job reads in two threads and writes in one.
+/// Maximum number of connections that wait for a request. A job reads in two threads and writes in
+/// one.
 const IDLE_MAX: usize = 4;
 
 /// Time-outs of requests.
@@ -50,9 +54,9 @@ pub(super) struct RequestTimeouts {
     pub(super) rate_min: u64,
     /// Longest time of the completion of an upload, for which a store can take minutes.
     pub(super) completion: Duration,
-    /// Time after the first try of a request from which it is not repeated any more. Longer than every time-out, so that a
-    /// request is repeated after a time-out. Shorter than the 15 minutes for which a signature is valid, since repeated requests
-    /// keep theirs.
+    /// Time after the first try of a request from which it is not repeated any more. Longer than
+    /// every time-out, so that a request is repeated after a time-out. Shorter than the 15 minutes
+    /// for which a signature is valid, since repeated requests keep theirs.
     pub(super) retry: Duration,
 }
 
@@ -221,7 +225,8 @@ impl S3Connector {
     }
 }
 
-/// Removes the newest connection, unless it waited for too long. Then the others did, too, and all are dropped.
+/// Removes the newest connection, unless it waited for too long. Then the others did, too, and all
+/// are dropped.
 fn pop_fresh<T>(idle: &mut Vec<(T, Instant)>, now: Instant) -> Option<T> {
     let (newest, since) = idle.pop()?;
     if now.duration_since(since) > IDLE_AGE_MAX {
@@ -311,7 +316,8 @@ impl HttpService for S3Connector {
                 HttpResponseBody::from(body),
             ));
         }
-        // As an error of this crate, which is found again among the causes of the error that a job gets.
+        // As an error of this crate, which is found again among the causes of the error that a job
+        // gets.
         Err(http_error(StoreFailure::Status {
             status: status.as_u16(),
             code: known_code(response.body()),
@@ -319,7 +325,8 @@ impl HttpService for S3Connector {
     }
 }
 
-/// Tells `object_store` whether it can help to send the request again. All requests here can be repeated.
+/// Tells `object_store` whether it can help to send the request again. All requests here can be
+/// repeated.
 fn http_error(failure: StoreFailure) -> HttpError {
     let kind = match &failure {
         StoreFailure::Connect(_) | StoreFailure::ConnectTimeout(_) => HttpErrorKind::Connect,
@@ -332,7 +339,8 @@ fn http_error(failure: StoreFailure) -> HttpError {
             Ok(status) if status.is_server_error() => HttpErrorKind::Request,
             _ => HttpErrorKind::Unknown,
         },
-        // After `Interrupted` and `Timeout`, `object_store` would not repeat the abort of an upload.
+        // After `Interrupted` and `Timeout`, `object_store` would not repeat the abort of an
+        // upload.
         StoreFailure::Broken | StoreFailure::Timeout(_) => HttpErrorKind::Request,
         StoreFailure::TooLong | StoreFailure::NotHttp => HttpErrorKind::Decode,
         StoreFailure::Tls(_) | StoreFailure::NotLoopback => HttpErrorKind::Unknown,

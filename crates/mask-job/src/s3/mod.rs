@@ -1,9 +1,11 @@
 //! Objects in S3-compatible stores: `s3://bucket/key`, read by ranges and written in parts.
 //!
-//! The crate `object_store` signs requests, repeats failed ones and knows the protocol. Its requests go through the connector
-//! here, which trusts the configured authority alone and bounds each request in time and size.
+//! The crate `object_store` signs requests, repeats failed ones and knows the protocol. Its
+//! requests go through the connector here, which trusts the configured authority alone and bounds
+//! each request in time and size.
 //!
-//! Jobs read and write in threads that may block, so all functions here block. One thread of this module drives the sockets.
+//! Jobs read and write in threads that may block, so all functions here block. One thread of this
+//! module drives the sockets.
 
 mod completion;
 mod connector;
@@ -128,7 +130,8 @@ impl S3Store {
         })
     }
 
-    /// Runs a future of the store until it ends, or until `stopped` does, which is an error. Blocks.
+    /// Runs a future of the store until it ends, or until `stopped` does, which is an error.
+    /// Blocks.
     fn run<T>(
         &self,
         stopped: impl Future<Output = ()>,

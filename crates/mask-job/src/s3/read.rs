@@ -1,7 +1,8 @@
-//! Reads an object by ranges. Every request names the version that was opened, so a change is an error.
+//! Reads an object by ranges. Every request names the version that was opened, so a change is an
+//! error.
 //!
-//! Bytes are fetched in windows, which do not exceed the column chunk by much. A few are kept, since a job reads several
-//! columns at once.
+//! Bytes are fetched in windows, which do not exceed the column chunk by much. A few are kept,
+//! since a job reads several columns at once.
 
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -17,11 +18,14 @@ use crate::stop::JobStop;
 
 /// Maximum number of bytes of one request.
 pub(super) const WINDOW_BYTES: u64 = 4 << 20;
-/// Minimum number of bytes of one request, since a request takes as long as their transfer. The end of the object has no more.
+/// Minimum number of bytes of one request, since a request takes as long as their transfer. The end
+/// of the object has no more.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
-/// Maximum number of bytes of one read, of a page or of the indexes. Their length is what the store says.
+/// Maximum number of bytes of one read, of a page or of the indexes. Their length is what the store
+/// says.
 const READ_BYTES_MAX: usize = 1 << 30;
-/// Maximum number of windows that are kept: one for each column that is read at once, and one for the column that is copied.
+/// Maximum number of windows that are kept: one for each column that is read at once, and one for
+/// the column that is copied.
 const WINDOWS_MAX: usize = 8;
 
 /// An opened object.
@@ -194,7 +198,8 @@ impl S3Reader {
     }
 }
 
-/// Returns the end of the window from a position: the end of the column chunk, within the limits of a window.
+/// Returns the end of the window from a position: the end of the column chunk, within the limits of
+/// a window.
 fn window_end(start: u64, length: u64, object: u64, chunks: Option<&Vec<Range<u64>>>) -> u64 {
     let chunk = chunks
         .and_then(|chunks| chunks[..chunks.partition_point(|chunk| chunk.start <= start)].last());

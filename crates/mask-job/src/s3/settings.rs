@@ -25,8 +25,8 @@ pub struct S3Settings {
     pub secret_access_key: Option<String>,
     /// The token that belongs to a temporary access key.
     pub session_token: Option<String>,
-    /// PEM certificates of the authorities that issue the store's certificate. Required for `https://`: the system's are not
-    /// trusted.
+    /// PEM certificates of the authorities that issue the store's certificate. Required for
+    /// `https://`: the system's are not trusted.
     pub ca: Option<PathBuf>,
     /// True if `http://` is permitted to hosts other than this machine.
     pub plain: bool,

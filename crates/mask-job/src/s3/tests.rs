@@ -1,4 +1,5 @@
-//! Tests against a server that answers as it is told: repeated requests, refusals, and stores that lack conditions.
+//! Tests against a server that answers as it is told: repeated requests, refusals, and stores that
+//! lack conditions.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -37,8 +38,9 @@ struct ScriptState {
     later: Box<RespondFn>,
 }
 
-/// Makes a response from the request's method and path, and the number of earlier requests. An empty response closes the
-/// connection, [`HANG`] keeps the client waiting, and [`MARKER`] stands for the marker of the upload.
+/// Makes a response from the request's method and path, and the number of earlier requests. An
+/// empty response closes the connection, [`HANG`] keeps the client waiting, and [`MARKER`] stands
+/// for the marker of the upload.
 type Respond = fn(&str, usize) -> Vec<u8>;
 type RespondFn = dyn Fn(&str, usize) -> Vec<u8> + Send + Sync;
 
@@ -85,7 +87,8 @@ impl Script {
         self.object_named("s3://lake/in.parquet", RequestTimeouts::DEFAULT)
     }
 
-    /// Returns an object with a short time-out of requests but completions. Four repetitions bear that the machine is slow.
+    /// Returns an object with a short time-out of requests but completions. Four repetitions bear
+    /// that the machine is slow.
     fn impatient(&self) -> S3Object {
         let response = Duration::from_secs(2);
         let timeouts = RequestTimeouts {

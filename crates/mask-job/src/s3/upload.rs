@@ -1,7 +1,8 @@
-//! Writes an object in parts. It appears under its name when the upload is completed, and not before.
+//! Writes an object in parts. It appears under its name when the upload is completed, and not
+//! before.
 //!
-//! A failed or stopped job aborts the upload. A killed one leaves its parts, which are no object but take space until the
-//! bucket's rules remove them.
+//! A failed or stopped job aborts the upload. A killed one leaves its parts, which are no object
+//! but take space until the bucket's rules remove them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +20,8 @@ use crate::stop::JobStop;
 
 /// Number of bytes of all parts but the last. Some stores demand equal parts.
 pub(super) const PART_BYTES: usize = 16 << 20;
-/// Maximum length of the name of an upload. It is the store's text and goes into an error, so its letters are limited, too.
+/// Maximum length of the name of an upload. It is the store's text and goes into an error, so its
+/// letters are limited, too.
 const ID_BYTES_MAX: usize = 1_024;
 /// Maximum number of parts of an object.
 const PARTS_MAX: usize = 10_000;
@@ -42,8 +44,8 @@ pub(crate) struct S3Upload {
 }
 
 impl S3Upload {
-    /// Begins an upload for a job that `stop` stops, which checks the credentials. An existing object is an error unless
-    /// `replace` is true.
+    /// Begins an upload for a job that `stop` stops, which checks the credentials. An existing
+    /// object is an error unless `replace` is true.
     pub(crate) fn begin(
         object: &S3Object,
         replace: bool,
@@ -171,7 +173,8 @@ impl S3Upload {
         let is_absent = !self.replace && reject_existing(&self.object, &self.client, &self.stop)?;
         self.stop.check()?;
         let completed = match self.try_complete()? {
-            // The store lacks conditions. The check above is all that there is, so it must have had an answer.
+            // The store lacks conditions. The check above is all that there is, so it must have had
+            // an answer.
             Err(error)
                 if status_of(&error) == Some(501)
                     && !self.replace
@@ -216,7 +219,8 @@ impl S3Upload {
         }
     }
 
-    /// Completes the upload. Once the request is under way, a stop waits for its end, since only that tells what became of it.
+    /// Completes the upload. Once the request is under way, a stop waits for its end, since only
+    /// that tells what became of it.
     fn try_complete(&self) -> Result<object_store::Result<()>, JobError> {
         let completing =
             self.client
@@ -233,7 +237,8 @@ impl S3Upload {
         })
     }
 
-    /// Aborts the upload after an error. Returns the error, with what remains if the upload could not be aborted.
+    /// Aborts the upload after an error. Returns the error, with what remains if the upload could
+    /// not be aborted.
     pub(crate) fn abandon(mut self, error: JobError) -> JobError {
         match self.abort() {
             Ok(()) => error,
@@ -285,9 +290,11 @@ impl S3Upload {
 impl Drop for S3Upload {
     fn drop(&mut self) {
         if !self.is_over {
-            // The job panicked, or its future was dropped. So nobody waits for the error, and the deadline begins.
+            // The job panicked, or its future was dropped. So nobody waits for the error, and the
+            // deadline begins.
             self.stop.ask();
-            // Where an asynchronous task drops the upload, its thread must not wait for another task itself.
+            // Where an asynchronous task drops the upload, its thread must not wait for another
+            // task itself.
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     let _ = self.abort();
@@ -302,8 +309,9 @@ fn is_upload_id(id: &str) -> bool {
     (1..=ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Rejects an object that is there already. Returns true if it is known not to be there: a client without the right to list
-/// gets 403 for a missing object, so only the completion shows then that there is one.
+/// Rejects an object that is there already. Returns true if it is known not to be there: a client
+/// without the right to list gets 403 for a missing object, so only the completion shows then that
+/// there is one.
 fn reject_existing(object: &S3Object, client: &AmazonS3, stop: &JobStop) -> Result<bool, JobError> {
     let options = GetOptions {
         head: true,

@@ -53,8 +53,8 @@ fn unescaped(raw: &[u8]) -> Option<Cow<'_, str>> {
     String::from_utf8(out).ok().map(Cow::Owned)
 }
 
-/// Decodes a non-null field to the text of the value: without the blanks that pad a `char(n)`, which the server ignores in
-/// comparisons, too. Returns `None` if the field is not UTF-8.
+/// Decodes a non-null field to the text of the value: without the blanks that pad a `char(n)`,
+/// which the server ignores in comparisons, too. Returns `None` if the field is not UTF-8.
 pub(crate) fn text(raw: &[u8], class: Class) -> Option<Cow<'_, str>> {
     let text = unescaped(raw)?;
     Some(match (class, text) {
@@ -86,8 +86,8 @@ fn write_escaped(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a column's value as MessagePack. Decimal numbers become text if requested, for functions that keep their
-/// decimals.
+/// Appends a column's value as MessagePack. Decimal numbers become text if requested, for functions
+/// that keep their decimals.
 pub(crate) fn value(text: &str, class: Class, decimals_as_text: bool, out: &mut Vec<u8>) {
     match class {
         Class::Decimal if decimals_as_text && !text.contains(['e', 'E']) => write::str(out, text),
@@ -127,7 +127,8 @@ pub(crate) fn write_field(
     Ok(())
 }
 
-/// Appends a masked value as the text of a column's value. Returns `false` if the masked value is null.
+/// Appends a masked value as the text of a column's value. Returns `false` if the masked value is
+/// null.
 pub(crate) fn write_plain(
     answer: Token<'_>,
     class: Class,

@@ -1,7 +1,8 @@
-//! Scans CSV as in RFC 4180. The rules decide on fields by column; unmasked fields are only skipped.
+//! Scans CSV as in RFC 4180. The rules decide on fields by column; unmasked fields are only
+//! skipped.
 //!
-//! Records end with LF or CRLF; a blank line is not a record. Quotes enclose a whole field, or are doubled inside a
-//! quoted field. An empty unquoted field counts as null.
+//! Records end with LF or CRLF; a blank line is not a record. Quotes enclose a whole field, or are
+//! doubled inside a quoted field. An empty unquoted field counts as null.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -119,8 +120,8 @@ impl Columns {
         self.columns.iter().map(|column| column.name.as_str())
     }
 
-    /// Returns the columns that no rule names. With kind rules the result is empty, since those rules can apply to any
-    /// column.
+    /// Returns the columns that no rule names. With kind rules the result is empty, since those
+    /// rules can apply to any column.
     pub(crate) fn unknown(&self, plan: &Plan) -> Unknown {
         let mut unknown = Unknown::default();
         if plan.refuses_unknown() && !plan.has_kinds() {
@@ -177,8 +178,8 @@ impl Columns {
         Ok(unknown)
     }
 
-    /// Calls `show` for every value of a chunk except nulls: the column's index, name and verdict, and the value's
-    /// text.
+    /// Calls `show` for every value of a chunk except nulls: the column's index, name and verdict,
+    /// and the value's text.
     pub(crate) fn values(
         &self,
         text: &[u8],
@@ -283,7 +284,8 @@ fn delimiter_hint(delimiter: char) -> String {
     format!("; if its fields are separated by this character, say --delimiter {argument}")
 }
 
-/// Returns an error if the text begins with the line by which Excel states the delimiter, such as `sep=;`.
+/// Returns an error if the text begins with the line by which Excel states the delimiter, such as
+/// `sep=;`.
 fn separator_line(text: &[u8], begin: usize, delimiter: u8) -> Option<Fault> {
     let line = text.get(begin..)?.split(|byte| *byte == b'\n').next()?;
     let stated = match line.strip_suffix(b"\r").unwrap_or(line) {
@@ -371,8 +373,9 @@ fn inside<'t>(text: &'t [u8], field: &Field) -> Cow<'t, str> {
     }
 }
 
-/// Appends a masked value as a field. The field is quoted if the original field was, or if the content requires quotes. A null
-/// is empty. If the field is alone in its record, the null is an empty text instead, since a blank line is no record.
+/// Appends a masked value as a field. The field is quoted if the original field was, or if the
+/// content requires quotes. A null is empty. If the field is alone in its record, the null is an
+/// empty text instead, since a blank line is no record.
 pub(crate) fn write_field(
     token: Token<'_>,
     (quoted, is_alone): (bool, bool),

@@ -1,7 +1,8 @@
-//! Validates a JSON text and applies rules to its leaves by path. Builds no document; unmasked leaves are only skipped.
+//! Validates a JSON text and applies rules to its leaves by path. Builds no document; unmasked
+//! leaves are only skipped.
 //!
-//! Unmasked numbers, escapes and white space can have any form and length. If a key occurs twice in an object, both
-//! values are masked. The scanner does not recurse.
+//! Unmasked numbers, escapes and white space can have any form and length. If a key occurs twice in
+//! an object, both values are masked. The scanner does not recurse.
 
 use std::ops::Range;
 
@@ -58,7 +59,8 @@ struct Leaf {
     span: Range<usize>,
     rule: usize,
     label: Label,
-    /// Nesting depth of the innermost object around the leaf. The leaf's subject is a value of that object.
+    /// Nesting depth of the innermost object around the leaf. The leaf's subject is a value of that
+    /// object.
     object_depth: usize,
     subject: Option<Range<usize>>,
 }
@@ -141,7 +143,8 @@ impl<'a> Scan<'a> {
         while begin < whole.len() {
             let end = memchr::memchr(b'\n', &whole[begin..])
                 .map_or(whole.len(), |newline| begin + newline);
-            // The text is limited to one line, so that an unclosed object does not continue on the next line.
+            // The text is limited to one line, so that an unclosed object does not continue on the
+            // next line.
             self.text = &whole[..end];
             let at = self.blank(begin);
             if at < end {
@@ -161,8 +164,8 @@ impl<'a> Scan<'a> {
         self.end(behind, "more behind the document")
     }
 
-    /// Scans elements of a document that is an array. A comma follows each element, except that the last chunk ends
-    /// with the array's end.
+    /// Scans elements of a document that is an array. A comma follows each element, except that the
+    /// last chunk ends with the array's end.
     pub(crate) fn elements(
         &mut self,
         begin: usize,
@@ -305,8 +308,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Starts the next child of the innermost container and returns its node and offset. In an object, the key is
-    /// consumed.
+    /// Starts the next child of the innermost container and returns its node and offset. In an
+    /// object, the key is consumed.
     #[inline]
     fn child(&mut self, at: usize) -> Result<(NodeId, usize), Fault> {
         let Some(frame) = self.memory.frames.last_mut() else {

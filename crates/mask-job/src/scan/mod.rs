@@ -25,7 +25,8 @@ impl Fault {
     }
 }
 
-/// Returns line and column of an offset in a chunk whose first line is `first_line`. Columns count characters from 1.
+/// Returns line and column of an offset in a chunk whose first line is `first_line`. Columns count
+/// characters from 1.
 pub(crate) fn place(text: &[u8], first_line: u64, at: usize) -> (u64, u64) {
     let before = &text[..at.min(text.len())];
     let line_at = memchr::memrchr(b'\n', before).map_or(0, |newline| newline + 1);

@@ -7,7 +7,8 @@ use sealwire_msgpack::Token;
 use super::Fault;
 use crate::batch;
 
-/// Returns the offset after the string that begins at `at`, and true if the string has escapes. The text must be UTF-8.
+/// Returns the offset after the string that begins at `at`, and true if the string has escapes. The
+/// text must be UTF-8.
 pub(crate) fn string(text: &[u8], at: usize) -> Result<(usize, bool), Fault> {
     let mut position = at + 1;
     let mut has_escapes = false;
@@ -30,7 +31,8 @@ pub(crate) fn string(text: &[u8], at: usize) -> Result<(usize, bool), Fault> {
     }
 }
 
-/// Returns the offset of the first quote, backslash or control character from `at` on. Compares eight bytes at a time.
+/// Returns the offset of the first quote, backslash or control character from `at` on. Compares
+/// eight bytes at a time.
 fn plain_run(text: &[u8], mut at: usize) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGHS: u64 = 0x8080_8080_8080_8080;

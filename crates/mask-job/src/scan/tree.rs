@@ -1,8 +1,9 @@
 //! The paths that occurred so far, as a tree of keys, with the verdict for each path.
 //!
-//! Records of one file mostly have equal keys in equal order. The child at the expected position is tried first, so a
-//! leaf usually costs one comparison of its key. A rule is looked up once per path, not once per value. Elements of an
-//! array share one path, unless a rule names elements by index.
+//! Records of one file mostly have equal keys in equal order. The child at the expected position is
+//! tried first, so a leaf usually costs one comparison of its key. A rule is looked up once per
+//! path, not once per value. Elements of an array share one path, unless a rule names elements by
+//! index.
 
 use std::collections::HashMap;
 
@@ -96,8 +97,8 @@ impl Tree {
         id
     }
 
-    /// Returns the child at position `cursor` if the key at `at` is equal to its key, and the offset after the closing
-    /// quote. Keys in the expected order are only compared, not scanned.
+    /// Returns the child at position `cursor` if the key at `at` is equal to its key, and the
+    /// offset after the closing quote. Keys in the expected order are only compared, not scanned.
     #[inline]
     pub(crate) fn expected_key(
         &self,
@@ -111,7 +112,8 @@ impl Tree {
             return None;
         };
         let end = at + key.len();
-        // A known key contains quotes only after a backslash, so the next quote is the closing quote.
+        // A known key contains quotes only after a backslash, so the next quote is the closing
+        // quote.
         (text.get(at..end)? == key.as_ref() && text.get(end) == Some(&b'"'))
             .then_some((guess, end + 1))
     }
@@ -147,7 +149,8 @@ impl Tree {
         id
     }
 
-    /// Returns the child for an array element. Elements share one child, except for indexes that rules can name.
+    /// Returns the child for an array element. Elements share one child, except for indexes that
+    /// rules can name.
     #[inline]
     pub(crate) fn element(&mut self, parent: NodeId, index: u32, plan: &Plan) -> NodeId {
         let step = RawStep::Element(plan.index_max().filter(|max| index <= *max).map(|_| index));

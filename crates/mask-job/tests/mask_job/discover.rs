@@ -1,4 +1,5 @@
-//! Discovery on files and on labelled schemas: recall, precision, rules that a job takes, and no sampled value anywhere.
+//! Discovery on files and on labelled schemas: recall, precision, rules that a job takes, and no
+//! sampled value anywhere.
 
 use std::collections::BTreeSet;
 use std::future::pending;

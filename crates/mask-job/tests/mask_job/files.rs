@@ -945,7 +945,8 @@ fn subjects_stand_beside_their_values_wherever_they_are() {
     }
 }
 
-/// Generates documents without blanks and with few distinct keys, so that several rules apply to one value.
+/// Generates documents without blanks and with few distinct keys, so that several rules apply to
+/// one value.
 fn document() -> impl Strategy<Value = serde_json::Value> {
     use serde_json::Value;
     let leaf = prop_oneof![
@@ -971,7 +972,8 @@ fn document() -> impl Strategy<Value = serde_json::Value> {
     })
 }
 
-/// Generates a line as input and expected output. The line has values that stay and strings that are masked.
+/// Generates a line as input and expected output. The line has values that stay and strings that
+/// are masked.
 fn line() -> impl Strategy<Value = (String, String)> {
     let blank = "[ \t]{0,2}";
     let string = "\"(\\\\[\"\\\\/bfnrt]|\\\\u00[0-7][0-9a-f]|\\\\ud83d\\\\ude00|[ a-z{}\\[\\],:äß😀]){0,9}\"";
@@ -1023,7 +1025,8 @@ proptest! {
     fn a_job_masks_as_a_call_does(documents in proptest::collection::vec(document(), 1..12), chunk_bytes in 1_usize..300) {
         let rules = rules(EVERYTHING);
         let engine = Local::new(&rules);
-        // Documents that the engine rejects, because a function does not fit a value, are checked separately.
+        // Documents that the engine rejects, because a function does not fit a value, are checked
+        // separately.
         let (mut text, mut expected) = (String::new(), String::new());
         for document in documents {
             let line = document.to_string();

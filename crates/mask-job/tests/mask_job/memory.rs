@@ -37,7 +37,8 @@ impl Engine for Counting {
 const RECORD_BYTES: usize = 1 << 20;
 const RECORDS: usize = 24;
 
-/// Masks a file of long records. Returns the report and the greatest number of bytes of values at the engine.
+/// Masks a file of long records. Returns the report and the greatest number of bytes of values at
+/// the engine.
 fn run(name: &str, input: &[u8], in_flight_bytes_max: usize) -> (Report, usize) {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join(name);

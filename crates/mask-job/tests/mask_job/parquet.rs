@@ -1,4 +1,5 @@
-//! Parquet jobs: masked values and nothing of the originals, unchanged columns, invalid files, and failed jobs.
+//! Parquet jobs: masked values and nothing of the originals, unchanged columns, invalid files, and
+//! failed jobs.
 
 #[path = "../../../columns/tests/columns/random.rs"]
 mod random;
@@ -324,7 +325,8 @@ fn no_original_is_in_any_byte_of_the_output() {
             assert!(!contains(&masked, &original), "{name}: {original:02x?}");
             found += usize::from(contains(&source, &original));
         }
-        // The search is worth something only if it finds the originals in the input. Delta encodings hide some.
+        // The search is worth something only if it finds the originals in the input. Delta
+        // encodings hide some.
         assert!(found > originals().len() / 3, "{name}: {found}");
         assert!(
             report
@@ -839,7 +841,8 @@ fn files_that_are_no_parquet_are_rejected() {
     }
 }
 
-/// Returns the file with other metadata of the columns of its first row group, and without the other row groups.
+/// Returns the file with other metadata of the columns of its first row group, and without the
+/// other row groups.
 fn forged(
     source: &Bytes,
     change: impl Fn(usize, ColumnChunkMetaDataBuilder) -> ColumnChunkMetaDataBuilder,
@@ -1180,7 +1183,8 @@ fn columns_are_encrypted_to_text_and_come_back_with_their_types() {
 fn copied_chunks_end_where_their_pages_end() {
     let source = file(&people(), settings());
     let chunk = |column: usize| metadata(&source).row_groups()[0].column(column).clone();
-    // A kept column: its length without the last bytes of its pages, and other numbers of values and rows.
+    // A kept column: its length without the last bytes of its pages, and other numbers of values
+    // and rows.
     let (length, values) = (chunk(0).compressed_size(), chunk(0).num_values());
     let cases: [(
         &dyn Fn(ColumnChunkMetaDataBuilder) -> ColumnChunkMetaDataBuilder,
@@ -1432,7 +1436,8 @@ proptest! {
                     let masked = fs::read(run.path("out.parquet")).expect("the output").into();
                     prop_assert_eq!(table(&masked), table(&source));
                 }
-                // The function does not fit the types that happen to be there, or they cannot be masked.
+                // The function does not fit the types that happen to be there, or they cannot be
+                // masked.
                 Err(error) => prop_assert!(matches!(error, JobError::Plan(_)), "{}", error),
             }
         }

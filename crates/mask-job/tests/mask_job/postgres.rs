@@ -20,7 +20,8 @@ mod snapshot;
 const CUSTOMERS: u64 = 300;
 
 fn limits() -> Limits {
-    // A fixed number of workers, so that the chunks in flight are a fraction of the shop on any machine.
+    // A fixed number of workers, so that the chunks in flight are a fraction of the shop on any
+    // machine.
     Limits {
         chunk_bytes: 4 << 10,
         batch_values_max: 100,
@@ -448,7 +449,8 @@ fn a_target_that_holds_something_is_refused_or_replaced() {
 #[test]
 fn what_the_source_says_arrives_as_it_is_and_never_runs() {
     for made in [
-        // If the backslash line is removed, the first comment continues to the second, whose text then runs as SQL.
+        // If the backslash line is removed, the first comment continues to the second, whose text
+        // then runs as SQL.
         "COMMENT ON TABLE t IS 'a\n\\unrestrict b'; COMMENT ON TABLE u IS '; CREATE TABLE public.ran (a int); --'",
         "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS $$SELECT '\n\\restrict me\n\\! ls\n\\unrestrict me\n'$$",
     ] {
@@ -902,7 +904,8 @@ fn kinds_are_found_in_all_types_of_whole_values_and_others_are_listed() {
             .all(|name| skipped.contains(&format!("public.t.{name}").as_str())),
         "{skipped:?}"
     );
-    // Named, they are judged by their rule; without a rule they are refused where that is asked for.
+    // Named, they are judged by their rule; without a rule they are refused where that is asked
+    // for.
     let refuses = text.replace("unknown = \"keep\"", "unknown = \"refuse\"");
     pair.target
         .sql("DROP TABLE t; DROP DOMAIN mail; DROP TYPE mood, pair")

@@ -1,5 +1,5 @@
-//! Jobs over objects of a moto server: the same bytes as for files, nothing visible before success, and errors that say what
-//! to do.
+//! Jobs over objects of a moto server: the same bytes as for files, nothing visible before success,
+//! and errors that say what to do.
 
 use std::fs;
 use std::path::PathBuf;
@@ -27,7 +27,8 @@ const RULES: &str = "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"
 const SECRET: &str = "hunter2-secret-key";
 const TOKEN: &str = "hunter2-session-token";
 
-/// A table with a masked column and columns that stay, of `pad` bytes more in each row, which no codec shortens.
+/// A table with a masked column and columns that stay, of `pad` bytes more in each row, which no
+/// codec shortens.
 fn table(rows: usize, pad: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut noise = |_| {

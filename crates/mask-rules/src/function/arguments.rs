@@ -1,4 +1,5 @@
-//! The arguments of one function, taken one by one with type and range checks. Remaining arguments are errors.
+//! The arguments of one function, taken one by one with type and range checks. Remaining arguments
+//! are errors.
 
 use std::ops::RangeInclusive;
 
@@ -21,8 +22,8 @@ pub(super) struct TakenArguments {
 }
 
 impl<'t> Arguments<'t> {
-    /// Checks the argument names of `function`, which accepts `known`. The first argument can lack a name if
-    /// `is_positional`. `end` is the byte offset after the function's name.
+    /// Checks the argument names of `function`, which accepts `known`. The first argument can lack
+    /// a name if `is_positional`. `end` is the byte offset after the function's name.
     ///
     /// # Errors
     /// [`FunctionError`] for an unknown or repeated argument.

@@ -1,9 +1,9 @@
-//! A masking function as written in rules, requests and roles: `partial(first=1, last=4)`. The syntax is the same
-//! everywhere. Functions hold no keys.
+//! A masking function as written in rules, requests and roles: `partial(first=1, last=4)`. The
+//! syntax is the same everywhere. Functions hold no keys.
 //!
-//! A function is a name, and in parentheses its named arguments. Values are integers, numbers, `true` and `false`, bare
-//! words, or "quoted strings" with `\"`, `\\`, `
-//! `, `\r`, `\t` and `\u{1f600}`. Any other text is an error with its column.
+//! A function is a name, and in parentheses its named arguments. Values are integers, numbers,
+//! `true` and `false`, bare words, or "quoted strings" with `\"`, `\\`, ` `, `\r`, `\t` and
+//! `\u{1f600}`. Any other text is an error with its column.
 
 mod arguments;
 mod error;
@@ -17,15 +17,16 @@ pub use error::FunctionError;
 pub use read::NAMES as FUNCTION_NAMES;
 pub use scan::Literal;
 
-/// Work of format-preserving encryption of one value besides that of a function of medium cost, in fields.
+/// Work of format-preserving encryption of one value besides that of a function of medium cost, in
+/// fields.
 const FPE_WORK: u64 = 15;
 /// Work of `mac` likewise. One in four encryptions keeps the bits that stay.
 const MAC_WORK: u64 = 4 * FPE_WORK;
 /// Work per byte of a function that looks at characters, in bytes.
 const CHARACTER_WORK: u64 = 6;
 
-/// Returns at least the [work](Function::work) of the function with this text, which can be invalid, on so many fields
-/// and bytes.
+/// Returns at least the [work](Function::work) of the function with this text, which can be
+/// invalid, on so many fields and bytes.
 #[must_use]
 pub fn work_of_text(text: &str, fields: u64, bytes: u64) -> ExtraWork {
     let name = text.trim_start();
@@ -49,7 +50,8 @@ pub fn work_of_text(text: &str, fields: u64, bytes: u64) -> ExtraWork {
 /// The text that `redact` gives for a string, unless the function names another.
 pub const REDACTED: &str = "[redacted]";
 
-/// A masking function, parsed from its text. `Display` prints the canonical text. The function holds no key.
+/// A masking function, parsed from its text. `Display` prints the canonical text. The function
+/// holds no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
     kind: FunctionKind,
@@ -334,7 +336,8 @@ impl Function {
         matches!(self.kind, FunctionKind::Keep)
     }
 
-    /// Returns the given domain, or else the function's name. In one domain, equal values have equal masked values.
+    /// Returns the given domain, or else the function's name. In one domain, equal values have
+    /// equal masked values.
     #[must_use]
     pub fn domain(&self) -> &str {
         self.domain.as_deref().unwrap_or(self.name())

@@ -1,7 +1,7 @@
 //! Payment card numbers, ISO/IEC 7812-1.
 
-/// Returns true for 13 to 19 digits with spaces or hyphens between them, a first digit of card issuers, and a valid
-/// Luhn sum.
+/// Returns true for 13 to 19 digits with spaces or hyphens between them, a first digit of card
+/// issuers, and a valid Luhn sum.
 pub(super) fn is_card(text: &[u8]) -> bool {
     // A cheap check first, since it rejects nearly every string.
     if !matches!(text.first(), Some(b'2'..=b'6')) || !(13..=40).contains(&text.len()) {
@@ -14,7 +14,8 @@ pub(super) fn is_card(text: &[u8]) -> bool {
     len >= 13 && luhn(digits).is_multiple_of(10) && digits.iter().any(|digit| *digit != digits[0])
 }
 
-/// Computes the Luhn sum (ISO/IEC 7812-1, annex B) over ASCII digits. The sum of a valid number is a multiple of ten.
+/// Computes the Luhn sum (ISO/IEC 7812-1, annex B) over ASCII digits. The sum of a valid number is
+/// a multiple of ten.
 pub fn luhn(digits: &[u8]) -> u32 {
     digits
         .iter()
@@ -29,7 +30,8 @@ pub fn check_digit(digits: &[u8], at: usize) -> u8 {
     let is_doubled = (digits.len() - at).is_multiple_of(2);
     let others = luhn(digits) - weight(digits[at], is_doubled);
     let missing = (10 - others % 10) % 10;
-    // In both positions, a digit's share of the sum is a permutation of 0..10, so exactly one digit fits.
+    // In both positions, a digit's share of the sum is a permutation of 0..10, so exactly one digit
+    // fits.
     (b'0'..=b'9')
         .find(|digit| weight(*digit, is_doubled) == missing)
         .unwrap_or(b'0')

@@ -1,7 +1,7 @@
 //! International bank account numbers, ISO 13616.
 
-/// Returns true for two letters, two check digits, and 11 to 30 letters or digits, with a valid checksum. Spaces stand
-/// after each group of four, or nowhere.
+/// Returns true for two letters, two check digits, and 11 to 30 letters or digits, with a valid
+/// checksum. Spaces stand after each group of four, or nowhere.
 pub(super) fn is_iban(text: &[u8]) -> bool {
     if !(15..=42).contains(&text.len()) || !text[..2].iter().all(u8::is_ascii_uppercase) {
         return false;
@@ -47,7 +47,8 @@ pub fn iban_check_digits(text: &[u8]) -> [u8; 2] {
     [b'0' + check / 10, b'0' + check % 10]
 }
 
-/// Computes the remainder modulo 97, with the first four characters moved to the end and letters as 10 to 35.
+/// Computes the remainder modulo 97, with the first four characters moved to the end and letters as
+/// 10 to 35.
 fn remainder(compact: &[u8]) -> u32 {
     compact[4..]
         .iter()

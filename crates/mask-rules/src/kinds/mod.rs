@@ -1,7 +1,8 @@
 //! Kinds of values that are recognized by their form. The whole string must match.
 //!
-//! Detection is a heuristic. Values with check digits are rarely mistaken; values without check digits must pass strict
-//! checks. A text that contains a card number among other words is not a card number.
+//! Detection is a heuristic. Values with check digits are rarely mistaken; values without check
+//! digits must pass strict checks. A text that contains a card number among other words is not a
+//! card number.
 
 mod card;
 mod email;
@@ -23,7 +24,8 @@ use crate::limits::{KIND_BYTES_MAX, SECRET_BYTES_MAX};
 /// A kind of value that a string can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A payment card number: 13 to 19 digits with spaces or hyphens between them, and a valid Luhn sum.
+    /// A payment card number: 13 to 19 digits with spaces or hyphens between them, and a valid Luhn
+    /// sum.
     Card,
     /// An e-mail address.
     Email,
@@ -115,8 +117,8 @@ impl FromStr for Kind {
     }
 }
 
-/// Extracts the digits of a text that has only single separators from `between` between digits. Returns `None` for any
-/// other text.
+/// Extracts the digits of a text that has only single separators from `between` between digits.
+/// Returns `None` for any other text.
 fn digits<const N: usize>(text: &[u8], between: &[u8]) -> Option<([u8; N], usize)> {
     let (mut digits, mut len) = ([0; N], 0);
     let mut was_digit = false;

@@ -1,5 +1,6 @@
-//! National ids of persons. Only forms that are hard to mistake are recognized: forms with check characters, or with
-//! separators and forbidden ranges. Numbers without either, such as nine bare digits, are left out on purpose.
+//! National ids of persons. Only forms that are hard to mistake are recognized: forms with check
+//! characters, or with separators and forbidden ranges. Numbers without either, such as nine bare
+//! digits, are left out on purpose.
 
 mod more;
 
@@ -37,7 +38,8 @@ fn number(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// US Social Security number, `219-09-9999`. Areas 000, 666 and from 900, group 00, and serial 0000 are invalid.
+/// US Social Security number, `219-09-9999`. Areas 000, 666 and from 900, group 00, and serial 0000
+/// are invalid.
 fn is_american(text: &[u8]) -> bool {
     let [a, b, c, b'-', d, e, b'-', f, g, h, i] = text else {
         return false;
@@ -52,7 +54,8 @@ fn is_american(text: &[u8]) -> bool {
         && matches!(serial, Some(1..))
 }
 
-/// UK National Insurance number, `AB123456C`, or in pairs, `AB 12 34 56 C`. It has no check character.
+/// UK National Insurance number, `AB123456C`, or in pairs, `AB 12 34 56 C`. It has no check
+/// character.
 fn is_british(text: &[u8]) -> bool {
     let [a, b, digits @ .., end] = text else {
         return false;
@@ -90,8 +93,8 @@ fn is_spanish(text: &[u8]) -> bool {
     b"TRWAGMYFPDXBNJZSQVHLCKE"[((first * 10_000_000 + rest) % 23) as usize] == *letter
 }
 
-/// French NIR, `255081416802538`: sex, year, month, place, order, and a check number (97 minus the remainder modulo
-/// 97).
+/// French NIR, `255081416802538`: sex, year, month, place, order, and a check number (97 minus the
+/// remainder modulo 97).
 fn is_french(text: &[u8]) -> bool {
     let mut body = [0; 13];
     body.copy_from_slice(&text[..13]);
@@ -110,7 +113,8 @@ fn is_french(text: &[u8]) -> bool {
     }
 }
 
-/// Italian codice fiscale, `RSSMRA85T10A562S`. The last letter is a checksum over the other fifteen characters.
+/// Italian codice fiscale, `RSSMRA85T10A562S`. The last letter is a checksum over the other fifteen
+/// characters.
 fn is_italian(text: &[u8]) -> bool {
     const ODD: [u32; 26] = [
         1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24,

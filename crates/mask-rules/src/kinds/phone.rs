@@ -23,8 +23,8 @@ fn is_international(text: &[u8]) -> bool {
         && calling_code_digits(&digits[..len]).is_some()
 }
 
-/// Returns true for `415-555-2671` or `(415) 555-2671`: ten digits with separators. Area and exchange must be at least
-/// 200 and not end in 11.
+/// Returns true for `415-555-2671` or `(415) 555-2671`: ten digits with separators. Area and
+/// exchange must be at least 200 and not end in 11.
 fn is_north_american(text: &[u8]) -> bool {
     let is_shaped =
         matches!(text, [b'(', _, _, _, b')', ..]) || matches!(text, [_, _, _, b'-' | b'.', ..]);
@@ -35,7 +35,8 @@ fn is_north_american(text: &[u8]) -> bool {
     is_shaped && is_office(&digits[..3]) && is_office(&digits[3..6])
 }
 
-/// Extracts the digits. At most two separators stand between two digits, and brackets must be paired.
+/// Extracts the digits. At most two separators stand between two digits, and brackets must be
+/// paired.
 fn spread(text: &[u8]) -> Option<([u8; 15], usize)> {
     let (mut digits, mut len, mut gap, mut open) = ([0; 15], 0, 0, false);
     for byte in text {
@@ -60,7 +61,8 @@ fn spread(text: &[u8]) -> Option<([u8; 15], usize)> {
     (gap == 0 && !open).then_some((digits, len))
 }
 
-/// Returns the length of the calling code at the start of a number, by the zones of ITU-T's list of codes.
+/// Returns the length of the calling code at the start of a number, by the zones of ITU-T's list of
+/// codes.
 pub fn calling_code_digits(digits: &[u8]) -> Option<usize> {
     match digits {
         [b'1' | b'7', ..] => Some(1),

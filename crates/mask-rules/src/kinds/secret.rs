@@ -1,9 +1,10 @@
-//! Secrets that show their purpose: private keys in PEM, JSON web tokens, and access keys with a known prefix.
+//! Secrets that show their purpose: private keys in PEM, JSON web tokens, and access keys with a
+//! known prefix.
 //!
 //! Strings that are only random are not recognized, since identifiers and hashes look alike.
 
-/// Prefixes of access keys, with the bounds of the length of the rest. The rest consists of letters, digits, `_`, `-`
-/// and `.`.
+/// Prefixes of access keys, with the bounds of the length of the rest. The rest consists of
+/// letters, digits, `_`, `-` and `.`.
 const PREFIXES: [(&[u8], usize, usize); 24] = [
     (b"ghp_", 36, 255),
     (b"gho_", 36, 255),
@@ -53,7 +54,8 @@ fn is_pem(text: &[u8]) -> bool {
     is_label && body.ends_with(&end) && body.len() > end.len() + 32
 }
 
-/// Returns true for a signed JSON web token (RFC 7519): three parts of base64url, of which the first begins with `{"`.
+/// Returns true for a signed JSON web token (RFC 7519): three parts of base64url, of which the
+/// first begins with `{"`.
 fn is_json_web_token(text: &[u8]) -> bool {
     if !text.starts_with(b"eyJ") {
         return false;

@@ -177,8 +177,8 @@ fn located(text: &str, spans: &[Spans], fault: RuleFault) -> RulesError {
     RulesError::at(text, at, fault.message)
 }
 
-/// Returns the position of byte `byte` of the string at `span`. If the string has escapes, returns the position of its
-/// opening quote.
+/// Returns the position of byte `byte` of the string at `span`. If the string has escapes, returns
+/// the position of its opening quote.
 fn inside(text: &str, span: &Range<usize>, byte: usize) -> usize {
     let written = text.get(span.clone()).unwrap_or_default();
     let is_plain = written.starts_with('\'') && !written.starts_with("'''")

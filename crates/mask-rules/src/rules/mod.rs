@@ -1,8 +1,10 @@
-//! Rules: the assignment of masking functions to fields of a document or columns of a table. Rules hold no keys.
+//! Rules: the assignment of masking functions to fields of a document or columns of a table. Rules
+//! hold no keys.
 //!
-//! Path and column rules apply first, in order. The first rule that names a field applies to the field; a rule that
-//! names a container applies to every leaf in it. Kind rules, in order, apply to string leaves that no path or column
-//! rule names. All other leaves are kept or rejected, as `unknown` says. Map keys are never masked.
+//! Path and column rules apply first, in order. The first rule that names a field applies to the
+//! field; a rule that names a container applies to every leaf in it. Kind rules, in order, apply to
+//! string leaves that no path or column rule names. All other leaves are kept or rejected, as
+//! `unknown` says. Map keys are never masked.
 
 mod error;
 mod file;
@@ -21,11 +23,13 @@ use crate::subject::SubjectKeys;
 use crate::{Function, Value};
 use error::RuleFault;
 
-/// Checks for kinds that take as long as one field, and bytes of other work that take as long as checking one byte.
+/// Checks for kinds that take as long as one field, and bytes of other work that take as long as
+/// checking one byte.
 const DETECTIONS_PER_FIELD: u64 = 8;
 const DETECTION_BYTE_WORK: u64 = 1;
 
-/// Returns the work of checking strings for kinds: so many strings, with so many bytes in all. Each kind reads each once.
+/// Returns the work of checking strings for kinds: so many strings, with so many bytes in all. Each
+/// kind reads each once.
 #[must_use]
 pub const fn detection_work(kinds: u64, strings: u64, bytes: u64) -> ExtraWork {
     ExtraWork {
@@ -50,8 +54,8 @@ pub enum Unknown {
 pub enum Target {
     /// Values of a document, by select path.
     Path(String),
-    /// A column: `email`, `customers.email` or `shop.customers.email`. In a document: a key with exactly that name, at
-    /// any depth.
+    /// A column: `email`, `customers.email` or `shop.customers.email`. In a document: a key with
+    /// exactly that name, at any depth.
     Column(String),
     /// Strings of this kind.
     Kind(Kind),
@@ -167,8 +171,8 @@ impl Rules {
         })
     }
 
-    /// Parses a rules file. `read` returns the text of a list's file by the file name in the rules, one entry per line.
-    /// `read` can also return an error message.
+    /// Parses a rules file. `read` returns the text of a list's file by the file name in the rules,
+    /// one entry per line. `read` can also return an error message.
     ///
     /// # Errors
     /// The errors of [`Rules::from_toml`].
@@ -182,7 +186,8 @@ impl Rules {
     /// Creates rules from a request. `lists` are list names with their entries.
     ///
     /// # Errors
-    /// [`RulesError`] without line and column. The message names the rule by its number, counted from 1.
+    /// [`RulesError`] without line and column. The message names the rule by its number, counted
+    /// from 1.
     pub fn new(
         unknown: Unknown,
         rules: Vec<RuleText>,
@@ -255,13 +260,14 @@ impl Rules {
         self.unknown
     }
 
-    /// Returns the names and entries of the custom lists. A request that repeats the rules must include these lists.
+    /// Returns the names and entries of the custom lists. A request that repeats the rules must
+    /// include these lists.
     pub fn lists(&self) -> impl Iterator<Item = (&str, impl ExactSizeIterator<Item = &str>)> {
         self.lists.own()
     }
 
-    /// Returns the selection for a walk over a document. Every leaf is a field of the walk and carries its path or
-    /// column rule.
+    /// Returns the selection for a walk over a document. Every leaf is a field of the walk and
+    /// carries its path or column rule.
     #[must_use]
     pub fn selection(&self) -> &Arc<Selection> {
         &self.selection
@@ -272,7 +278,8 @@ impl Rules {
         &self.subject_keys
     }
 
-    /// Returns the number of kinds that a string of so many bytes is checked for. Each reads it once.
+    /// Returns the number of kinds that a string of so many bytes is checked for. Each reads it
+    /// once.
     #[must_use]
     pub fn checks(&self, bytes: usize) -> u64 {
         self.kinds
@@ -322,8 +329,8 @@ impl Rules {
             .map(|(rule, _)| *rule)
     }
 
-    /// Returns the first column rule for a column with these name parts. A CSV column has one part, its name. In a
-    /// database the parts are schema, table and column.
+    /// Returns the first column rule for a column with these name parts. A CSV column has one part,
+    /// its name. In a database the parts are schema, table and column.
     #[must_use]
     pub fn column(&self, names: &[&str]) -> Option<usize> {
         let is_named = |rule: &Rule| match &rule.target {

@@ -1,5 +1,5 @@
-//! The canonical bytes of a value, which keyed functions hash. An integer becomes its decimal digits. 17 and "17"
-//! therefore have the same mask, whether they come from JSON, CSV or a table.
+//! The canonical bytes of a value, which keyed functions hash. An integer becomes its decimal
+//! digits. 17 and "17" therefore have the same mask, whether they come from JSON, CSV or a table.
 
 use super::Unfit;
 use crate::Value;
@@ -73,7 +73,8 @@ impl<'a> Canonical<'a> {
         }
     }
 
-    /// Hashes the bytes for one purpose. `settings` are the function's arguments that must change the hash.
+    /// Hashes the bytes for one purpose. `settings` are the function's arguments that must change
+    /// the hash.
     pub(super) fn hash(&self, keyed: &KeyedHmac, purpose: &[u8], settings: &[u8]) -> [u8; 32] {
         keyed.hash(
             purpose,

@@ -1,4 +1,5 @@
-//! `card`: a card number of the same length and form. The last replaced digit makes the Luhn sum valid or invalid.
+//! `card`: a card number of the same length and form. The last replaced digit makes the Luhn sum
+//! valid or invalid.
 
 use super::Unfit;
 use super::digits::{Digits, Replacing};

@@ -1,5 +1,5 @@
-//! `date_shift`, and `generalize` for dates. A text keeps its exact form: only the digits of the date change.
-//! `generalize` also changes the digits of the time of day.
+//! `date_shift`, and `generalize` for dates. A text keeps its exact form: only the digits of the
+//! date change. `generalize` also changes the digits of the time of day.
 //!
 //! ISO dates, RFC 3339 date-times, and timestamps as SQL writes them: `2024-02-29 10:00:00.5+00`,
 //! `0044-03-15 BC`, `12024-01-01`, and `infinity`, which stays.
@@ -81,7 +81,8 @@ impl ParsedDate {
     /// Appends `text` as a string, with another date.
     ///
     /// # Errors
-    /// [`Unfit::Range`] if the year has another number of digits, or is on the other side of the year 1.
+    /// [`Unfit::Range`] if the year has another number of digits, or is on the other side of the
+    /// year 1.
     fn write_with(&self, text: &str, date: CivilDate, out: &mut Vec<u8>) -> Result<(), Unfit> {
         let year = if self.is_before_christ {
             1 - date.year
@@ -118,8 +119,8 @@ impl ParsedDate {
 pub(crate) enum Shift {
     /// A fixed number of days for all dates.
     By(i32),
-    /// Between 1 and `days` in either direction, derived from the key. Equal for all dates of one subject, or without a
-    /// subject for equal dates.
+    /// Between 1 and `days` in either direction, derived from the key. Equal for all dates of one
+    /// subject, or without a subject for equal dates.
     Within {
         days: i32,
         keyed: KeyedHmac,

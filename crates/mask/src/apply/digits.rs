@@ -1,4 +1,5 @@
-//! Texts of digits and separators. The digits are extracted, replaced, and written back to their positions.
+//! Texts of digits and separators. The digits are extracted, replaced, and written back to their
+//! positions.
 
 use sealwire_msgpack::write;
 
@@ -9,8 +10,8 @@ use crate::keys::KeyedHmac;
 /// Minimum number of digits for encryption. Fewer digits are replaced by a keyed hash.
 const ENCRYPTED_MIN: usize = 6;
 
-/// Maximum number of encryptions until the result has the required form. For telephone numbers, at least 8 of 10
-/// results do.
+/// Maximum number of encryptions until the result has the required form. For telephone numbers, at
+/// least 8 of 10 results do.
 const TRIES_MAX: usize = 64;
 
 /// The digits of a text, as ASCII.
@@ -20,8 +21,8 @@ pub(super) struct Digits {
 }
 
 impl Digits {
-    /// Extracts the digits of a text. Returns `None` if the text has a byte that is neither digit nor in `between`, or
-    /// too many digits.
+    /// Extracts the digits of a text. Returns `None` if the text has a byte that is neither digit
+    /// nor in `between`, or too many digits.
     pub(super) fn of(text: &[u8], between: &[u8]) -> Option<Self> {
         let mut all = Self {
             digits: [b'0'; 24],
@@ -60,8 +61,8 @@ impl Digits {
     }
 }
 
-/// Replaces runs of digits. Six or more digits are encrypted, which is a one-to-one mapping; fewer are replaced by a
-/// keyed hash.
+/// Replaces runs of digits. Six or more digits are encrypted, which is a one-to-one mapping; fewer
+/// are replaced by a keyed hash.
 #[derive(Debug)]
 pub(super) struct Replacing {
     pub(super) ff1: Ff1,
@@ -69,9 +70,9 @@ pub(super) struct Replacing {
 }
 
 impl Replacing {
-    /// Replaces the digits from `from` to `to`. The replacement depends on the other digits, too. `is_right` returns
-    /// true if all digits have the required form. The input must have that form, and so must a good share of possible
-    /// results.
+    /// Replaces the digits from `from` to `to`. The replacement depends on the other digits, too.
+    /// `is_right` returns true if all digits have the required form. The input must have that form,
+    /// and so must a good share of possible results.
     pub(super) fn replace(
         &self,
         purpose: &[u8],

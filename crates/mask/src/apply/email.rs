@@ -1,7 +1,7 @@
 //! `email`: an address at a reserved domain, or at the same domain.
 //!
-//! Masked addresses are equal except for case if and only if the original addresses are. A unique index on the column
-//! therefore stays valid, and so does a unique index on its lower case.
+//! Masked addresses are equal except for case if and only if the original addresses are. A unique
+//! index on the column therefore stays valid, and so does a unique index on its lower case.
 
 use sealwire_msgpack::write;
 
@@ -15,7 +15,8 @@ const NOT_AN_EMAIL: Unfit = Unfit::Shape("an e-mail address: something, `@`, a d
 /// RFC 2606 reserves these domains, so no address there belongs to anybody.
 const DOMAINS: [&str; 3] = ["example.com", "example.net", "example.org"];
 
-/// Names at the beginning of an address, for readability only. The characters after the name distinguish addresses.
+/// Names at the beginning of an address, for readability only. The characters after the name
+/// distinguish addresses.
 const NAMES: [&str; 32] = [
     "alex", "anna", "ben", "carla", "chris", "dana", "david", "elena", "eva", "felix", "hana",
     "ivan", "jan", "julia", "kai", "lara", "leo", "lina", "luca", "maria", "max", "mina", "nico",
@@ -88,7 +89,8 @@ impl Email {
         Ok(())
     }
 
-    /// Changes the case of letters, derived from the spelling of `text`. At least one letter becomes upper case.
+    /// Changes the case of letters, derived from the spelling of `text`. At least one letter
+    /// becomes upper case.
     fn capitalize(&self, text: &str, local: &mut [u8]) {
         let hash = self.keyed.hash(b"email/case", &[text.as_bytes()]);
         for (at, byte) in local.iter_mut().enumerate() {

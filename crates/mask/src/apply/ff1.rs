@@ -1,8 +1,9 @@
-//! Format-preserving encryption: FF1 of NIST SP 800-38G with AES-256, by the `fpe` crate. The numerals are a type of
-//! this module that needs only stack memory.
+//! Format-preserving encryption: FF1 of NIST SP 800-38G with AES-256, by the `fpe` crate. The
+//! numerals are a type of this module that needs only stack memory.
 //!
-//! Domains below 1,000,000 are rejected, as revision 1 of the standard requires. Each half of the numerals is one
-//! integer of at most 96 bits. The additions of a round therefore fit in 128 bits. This bounds the length.
+//! Domains below 1,000,000 are rejected, as revision 1 of the standard requires. Each half of the
+//! numerals is one integer of at most 96 bits. The additions of a round therefore fit in 128 bits.
+//! This bounds the length.
 
 use aes::Aes256Enc;
 use fpe::ff1::{FF1, NumeralString, Operations};
@@ -35,7 +36,8 @@ impl Ff1 {
         }
     }
 
-    /// Checks that numeral strings of length `len` have enough possible values and fit the integers.
+    /// Checks that numeral strings of length `len` have enough possible values and fit the
+    /// integers.
     pub(super) fn check(&self, len: usize) -> Result<(), Unfit> {
         if len < self.len_min {
             return Err(Unfit::SmallDomain);

@@ -1,4 +1,5 @@
-//! `fpe`: replaces the characters of an alphabet by characters of that alphabet, one to one. Separators stay.
+//! `fpe`: replaces the characters of an alphabet by characters of that alphabet, one to one.
+//! Separators stay.
 
 use sealwire_msgpack::write;
 
@@ -11,12 +12,12 @@ use sealwire_mask_rules::limits::FPE_BYTES_MAX;
 /// Separators that stay unchanged.
 const BETWEEN: &[u8] = b" -_./:()+,#";
 
-/// Minimum number of digits of an encrypted integer. Fewer digits give less than 1,000,000 integers without a leading
-/// zero.
+/// Minimum number of digits of an encrypted integer. Fewer digits give less than 1,000,000 integers
+/// without a leading zero.
 const INT_DIGITS_MIN: usize = 7;
 
-/// Maximum number of encryptions until the integer has the same number of digits. Each succeeds with a probability of
-/// at least 80 %.
+/// Maximum number of encryptions until the integer has the same number of digits. Each succeeds
+/// with a probability of at least 80 %.
 const TRIES_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -74,8 +75,8 @@ impl Fpe {
         Ok(())
     }
 
-    /// Encrypts an integer to one with the same sign and number of digits. Encryption repeats until the result has no
-    /// leading zero, which is a one-to-one mapping (cycle walking).
+    /// Encrypts an integer to one with the same sign and number of digits. Encryption repeats until
+    /// the result has no leading zero, which is a one-to-one mapping (cycle walking).
     fn integer(&self, value: i64, out: &mut Vec<u8>) -> Result<(), Unfit> {
         if self.alphabet != Alphabet::Digits {
             return Err(Unfit::Type);

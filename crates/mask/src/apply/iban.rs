@@ -34,7 +34,8 @@ impl Iban {
         let Value::Str(text) = value else {
             return Err(Unfit::Type);
         };
-        // Of valid account numbers the check digits follow from the others, so they need no masks of their own.
+        // Of valid account numbers the check digits follow from the others, so they need no masks
+        // of their own.
         if !Kind::Iban.knows(text) {
             return Err(NOT_AN_IBAN);
         }

@@ -1,5 +1,5 @@
-//! `mac`: a hardware address of the same form (IEEE 802, EUI-48 and EUI-64). The two bits that say whether an address is of
-//! a group and whether it is locally administered stay.
+//! `mac`: a hardware address of the same form (IEEE 802, EUI-48 and EUI-64). The two bits that say
+//! whether an address is of a group and whether it is locally administered stay.
 
 use sealwire_msgpack::write;
 

@@ -1,9 +1,9 @@
-//! `noise`, and `generalize` for numbers: integers, floats, and plain decimal texts. The result has the type of the
-//! input.
+//! `noise`, and `generalize` for numbers: integers, floats, and plain decimal texts. The result has
+//! the type of the input.
 //!
-//! All computation is decimal. 12.34 keeps two decimals and has the same mask as a float, a text or a NUMERIC. A float
-//! that is not plain digits is masked in binary. `noise` depends on the number alone, not on its type or on trailing
-//! zeros.
+//! All computation is decimal. 12.34 keeps two decimals and has the same mask as a float, a text or
+//! a NUMERIC. A float that is not plain digits is masked in binary. `noise` depends on the number
+//! alone, not on its type or on trailing zeros.
 
 use sealwire_msgpack::write;
 
@@ -42,8 +42,8 @@ enum Form {
 }
 
 impl Form {
-    /// Returns an error if adding `step` to the float can give the same float. The mask would then not change the
-    /// value.
+    /// Returns an error if adding `step` to the float can give the same float. The mask would then
+    /// not change the value.
     fn tells_apart(self, value: f64, step: u64) -> Result<(), Unfit> {
         let digits = if matches!(self, Self::Single) {
             f32::MANTISSA_DIGITS
@@ -57,7 +57,8 @@ impl Form {
         }
     }
 
-    /// Returns true if numbers of this form can have so many decimals, where the given one has `decimals`.
+    /// Returns true if numbers of this form can have so many decimals, where the given one has
+    /// `decimals`.
     fn holds(self, scale: usize, decimals: usize) -> bool {
         match self {
             Self::Signed | Self::Unsigned => scale == 0,
@@ -66,8 +67,9 @@ impl Form {
         }
     }
 
-    /// Returns the largest digits of `scale` decimals that the form holds beside the sign. `decimals` is the number of
-    /// decimals of the input. `None` if the form cannot hold so many decimals.
+    /// Returns the largest digits of `scale` decimals that the form holds beside the sign.
+    /// `decimals` is the number of decimals of the input. `None` if the form cannot hold so many
+    /// decimals.
     fn digits_max(self, is_negative: bool, scale: usize, decimals: usize) -> Option<u128> {
         match self {
             Self::Signed => (scale == 0).then(|| i64::MAX as u128 + u128::from(is_negative)),
@@ -126,7 +128,8 @@ impl Magnitude {
         }
     }
 
-    /// Returns the shortest decimal that identifies the float, if it has at most [`DIGITS_MAX`] digits.
+    /// Returns the shortest decimal that identifies the float, if it has at most [`DIGITS_MAX`]
+    /// digits.
     fn decimal(self) -> Option<Decimal> {
         let mut text = zmij::Buffer::new();
         Decimal::of_float(match self {
@@ -135,7 +138,8 @@ impl Magnitude {
         })
     }
 
-    /// Returns this candidate if it fits, else an adjacent float of `given` that does. `drawn` orders the neighbors.
+    /// Returns this candidate if it fits, else an adjacent float of `given` that does. `drawn`
+    /// orders the neighbors.
     fn or_neighbor(
         self,
         given: Self,
@@ -254,7 +258,8 @@ impl Decimal {
         (decimal.digits < 10_u128.pow(DIGITS_MAX as u32)).then_some(decimal)
     }
 
-    /// Returns the number with the fewest decimals, and zero without a sign: the one form of all equal numbers.
+    /// Returns the number with the fewest decimals, and zero without a sign: the one form of all
+    /// equal numbers.
     fn normal(mut self) -> Self {
         while self.scale > 0 && self.digits.is_multiple_of(10) {
             self.digits /= 10;
@@ -416,7 +421,8 @@ impl Noise {
         subject: Option<Value<'_>>,
         out: &mut Vec<u8>,
     ) -> Result<(), Unfit> {
-        // The draw depends on the number alone, so that equal numbers of all types have equal masks.
+        // The draw depends on the number alone, so that equal numbers of all types have equal
+        // masks.
         let mut given = decimal.normal();
         let mut text = [0; 48];
         let drawn = self.draw(given.print(&mut text).as_bytes(), subject)?;
@@ -528,8 +534,8 @@ impl Noise {
             .fold(0, |number, byte| number << 8 | u128::from(*byte)))
     }
 
-    /// Returns the smallest and the largest magnitude that the bounds allow on this side of zero. The largest is
-    /// negative if they allow none.
+    /// Returns the smallest and the largest magnitude that the bounds allow on this side of zero.
+    /// The largest is negative if they allow none.
     fn magnitudes(&self, is_negative: bool) -> (Option<i128>, Option<i128>) {
         let NumberBounds { min, max } = self.bounds;
         let min = min.map(i128::from);
@@ -572,8 +578,8 @@ impl Noise {
     }
 }
 
-/// Returns the float for `masked`. If rounding leads to the given number or out of the window, returns the float next
-/// to the given number instead.
+/// Returns the float for `masked`. If rounding leads to the given number or out of the window,
+/// returns the float next to the given number instead.
 fn nearest_float(
     masked: Decimal,
     given: Decimal,
@@ -596,7 +602,8 @@ fn nearest_float(
     masked
         .ok_or(Unfit::Range)?
         .or_neighbor(given_float, drawn, |magnitude| {
-            // A float strictly between the rounded ends is between the ends. One at an end can be outside.
+            // A float strictly between the rounded ends is between the ends. One at an end can be
+            // outside.
             (low < magnitude.get() && magnitude.get() < high)
                 || magnitude.decimal().is_some_and(|decimal| {
                     let zeros = given.scale.checked_sub(decimal.scale);

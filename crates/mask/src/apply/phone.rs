@@ -1,4 +1,5 @@
-//! `phone`: replaces digits at their positions. The calling code after `+` or `00` stays, and so does one leading zero.
+//! `phone`: replaces digits at their positions. The calling code after `+` or `00` stays, and so
+//! does one leading zero.
 
 use super::Unfit;
 use super::digits::{Digits, Replacing};
@@ -64,7 +65,8 @@ impl Phone {
     }
 }
 
-/// Returns the number of digits at the start that stay. Returns `None` if the number has no valid calling code.
+/// Returns the number of digits at the start that stay. Returns `None` if the number has no valid
+/// calling code.
 fn prefix(is_international: bool, digits: &[u8]) -> Option<usize> {
     match digits {
         _ if is_international => calling_code_digits(digits),

@@ -1,5 +1,5 @@
-//! `postal_code`: a text of the same form, with other letters and digits. There are too few postal codes for a one-to-one
-//! replacement that hides them, so it is drawn by a keyed hash.
+//! `postal_code`: a text of the same form, with other letters and digits. There are too few postal
+//! codes for a one-to-one replacement that hides them, so it is drawn by a keyed hash.
 
 use sealwire_msgpack::write;
 
@@ -78,7 +78,8 @@ impl PostalCode {
     }
 }
 
-/// Replaces the last letter or digit by the one behind it, so that the result differs from the value.
+/// Replaces the last letter or digit by the one behind it, so that the result differs from the
+/// value.
 fn next(text: &mut [u8]) {
     if let Some(last) = text
         .iter_mut()

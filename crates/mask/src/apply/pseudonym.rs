@@ -1,5 +1,5 @@
-//! `pseudonym`: an entry of a list, selected by a keyed hash. A value always gets the same entry; other values can get
-//! that entry too.
+//! `pseudonym`: an entry of a list, selected by a keyed hash. A value always gets the same entry;
+//! other values can get that entry too.
 
 use super::Unfit;
 use super::bytes::Canonical;
@@ -10,7 +10,8 @@ use sealwire_mask_rules::Entries;
 #[derive(Debug)]
 pub(crate) struct Pseudonym {
     keyed: KeyedHmac,
-    /// The list's name is part of the hash, so an entry of one list reveals nothing about the entry of another.
+    /// The list's name is part of the hash, so an entry of one list reveals nothing about the entry
+    /// of another.
     list: Box<str>,
     entries: Entries,
 }
@@ -29,7 +30,8 @@ impl Pseudonym {
         let drawn = hash[..8]
             .iter()
             .fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
-        // A list is short compared with 2^64: the probabilities of two entries differ by at most 2^-40.
+        // A list is short compared with 2^64: the probabilities of two entries differ by at most
+        // 2^-40.
         self.entries
             .write((drawn % self.entries.count() as u64) as usize, out);
         Ok(())

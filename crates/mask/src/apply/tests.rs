@@ -1,5 +1,5 @@
-//! Results and errors of each function for chosen values. For keyed functions only the form is checked here.
-//! `reference` checks the table's claims, and `vectors` the exact bytes.
+//! Results and errors of each function for chosen values. For keyed functions only the form is
+//! checked here. `reference` checks the table's claims, and `vectors` the exact bytes.
 
 use std::time::Duration;
 
@@ -252,7 +252,8 @@ fn phone_keeps_the_calling_code_and_the_form() {
     refused("phone", Value::Uint(600_123_456), "values of this type");
 }
 
-/// Numbers of up to 5 replaced digits never map to themselves; for longer numbers the mapping is one-to-one.
+/// Numbers of up to 5 replaced digits never map to themselves; for longer numbers the mapping is
+/// one-to-one.
 #[test]
 fn every_short_number_changes() {
     for number in 100..1000 {
@@ -711,7 +712,8 @@ fn generalized_values_are_coarser_and_of_their_form() {
         refused("noise(percent=10)", Value::Str(wrong), "plain decimal");
     }
     refused("generalize(step=10)", Value::Float(f64::NAN), "finite");
-    // At this magnitude, adding the step gives the same float, so the mask would not change the value.
+    // At this magnitude, adding the step gives the same float, so the mask would not change the
+    // value.
     for (function, needle) in [
         ("generalize(step=1000)", "out of range"),
         ("noise(by=1000)", "no other number"),

@@ -39,8 +39,8 @@ pub(super) fn truncate(keep: u16, value: Value<'_>, out: &mut Vec<u8>) -> Result
     Ok(())
 }
 
-/// `partial`: the characters at the ends stay. A character is a grapheme: a letter with its accents, a flag, a family
-/// emoji.
+/// `partial`: the characters at the ends stay. A character is a grapheme: a letter with its
+/// accents, a flag, a family emoji.
 #[derive(Debug)]
 pub(crate) struct Partial {
     first: usize,

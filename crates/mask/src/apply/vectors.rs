@@ -1,8 +1,8 @@
-//! `proto/vectors/mask.jsonl`: the test vectors that implementations in every language read. `proto/mask.md` describes
-//! the fields.
+//! `proto/vectors/mask.jsonl`: the test vectors that implementations in every language read.
+//! `proto/mask.md` describes the fields.
 //!
-//! `SEALWIRE_BLESS=1 cargo test --release -p sealwire-mask vectors` writes the file again. A change of the masks'
-//! output appears as a diff of that file.
+//! `SEALWIRE_BLESS=1 cargo test --release -p sealwire-mask vectors` writes the file again. A change
+//! of the masks' output appears as a diff of that file.
 
 use std::fmt::Write as _;
 

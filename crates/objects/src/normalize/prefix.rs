@@ -11,13 +11,15 @@ const PREFIX_BYTES_MAX: usize = 1024;
 /// Normalized text, or the rule that is broken.
 type Prefix = Result<Zeroizing<String>, &'static str>;
 
-/// Normalizes the beginning of a value, for a search. A value begins with it if its normalized form does.
+/// Normalizes the beginning of a value, for a search. A value begins with it if its normalized form
+/// does.
 ///
-/// Rules of whole values, such as check digits and lengths, do not apply. Text that ends inside a character sequence, such as
-/// a letter before its accent, does not find the composed character.
+/// Rules of whole values, such as check digits and lengths, do not apply. Text that ends inside a
+/// character sequence, such as a letter before its accent, does not find the composed character.
 ///
 /// # Errors
-/// [`ValueError`] if the type has no prefixes, or if no value of the type begins so. The client must correct the search.
+/// [`ValueError`] if the type has no prefixes, or if no value of the type begins so. The client
+/// must correct the search.
 pub fn normalize_prefix(
     property_type: PropertyType,
     text: &str,
@@ -65,7 +67,8 @@ fn normalized(property_type: PropertyType, text: &str) -> Prefix {
     }
 }
 
-/// Removes separators and writes letters in upper case. Returns `None` if a byte that is left is not allowed.
+/// Removes separators and writes letters in upper case. Returns `None` if a byte that is left is
+/// not allowed.
 fn compact(text: &str, separators: &str, is_allowed: fn(&u8) -> bool) -> Option<Zeroizing<String>> {
     let mut out = Zeroizing::new(String::with_capacity(text.len()));
     out.extend(text.chars().filter(|char| !separators.contains(*char)));
@@ -89,7 +92,8 @@ fn phone_prefix(text: &str) -> Prefix {
         .ok_or("begin with + or 00 and the country code, also as a prefix")
 }
 
-/// Normalizes the beginning of an address. A part of a domain has no form of its own by IDNA, so it must be ASCII.
+/// Normalizes the beginning of an address. A part of a domain has no form of its own by IDNA, so it
+/// must be ASCII.
 fn email_prefix(text: &str) -> Prefix {
     let fold_local = |local: &str| nfc(&fold(&nfc(local)));
     let Some((local, domain)) = text.rsplit_once('@') else {
@@ -116,7 +120,8 @@ mod tests {
     #[test]
     fn prefixes_of_values() {
         use PropertyType::*;
-        // A type, a value, the beginning that is searched, and whether it is found. `None`: it is invalid.
+        // A type, a value, the beginning that is searched, and whether it is found. `None`: it is
+        // invalid.
         let cases: &[(PropertyType, &str, &str, Option<bool>)] = &[
             (String, "Mary", "Ma", Some(true)),
             (String, "Mary", "ma", Some(false)),

@@ -1,7 +1,8 @@
 //! Changes of a schema.
 //!
-//! A change can only add properties, remove them, or relax constraints, so that every stored object stays valid. All else
-//! needs a new property and a copy of the values ([`SchemaError::NotInPlace`]).
+//! A change can only add properties, remove them, or relax constraints, so that every stored object
+//! stays valid. All else needs a new property and a copy of the values
+//! ([`SchemaError::NotInPlace`]).
 
 use std::collections::HashSet;
 
@@ -37,8 +38,9 @@ pub struct SchemaChange {
 pub struct Changed {
     /// The new schema.
     pub schema: Schema,
-    /// Highest generation at which a name that is added can have been dropped before. The caller must check that every live
-    /// engine has reached it, because an older engine would use the number of the dropped property.
+    /// Highest generation at which a name that is added can have been dropped before. The caller
+    /// must check that every live engine has reached it, because an older engine would use the
+    /// number of the dropped property.
     pub reused: Option<u64>,
 }
 
@@ -132,7 +134,8 @@ impl Schema {
             .filter(is_added)
             .map(|dropped| dropped.generation)
             .max();
-        // A full list can have lost the name, which was then dropped no later than the oldest entry.
+        // A full list can have lost the name, which was then dropped no later than the oldest
+        // entry.
         let is_full = self.dropped.len() == DROPPED_MAX && !added.is_empty();
         let lost = self
             .dropped
@@ -144,7 +147,8 @@ impl Schema {
 }
 
 impl SchemaChange {
-    /// Checks that no list names a property twice, and that no dropped property is changed otherwise.
+    /// Checks that no list names a property twice, and that no dropped property is changed
+    /// otherwise.
     fn check_names(&self) -> Result<(), SchemaError> {
         let added: Vec<&PropertyName> = self.add.iter().map(|spec| &spec.name).collect();
         let described: Vec<&PropertyName> = self.describe.iter().map(|(name, _)| name).collect();

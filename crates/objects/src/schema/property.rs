@@ -25,7 +25,8 @@ pub struct Property {
     pub unique: bool,
     /// The index by which values are found.
     pub index: Option<Index>,
-    /// False if the value is stored readably beside the sealed ones. It is authenticated all the same.
+    /// False if the value is stored readably beside the sealed ones. It is authenticated all the
+    /// same.
     pub encrypted: bool,
     /// Text for operators: at most 256 bytes without control characters.
     pub description: String,
@@ -36,7 +37,8 @@ pub struct Property {
 pub struct Index {
     /// The number, which is never used again in this collection.
     pub number: u32,
-    /// Bits of a term, 8 to 16, so that other values share it. `None`: 128 bits. Never of a unique property.
+    /// Bits of a term, 8 to 16, so that other values share it. `None`: 128 bits. Never of a unique
+    /// property.
     pub bits: Option<u8>,
     /// Lengths of prefixes in characters, 1 to 16, ascending, at most 4.
     pub prefixes: Vec<u8>,

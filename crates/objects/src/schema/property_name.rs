@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use super::SchemaError;
 
-/// Names a property: 1 to 40 of `a-z 0-9 _`, beginning with a letter, and no name of a built-in field. Safe to log.
+/// Names a property: 1 to 40 of `a-z 0-9 _`, beginning with a letter, and no name of a built-in
+/// field. Safe to log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PropertyName(Box<str>);
 
@@ -21,7 +22,8 @@ impl PropertyName {
     /// Checks a name.
     ///
     /// # Errors
-    /// [`SchemaError::InvalidName`] for another form, [`SchemaError::ReservedName`] for a built-in field.
+    /// [`SchemaError::InvalidName`] for another form, [`SchemaError::ReservedName`] for a built-in
+    /// field.
     pub fn new(name: &str) -> Result<Self, SchemaError> {
         let is_allowed =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';

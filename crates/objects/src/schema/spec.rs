@@ -29,7 +29,8 @@ pub struct PropertySpec {
 }
 
 impl PropertySpec {
-    /// Makes the request for an encrypted property that can be null, without an index or a description.
+    /// Makes the request for an encrypted property that can be null, without an index or a
+    /// description.
     #[must_use]
     pub fn new(name: PropertyName, property_type: PropertyType) -> Self {
         Self {

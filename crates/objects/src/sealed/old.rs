@@ -1,4 +1,5 @@
-//! Records of the formats 01 and 02, which older engines wrote: the content in an envelope of one of the app's suites.
+//! Records of the formats 01 and 02, which older engines wrote: the content in an envelope of one
+//! of the app's suites.
 //!
 //! ```text
 //! record:     01 | clear length 4 | clear | envelope, binary
@@ -6,9 +7,10 @@
 //! context:    "sealwire/object/1" | app 4 | collection 4 | id 16 | version 8 | created 8
 //!             | subject flag 1 | [subject hash 16] | SHA-256( clear ) 32
 //! ```
-//! An envelope of a public-key suite can be sealed by everybody who knows the public key, which rests in the clear. So a
-//! record 01 proves nothing about who sealed it. The content of a record 02 is under the subject's key, with the context as
-//! additional data. Only engines have that key, so the content is an engine's, whoever made the envelope around it.
+//! An envelope of a public-key suite can be sealed by everybody who knows the public key, which
+//! rests in the clear. So a record 01 proves nothing about who sealed it. The content of a record
+//! 02 is under the subject's key, with the context as additional data. Only engines have that key,
+//! so the content is an engine's, whoever made the envelope around it.
 //!
 //! Collections read these records until an operator has migrated them. Nothing writes them.
 
@@ -45,7 +47,8 @@ fn context(binding: &ObjectBinding, subject: Option<&[u8; 16]>, clear: &[u8]) ->
     context
 }
 
-/// Seals as older engines did. For tests and benches: engines write [authenticated](super::seal) records only.
+/// Seals as older engines did. For tests and benches: engines write [authenticated](super::seal)
+/// records only.
 ///
 /// # Errors
 /// [`SealError::TooLong`], or [`SealError::Crypto`] as [`Sealer::new`].
@@ -100,11 +103,12 @@ pub fn seal(
     Ok(out)
 }
 
-/// Opens the values of an object with the app's keys, and with the key of its data subject if it names one. The caller decides
-/// what an unauthenticated record may be used for.
+/// Opens the values of an object with the app's keys, and with the key of its data subject if it
+/// names one. The caller decides what an unauthenticated record may be used for.
 ///
 /// # Errors
-/// [`CannotOpen`], whatever the reason: another binding, another key, a disabled version, altered bytes.
+/// [`CannotOpen`], whatever the reason: another binding, another key, a disabled version, altered
+/// bytes.
 pub fn open(
     binding: &ObjectBinding,
     sealed: &[u8],
@@ -135,13 +139,14 @@ pub fn open(
     }
 }
 
-/// Returns the key version that opens a record, without opening it. Returns `None` if the bytes are no record.
+/// Returns the key version that opens a record, without opening it. Returns `None` if the bytes are
+/// no record.
 pub(super) fn key_of(sealed: &[u8]) -> Option<KeyId> {
     Envelope::from_binary(Parts::of(sealed)?.envelope).map(|envelope| envelope.key_id)
 }
 
-/// Returns the version of the subject key that an object is sealed under. Returns `None` for an object without a subject, and
-/// for bytes that are no sealed object.
+/// Returns the version of the subject key that an object is sealed under. Returns `None` for an
+/// object without a subject, and for bytes that are no sealed object.
 pub(super) fn subject_version(sealed: &[u8]) -> Option<u64> {
     Parts::of(sealed)?.subject_version
 }

@@ -1,6 +1,7 @@
 //! `proto/vectors/object.jsonl`: the records that every language's implementation reads.
 //!
-//! `SEALWIRE_BLESS=1 cargo test -p sealwire-objects vectors` writes it anew; a format change shows as a diff of that file.
+//! `SEALWIRE_BLESS=1 cargo test -p sealwire-objects vectors` writes it anew; a format change shows
+//! as a diff of that file.
 
 use sealwire_crypto::KeyState;
 use sealwire_token::{TokenKeyVersion, TokenSecret};

@@ -1,6 +1,7 @@
 //! Dates and points in time.
 //!
-//! Years are 0001 to 9999, also after conversion to UTC: databases and libraries disagree on all others.
+//! Years are 0001 to 9999, also after conversion to UTC: databases and libraries disagree on all
+//! others.
 
 use std::fmt::Write as _;
 
@@ -22,7 +23,8 @@ pub(super) fn date(text: &str) -> Checked {
     Ok(stored(text))
 }
 
-/// Stores a point in time in UTC: `YYYY-MM-DDTHH:MM:SS[.fraction]Z`. Digits of the fraction are kept.
+/// Stores a point in time in UTC: `YYYY-MM-DDTHH:MM:SS[.fraction]Z`. Digits of the fraction are
+/// kept.
 pub(super) fn timestamp(token: Token<'_>) -> Checked {
     match token {
         Token::Ext(EXTENSION, bytes) => {

@@ -21,7 +21,8 @@ pub(crate) struct EmailParts<'a> {
 }
 
 impl<'a> EmailParts<'a> {
-    /// Splits an address at its last `@`. Returns `None` without one, or if the rest is no domain name.
+    /// Splits an address at its last `@`. Returns `None` without one, or if the rest is no domain
+    /// name.
     pub(crate) fn of(text: &'a str) -> Option<Self> {
         let (local, domain) = text.rsplit_once('@')?;
         let domain = Uts46::new()
@@ -56,7 +57,8 @@ pub(super) fn email(text: &str) -> Checked {
     Ok(stored(text))
 }
 
-/// Returns true for a local part without quotes and without characters that need them, or for a quoted one.
+/// Returns true for a local part without quotes and without characters that need them, or for a
+/// quoted one.
 fn is_local(local: &str) -> bool {
     match local.strip_prefix('"') {
         Some(quoted) => quoted.strip_suffix('"').is_some_and(is_quoted),

@@ -10,7 +10,8 @@ const DECIMAL_DIGITS_MAX: usize = 38;
 /// Longest phone number in bytes, with its separators.
 const PHONE_BYTES_MAX: usize = 64;
 
-/// Stores a decimal as text without `+` and without needless zeros in front. Digits behind the point are kept.
+/// Stores a decimal as text without `+` and without needless zeros in front. Digits behind the
+/// point are kept.
 pub(super) fn decimal(token: Token<'_>) -> Checked {
     const FORM: &str = "be an integer, or a string like -12.50";
     let text = match token {
@@ -94,7 +95,8 @@ pub(super) fn card(text: &str) -> Checked {
     Ok(stored(&digits))
 }
 
-/// Returns true if the sum of the digits, every second one from the right doubled, is a multiple of ten.
+/// Returns true if the sum of the digits, every second one from the right doubled, is a multiple of
+/// ten.
 fn passes_luhn(digits: &[u8]) -> bool {
     let sum = digits.iter().rev().enumerate().map(|(at, digit)| {
         let value = u32::from(digit - b'0');
@@ -126,14 +128,16 @@ pub(super) fn iban(text: &str) -> Checked {
     if !is_formed {
         return Err(FORM);
     }
-    // Check digits are 98 minus a remainder, so these three never occur although they have a valid remainder.
+    // Check digits are 98 minus a remainder, so these three never occur although they have a valid
+    // remainder.
     if matches!(&bytes[2..4], b"00" | b"01" | b"99") || remainder_by_97(bytes) != 1 {
         return Err(CHECK);
     }
     Ok(stored(&compact))
 }
 
-/// Returns the remainder modulo 97, with the first four characters moved to the end and letters as 10 to 35.
+/// Returns the remainder modulo 97, with the first four characters moved to the end and letters as
+/// 10 to 35.
 fn remainder_by_97(compact: &[u8]) -> u32 {
     compact[4..]
         .iter()

@@ -1,10 +1,10 @@
 //! Converts JSON text to MessagePack and back, for the command line.
 //!
-//! A conversion either preserves every value, or is rejected with the path of the value that would change. Rejected
-//! are: numbers whose decimal value no 64-bit type holds, keys that occur twice, binary data, and extensions. Also
-//! rejected are keys that are not strings and floats that are not finite. Key order is preserved. Integers stay
-//! integers and floats stay floats: `1` and `1.0` are different values here, as they are to the application that
-//! decrypts them.
+//! A conversion either preserves every value, or is rejected with the path of the value that would
+//! change. Rejected are: numbers whose decimal value no 64-bit type holds, keys that occur twice,
+//! binary data, and extensions. Also rejected are keys that are not strings and floats that are not
+//! finite. Key order is preserved. Integers stay integers and floats stay floats: `1` and `1.0` are
+//! different values here, as they are to the application that decrypts them.
 
 mod number;
 mod read;
@@ -23,8 +23,8 @@ pub use write::from_msgpack;
 /// The reason why a conversion was rejected.
 #[derive(Debug, Error)]
 pub enum JsonError {
-    /// The text is not JSON; the message names the location. Unpaired surrogates are not JSON either, because no string
-    /// can hold them.
+    /// The text is not JSON; the message names the location. Unpaired surrogates are not JSON
+    /// either, because no string can hold them.
     #[error("{0}")]
     Syntax(String),
     /// A number that would change: neither a 64-bit integer nor the exact text of a 64-bit float.
@@ -86,7 +86,8 @@ impl From<JsonSyntaxError> for JsonError {
     }
 }
 
-/// Returns a text of the parser without what it quotes: a character or an escape, which is a part of a value.
+/// Returns a text of the parser without what it quotes: a character or an escape, which is a part
+/// of a value.
 fn without_quotes(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -110,7 +111,8 @@ fn without_quotes(text: &str) -> String {
 
 /// Returns a key that occurs twice among `keys`, which are ranges of `bytes`. Reorders `keys`.
 fn repeated(bytes: &[u8], keys: &mut [Range<usize>]) -> Option<Range<usize>> {
-    // Sorting at the end of an object needs no set per object, and no choice of keys can make it slow.
+    // Sorting at the end of an object needs no set per object, and no choice of keys can make it
+    // slow.
     keys.sort_unstable_by(|a, b| bytes[a.clone()].cmp(&bytes[b.clone()]));
     let pair = keys
         .windows(2)
@@ -389,7 +391,8 @@ mod tests {
             let printed = print(&bytes, pretty).expect("prints");
             let back: Value = serde_json::from_str(&printed).expect("our text is JSON");
             prop_assert_eq!(&back, &value);
-            // The output of this module converts to itself, so key order and the kind of each number are preserved too.
+            // The output of this module converts to itself, so key order and the kind of each
+            // number are preserved too.
             prop_assert_eq!(convert(&printed).expect("converts"), bytes);
         }
 

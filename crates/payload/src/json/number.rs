@@ -1,12 +1,13 @@
 //! Converts JSON number text to the 64-bit value with the same decimal value.
 //!
-//! A float is accepted only if its shortest text has the digits and exponent of the input. `0.1` is accepted, since its
-//! float is written as 0.1. `0.1234567890123456789012` is rejected, because it would lose digits.
+//! A float is accepted only if its shortest text has the digits and exponent of the input. `0.1` is
+//! accepted, since its float is written as 0.1. `0.1234567890123456789012` is rejected, because it
+//! would lose digits.
 
 use sealwire_msgpack::write;
 
-/// Appends `text`, a number in JSON's grammar, as an integer or a 64-bit float. Returns `false` and leaves `out`
-/// unchanged if neither type holds the value.
+/// Appends `text`, a number in JSON's grammar, as an integer or a 64-bit float. Returns `false` and
+/// leaves `out` unchanged if neither type holds the value.
 pub fn append(text: &str, out: &mut Vec<u8>) -> bool {
     let is_integer = !text.contains(['.', 'e', 'E']);
     if is_integer && text != "-0" {
@@ -19,7 +20,8 @@ pub fn append(text: &str, out: &mut Vec<u8>) -> bool {
             return true;
         }
     }
-    // `f64` parses all of JSON's grammar, so the only remaining failure is a value that the float does not preserve.
+    // `f64` parses all of JSON's grammar, so the only remaining failure is a value that the float
+    // does not preserve.
     let Ok(value) = text.parse::<f64>() else {
         return false;
     };
@@ -31,9 +33,9 @@ pub fn append(text: &str, out: &mut Vec<u8>) -> bool {
     survives
 }
 
-/// Returns the shortest digits that parse to the finite `value`, always with a point or an exponent. Of two texts with
-/// equal length and distance, the even one is chosen, as in JavaScript, Python and serde_json. Their texts must be
-/// accepted, and the output must be one of their texts.
+/// Returns the shortest digits that parse to the finite `value`, always with a point or an
+/// exponent. Of two texts with equal length and distance, the even one is chosen, as in JavaScript,
+/// Python and serde_json. Their texts must be accepted, and the output must be one of their texts.
 pub(super) fn shortest(value: f64, buffer: &mut zmij::Buffer) -> &str {
     buffer.format_finite(value)
 }
@@ -43,7 +45,8 @@ pub fn write_float(value: f64, out: &mut Vec<u8>) {
     out.extend_from_slice(shortest(value, &mut zmij::Buffer::new()).as_bytes());
 }
 
-/// A decimal value in normal form: 0.d1d2d3... times ten to the exponent, without leading or trailing zeros.
+/// A decimal value in normal form: 0.d1d2d3... times ten to the exponent, without leading or
+/// trailing zeros.
 #[derive(Debug, PartialEq, Eq)]
 struct Decimal {
     is_negative: bool,
@@ -79,10 +82,12 @@ impl Decimal {
     }
 }
 
-/// Returns true if two JSON numbers have the same decimal value. Implemented independently of [`Decimal`].
+/// Returns true if two JSON numbers have the same decimal value. Implemented independently of
+/// [`Decimal`].
 #[cfg(test)]
 pub(super) fn same_decimal(a: &str, b: &str) -> bool {
-    // Digits scaled to an integer by ten to the power of 1,200, with sign, as text: slow, but obviously correct.
+    // Digits scaled to an integer by ten to the power of 1,200, with sign, as text: slow, but
+    // obviously correct.
     fn scaled(text: &str) -> (bool, String) {
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
         let is_negative = mantissa.starts_with('-');
@@ -140,8 +145,8 @@ mod tests {
         check("0.00012e+07", Some(Token::F64(1200.0)));
         check("1e20", Some(Token::F64(1e20)));
         check("100000000000000000000", Some(Token::F64(1e20)));
-        // Halfway between ....2 and ....3, which are the same float and equally near: the even one is the shortest
-        // text.
+        // Halfway between ....2 and ....3, which are the same float and equally near: the even one
+        // is the shortest text.
         check(
             "606072328954555.2",
             Some(Token::F64(606_072_328_954_555.0 + 0.25)),

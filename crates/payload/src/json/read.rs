@@ -1,7 +1,8 @@
 //! Converts JSON text to MessagePack.
 //!
-//! Containers get five-byte headers, whose counts are written when the container ends, so that the text is read only
-//! once. The JSON parser uses an explicit stack, as does this module; neither recurses.
+//! Containers get five-byte headers, whose counts are written when the container ends, so that the
+//! text is read only once. The JSON parser uses an explicit stack, as does this module; neither
+//! recurses.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -16,8 +17,8 @@ use crate::path::write_name;
 const ARRAY32: u8 = 0xdd;
 const MAP32: u8 = 0xdf;
 
-/// Converts one JSON text, with an optional byte-order mark. Strings and scalars get their shortest encoding,
-/// containers a 32-bit header.
+/// Converts one JSON text, with an optional byte-order mark. Strings and scalars get their shortest
+/// encoding, containers a 32-bit header.
 ///
 /// # Errors
 /// [`JsonError`] if the text is not JSON, a value would change, or a limit is exceeded.

@@ -1,8 +1,8 @@
 //! Converts MessagePack to JSON text.
 //!
-//! Values that JSON would change are rejected with their path. Floats are printed with the fewest digits that parse to
-//! the same float, always with a point or an exponent, so that they parse as floats. A 32-bit float is printed as the
-//! 64-bit float of the same value.
+//! Values that JSON would change are rejected with their path. Floats are printed with the fewest
+//! digits that parse to the same float, always with a point or an exponent, so that they parse as
+//! floats. A 32-bit float is printed as the 64-bit float of the same value.
 
 use std::io::{BufWriter, Write};
 use std::ops::Range;
@@ -17,13 +17,14 @@ use crate::path::write_name;
 use crate::select::NOTHING;
 use crate::{Path, WalkLimits};
 
-/// Writes one MessagePack document as JSON text: on one line, or with two spaces per level if `pretty`. There is no
-/// newline at the end. The writer does not need to be buffered. Of the limits, only `depth_max` applies, because the
-/// text goes directly to the writer. After an error, the writer has received part of the text.
+/// Writes one MessagePack document as JSON text: on one line, or with two spaces per level if
+/// `pretty`. There is no newline at the end. The writer does not need to be buffered. Of the
+/// limits, only `depth_max` applies, because the text goes directly to the writer. After an error,
+/// the writer has received part of the text.
 ///
 /// # Errors
-/// [`JsonError`] if the bytes are not one MessagePack document, contain a value without a JSON form, or the writer
-/// fails.
+/// [`JsonError`] if the bytes are not one MessagePack document, contain a value without a JSON
+/// form, or the writer fails.
 pub fn from_msgpack(
     bytes: &[u8],
     writer: impl Write,
@@ -65,7 +66,8 @@ struct JsonWriter<'a, W: Write> {
 }
 
 impl<'a, W: Write> JsonWriter<'a, W> {
-    /// Prints one value with its key, or ends one container. Returns `false` after the last container.
+    /// Prints one value with its key, or ends one container. Returns `false` after the last
+    /// container.
     fn next(&mut self) -> Result<bool, JsonError> {
         let Some(frame) = self.frames.last_mut() else {
             return Ok(false);
@@ -170,7 +172,8 @@ impl<'a, W: Write> JsonWriter<'a, W> {
             at,
             source: Malformed::NotUtf8,
         })?;
-        // A new serializer for each string, because only its quoting is needed; an empty serializer allocates nothing.
+        // A new serializer for each string, because only its quoting is needed; an empty serializer
+        // allocates nothing.
         LowLevelJsonSerializer::new()
             .serialize_event(JsonEvent::String(text.into()), &mut self.writer)?;
         Ok(())

@@ -1,9 +1,10 @@
 //! Compiled `select` paths, which determine the fields of a document.
 //!
-//! All paths of a selection form one nondeterministic automaton. Each path occupies adjacent bits: one per segment, and
-//! one for "matched". The bits set after a value's path are the positions of all select paths at that value. Moving to
-//! a child takes a shift and a few masks. The walk therefore allocates nothing, and its cost per field does not grow
-//! with the number of paths. Paths that need more than 127 bits are rejected, because there is no slower fallback.
+//! All paths of a selection form one nondeterministic automaton. Each path occupies adjacent bits:
+//! one per segment, and one for "matched". The bits set after a value's path are the positions of
+//! all select paths at that value. Moving to a child takes a shift and a few masks. The walk
+//! therefore allocates nothing, and its cost per field does not grow with the number of paths.
+//! Paths that need more than 127 bits are rejected, because there is no slower fallback.
 
 mod parse;
 mod priority;
@@ -30,9 +31,10 @@ const STEPS_MAX: u32 = 127;
 
 /// Names the fields of a document.
 ///
-/// Paths follow the part of RFC 9535 (JSONPath) that one pass over the document can evaluate: `$`, `.name`, `['any
-/// key']`, `[2]`, `.*` and `[*]`. One bracket can hold several selectors (`['a','b']`, `[0,2]`), and `..` can precede
-/// any selector. Filters, slices, functions and negative indexes are rejected.
+/// Paths follow the part of RFC 9535 (JSONPath) that one pass over the document can evaluate: `$`,
+/// `.name`, `['any key']`, `[2]`, `.*` and `[*]`. One bracket can hold several selectors
+/// (`['a','b']`, `[0,2]`), and `..` can precede any selector. Filters, slices, functions and
+/// negative indexes are rejected.
 ///
 /// Map keys that are not strings are matched by `*` only.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +82,8 @@ impl Position {
     }
 }
 
-/// The reason why a list of select paths was rejected. An error of the client; retrying does not help.
+/// The reason why a list of select paths was rejected. An error of the client; retrying does not
+/// help.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SelectError {
     /// One path is not in the supported grammar.
@@ -144,9 +147,9 @@ impl Selection {
         self.indexed = self.indexes.iter().fold(0, |all, (_, states)| all | states);
     }
 
-    /// Returns the selection with each name replaced by its form, for keys in that form. It has indexes as names too, and
-    /// names that are numbers as indexes: some readers take elements of an array by keys, and values of an object by
-    /// indexes. The selection must not be ranked.
+    /// Returns the selection with each name replaced by its form, for keys in that form. It has
+    /// indexes as names too, and names that are numbers as indexes: some readers take elements of
+    /// an array by keys, and values of an object by indexes. The selection must not be ranked.
     #[must_use]
     pub fn in_form(&self, form: impl Fn(&str) -> String) -> Self {
         let (mut names, mut indexes) = (Vec::new(), self.indexes.clone());
@@ -173,8 +176,8 @@ impl Selection {
         formed
     }
 
-    /// Returns the names on the way to each selected value, outermost first, without indexes and wildcards. `None` if
-    /// there are more than `max` ways. The selection must not be ranked.
+    /// Returns the names on the way to each selected value, outermost first, without indexes and
+    /// wildcards. `None` if there are more than `max` ways. The selection must not be ranked.
     pub fn name_paths(&self, max: usize) -> Option<Vec<Vec<&str>>> {
         let mut paths = Vec::new();
         let mut left = self.start;
@@ -212,7 +215,8 @@ impl Selection {
         self.start == NOTHING
     }
 
-    /// Returns the position at the root of a document, for a walk over another format than MessagePack.
+    /// Returns the position at the root of a document, for a walk over another format than
+    /// MessagePack.
     #[inline]
     pub const fn root(&self) -> Position {
         Position(self.start)
@@ -231,7 +235,8 @@ impl Selection {
         Position(self.at_key(object.0, key))
     }
 
-    /// Names that a path has next at an object. A wildcard and a descent go on beneath any key, and have none.
+    /// Names that a path has next at an object. A wildcard and a descent go on beneath any key, and
+    /// have none.
     pub fn names_at(&self, object: Position) -> impl Iterator<Item = &[u8]> {
         self.names
             .iter()
@@ -298,9 +303,9 @@ impl Selection {
         Ok(())
     }
 
-    /// Positions of the paths that no value of a document had, in their order. `met` are the states of all values that
-    /// were met, and `within` those of values whose own values were not looked at one by one, because these were
-    /// selected as a whole.
+    /// Positions of the paths that no value of a document had, in their order. `met` are the states
+    /// of all values that were met, and `within` those of values whose own values were not looked
+    /// at one by one, because these were selected as a whole.
     pub(crate) fn unmatched(&self, met: States, within: States) -> Vec<u32> {
         let (mut unmatched, mut left, mut first) = (
             Vec::new(),
@@ -313,7 +318,8 @@ impl Selection {
             }
             let last = left.trailing_zeros();
             left &= left - 1;
-            // All states of the path. A state reached inside such a container could have continued to its end.
+            // All states of the path. A state reached inside such a container could have continued
+            // to its end.
             let path = (((1 << last) - 1) | (1 << last)) & !((1 << first) - 1);
             if met & (1 << last) == 0 && within & path == 0 {
                 unmatched.push(position);
@@ -329,7 +335,8 @@ impl Selection {
         self.start
     }
 
-    /// Returns true if a path is complete at a value with these states; not called for [`EVERYTHING`].
+    /// Returns true if a path is complete at a value with these states; not called for
+    /// [`EVERYTHING`].
     #[inline]
     pub(crate) const fn accepts(&self, states: States) -> bool {
         states & self.accept != 0
@@ -375,7 +382,8 @@ impl Selection {
 
     #[inline]
     const fn moved(&self, states: States, matched: States) -> States {
-        // A complete path has no next segment. Its bit is in no mask, so it never shifts into the next path.
+        // A complete path has no next segment. Its bit is in no mask, so it never shifts into the
+        // next path.
         (states & self.descend) | ((states & matched) << 1)
     }
 }
@@ -528,8 +536,8 @@ mod tests {
                 &[0, 2, 4, 5],
             ),
             (&["$.b.b", "$.A", "$.user.sn"], &[0, 1, 2]),
-            // Values inside a container that is selected as a whole are not examined, so their paths do not count as
-            // unmatched.
+            // Values inside a container that is selected as a whole are not examined, so their
+            // paths do not count as unmatched.
             (&["$.a", "$.a.b", "$..nowhere"], &[]),
             (&["$", "$.nowhere.at.all"], &[]),
             (&[&longest], &[0]),

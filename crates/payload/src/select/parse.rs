@@ -1,8 +1,9 @@
 //! The grammar of a select path: converts text to segments.
 //!
-//! Implements RFC 9535 without negative indexes and slices, which a single pass cannot evaluate because they need the
-//! length first. Filters and functions are also omitted, because field selections do not need them. All other input is
-//! rejected with the byte offset and the expected syntax, so that a typo never silently selects nothing.
+//! Implements RFC 9535 without negative indexes and slices, which a single pass cannot evaluate
+//! because they need the length first. Filters and functions are also omitted, because field
+//! selections do not need them. All other input is rejected with the byte offset and the expected
+//! syntax, so that a typo never silently selects nothing.
 
 use super::SelectError;
 

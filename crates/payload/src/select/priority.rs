@@ -1,16 +1,18 @@
 //! Selections that report which of their entries selected a field.
 //!
-//! Select paths are ordinary states, except that complete paths remain set beneath their value. Keys that match at any
-//! depth would need too many states. For keys, the states instead hold one number: the lowest rank among the keys above
-//! the value. A thousand keys therefore cost as much as a few.
+//! Select paths are ordinary states, except that complete paths remain set beneath their value.
+//! Keys that match at any depth would need too many states. For keys, the states instead hold one
+//! number: the lowest rank among the keys above the value. A thousand keys therefore cost as much
+//! as a few.
 
 use super::{SelectError, Selection, States, lookup};
 
-/// Set at every value of a ranked selection, so that leaves that no entry selects are fields too. The highest bit of
-/// all paths.
+/// Set at every value of a ranked selection, so that leaves that no entry selects are fields too.
+/// The highest bit of all paths.
 const VISITED: States = 1 << 126;
 
-/// Position of the key rank: one more than the lowest rank of the keys above the value; 0 without any.
+/// Position of the key rank: one more than the lowest rank of the keys above the value; 0 without
+/// any.
 const KEY_RANK_AT: u32 = 110;
 const KEY_RANK: States = 0xffff << KEY_RANK_AT;
 
@@ -22,7 +24,8 @@ const RANKS_MAX: usize = 0xffff;
 pub enum PrioritizedEntry<'p> {
     /// A select path, including everything beneath it.
     Path(&'p str),
-    /// The value under this key in any map, including everything beneath it: `$..['key']`, but without using steps.
+    /// The value under this key in any map, including everything beneath it: `$..['key']`, but
+    /// without using steps.
     Key(&'p str),
 }
 
@@ -36,11 +39,12 @@ pub(super) struct Ranks {
 }
 
 impl Selection {
-    /// Every leaf of the document is a field, and each is told the first of `ranked`, counted from 0, that selects it
-    /// or a container around it, or that none does.
+    /// Every leaf of the document is a field, and each is told the first of `ranked`, counted from
+    /// 0, that selects it or a container around it, or that none does.
     ///
     /// # Errors
-    /// As [`Selection::parse`]. Paths have at most 110 steps in total. Paths and keys together are limited to 65,535.
+    /// As [`Selection::parse`]. Paths have at most 110 steps in total. Paths and keys together are
+    /// limited to 65,535.
     pub fn ranked<'p>(
         ranked: impl IntoIterator<Item = PrioritizedEntry<'p>>,
     ) -> Result<Self, SelectError> {
@@ -113,7 +117,8 @@ impl Selection {
 }
 
 impl Ranks {
-    /// Returns the `states` of a value under `key`, updated with the key's rank if it is lower than the ranks above.
+    /// Returns the `states` of a value under `key`, updated with the key's rank if it is lower than
+    /// the ranks above.
     #[inline(never)] // Walks without ranks pay for no registers of it.
     pub(super) fn at_key(&self, states: States, key: &[u8]) -> States {
         let found = lookup(&self.keys, |other| other.as_ref().cmp(key));

@@ -1,4 +1,5 @@
-//! Arbitrary MessagePack documents, built as bytes so that every encoding of a value occurs, including overlong ones.
+//! Arbitrary MessagePack documents, built as bytes so that every encoding of a value occurs,
+//! including overlong ones.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -70,7 +71,8 @@ fn leaf() -> impl Strategy<Value = Vec<u8>> {
         any::<bool>().prop_map(|value| vec![0xc2 + u8::from(value)]),
         (0..0x80_u8).prop_map(|marker| vec![marker]),
         (0xe0..=0xff_u8).prop_map(|marker| vec![marker]),
-        // The fixed-size numbers: floats from 0xca, integers up to 0xd3. Every bit pattern is valid.
+        // The fixed-size numbers: floats from 0xca, integers up to 0xd3. Every bit pattern is
+        // valid.
         (0..10_usize, any::<[u8; 8]>()).prop_map(|(kind, bytes)| {
             let len = [4, 8, 1, 2, 4, 8, 1, 2, 4, 8][kind];
             [&[0xca + kind as u8], &bytes[..len]].concat()
@@ -92,8 +94,8 @@ fn leaf() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Encodes binary data or an extension with a length of 1, 2 or 4 bytes. The markers of the three widths are
-/// consecutive.
+/// Encodes binary data or an extension with a length of 1, 2 or 4 bytes. The markers of the three
+/// widths are consecutive.
 fn with_length(marker: u8, width: usize, kind: &[u8], bytes: &[u8]) -> Vec<u8> {
     let len = (bytes.len() as u32).to_be_bytes();
     [

@@ -1,4 +1,5 @@
-//! Every kind of leaf reaches the transform exactly as encoded in the document, and is output unchanged.
+//! Every kind of leaf reaches the transform exactly as encoded in the document, and is output
+//! unchanged.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! A second, naive implementation of select paths: a recursive search over a tree, compared with the walk's automaton.
+//! A second, naive implementation of select paths: a recursive search over a tree, compared with
+//! the walk's automaton.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

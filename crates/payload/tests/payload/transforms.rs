@@ -77,7 +77,8 @@ impl Transform for Paths {
     }
 }
 
-/// Runs one walk to its end. Returns the output and the number of bytes consumed. The budgets are used cyclically.
+/// Runs one walk to its end. Returns the output and the number of bytes consumed. The budgets are
+/// used cyclically.
 pub(crate) fn run<T: Transform>(
     selection: &Arc<Selection>,
     containers: Containers,

@@ -1,4 +1,5 @@
-//! Pieces of one input, and the parts of a text that are kept until their end, over any number of inputs.
+//! Pieces of one input, and the parts of a text that are kept until their end, over any number of
+//! inputs.
 
 use bytes::Bytes;
 use sealwire_payload::{WalkLimits, json};

@@ -99,7 +99,8 @@ pub(super) const fn is_blank(byte: u8) -> bool {
 /// Length of the characters before the next quote, backslash or control character.
 #[inline]
 pub(super) fn plain_len(text: &[u8]) -> usize {
-    // Most strings are shorter than the start of a vector search takes, so this reads a word at a time.
+    // Most strings are shorter than the start of a vector search takes, so this reads a word at a
+    // time.
     let (words, _) = text.as_chunks::<8>();
     let mut at = 0;
     for word in words {
@@ -116,14 +117,16 @@ pub(super) fn plain_len(text: &[u8]) -> usize {
         .unwrap_or(tail.len())
 }
 
-/// Sets the highest bit of the first byte that ends a run of plain characters, and perhaps of later bytes.
+/// Sets the highest bit of the first byte that ends a run of plain characters, and perhaps of later
+/// bytes.
 #[inline]
 const fn special_bytes(word: u64) -> u64 {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     const HIGHS: u64 = u64::from_le_bytes([0x80; 8]);
     let quote = word ^ (ONES * b'"' as u64);
     let backslash = word ^ (ONES * b'\\' as u64);
-    // A subtraction borrows at a byte below the subtrahend. Borrows only reach later bytes, so the first bit is exact.
+    // A subtraction borrows at a byte below the subtrahend. Borrows only reach later bytes, so the
+    // first bit is exact.
     let borrows = word.wrapping_sub(ONES * b' ' as u64) & !word
         | quote.wrapping_sub(ONES) & !quote
         | backslash.wrapping_sub(ONES) & !backslash;

@@ -23,7 +23,8 @@ pub(super) struct Matcher {
     guarded_levels: Vec<Position>,
     guarded_here: Vec<Position>,
     is_reached: bool,
-    /// The rule that seals elements of the present value, which some readers take for a list of itself.
+    /// The rule that seals elements of the present value, which some readers take for a list of
+    /// itself.
     single_of: Option<usize>,
     /// Rules that selected a value other than null.
     found: Vec<bool>,
@@ -100,8 +101,8 @@ impl Matcher {
         self.single_of = None;
     }
 
-    /// Moves to the value of an unescaped key of the innermost container. Rejects a value that a rule seals under another
-    /// name or in another place.
+    /// Moves to the value of an unescaped key of the innermost container. Rejects a value that a
+    /// rule seals under another name or in another place.
     pub(super) fn key(&mut self, key: &[u8]) -> Result<(), BodyError> {
         self.child(|selection, position| selection.at(position, key));
         if self.guarded_here.is_empty() {
@@ -117,7 +118,8 @@ impl Matcher {
         self.guarded_here.fill(Position::NOWHERE);
         let is_endless = name::each_reading_of_levels(key, |text| {
             let form = normal_form(text);
-            // Some databases and search engines take `card.number` for two keys, and some frameworks `card[number]`.
+            // Some databases and search engines take `card.number` for two keys, and some
+            // frameworks `card[number]`.
             let levels = text
                 .split(BREAKS)
                 .filter(|level| !level.is_empty() && text.contains(BREAKS) && !is_accepted);
@@ -162,7 +164,8 @@ impl Matcher {
         self.check_sealed(Some(key.as_bytes()))
     }
 
-    /// Moves to an element of the innermost container. Rejects a value that a rule seals under a number as its key.
+    /// Moves to an element of the innermost container. Rejects a value that a rule seals under a
+    /// number as its key.
     pub(super) fn element(&mut self, index: u32) -> Result<(), BodyError> {
         self.child(|selection, position| selection.at_element(position, index));
         let guard = self.rules.guard();
@@ -182,7 +185,8 @@ impl Matcher {
         self.check_sealed(None)
     }
 
-    /// Rejects the present value if some reader finds a sealed value here, and no rule seals this one.
+    /// Rejects the present value if some reader finds a sealed value here, and no rule seals this
+    /// one.
     fn check_sealed(&mut self, key: Option<&[u8]>) -> Result<(), BodyError> {
         let guarded = || self.rules.guard().paths.iter().zip(&self.guarded_here);
         let is_reached = guarded().any(|(_, position)| !position.is_nowhere());
@@ -193,7 +197,8 @@ impl Matcher {
         if !is_found || applies.is_some_and(|rule| self.rules[rule].seals) {
             return Ok(());
         }
-        // A rule that names a value in this format decides on it, if the one that seals it is for another format.
+        // A rule that names a value in this format decides on it, if the one that seals it is for
+        // another format.
         let level = &self.levels[self.levels.len() - self.rules.len()..];
         let is_named = applies
             .is_some_and(|rule| key.is_none_or(|key| self.rules.names_key(rule, level[rule], key)));
@@ -232,8 +237,8 @@ impl Matcher {
         }
     }
 
-    /// Rejects a single value whose elements a rule seals, if the present value is neither null nor a container and
-    /// `applies`, the rule for it, does not seal.
+    /// Rejects a single value whose elements a rule seals, if the present value is neither null nor
+    /// a container and `applies`, the rule for it, does not seal.
     pub(super) fn check_single(&self, applies: Option<usize>) -> Result<(), BodyError> {
         match self.single_of {
             Some(rule) if !applies.is_some_and(|applies| self.rules[applies].seals) => {
@@ -263,7 +268,8 @@ impl Matcher {
         self.rules[rule].containers
     }
 
-    /// Notes that a value was found by every rule that selects it, and by the rule whose leaf it is.
+    /// Notes that a value was found by every rule that selects it, and by the rule whose leaf it
+    /// is.
     pub(super) fn note_found(&mut self, leaf_of: Option<usize>) {
         if let Some(rule) = leaf_of {
             self.found[rule] = true;

@@ -1,8 +1,9 @@
 //! An incremental scanner for JSON (RFC 8259): holes at selected values, literal bytes elsewhere.
 //!
-//! The scanner keeps the nesting, the key or selected value that is being read, and nothing else, so a document of any
-//! length takes bounded memory. Keys are compared unescaped. A key that occurs twice selects both values. Numbers that
-//! a 64-bit type does not hold are only rejected where they are selected.
+//! The scanner keeps the nesting, the key or selected value that is being read, and nothing else,
+//! so a document of any length takes bounded memory. Keys are compared unescaped. A key that occurs
+//! twice selects both values. Numbers that a 64-bit type does not hold are only rejected where they
+//! are selected.
 
 mod capture;
 mod grammar;
@@ -71,7 +72,8 @@ impl JsonScanner {
         }
     }
 
-    /// Begins a further text of the body, which cannot have a byte order mark. Keeps allocated memory.
+    /// Begins a further text of the body, which cannot have a byte order mark. Keeps allocated
+    /// memory.
     pub(crate) fn restart(&mut self) {
         self.expect = Expect::Value;
         self.token = Token::None;

@@ -42,8 +42,8 @@ pub(super) fn scalar(text: &[u8], rule: usize) -> Result<Vec<u8>, BodyError> {
     Ok(out)
 }
 
-/// Appends an escaped text, which is valid, without its escapes. Half of a surrogate pair becomes U+FFFD if `lossy`,
-/// else the result is false.
+/// Appends an escaped text, which is valid, without its escapes. Half of a surrogate pair becomes
+/// U+FFFD if `lossy`, else the result is false.
 pub(super) fn unescape(mut raw: &[u8], lossy: bool, out: &mut Vec<u8>) -> bool {
     while let Some(at) = memchr::memchr(b'\\', raw) {
         out.extend_from_slice(&raw[..at]);

@@ -10,7 +10,8 @@ use crate::{BodyError, BodyRule, Containers, Format, Limits, Piece, RuleSet, Sca
 
 const BODIES: u64 = 1_000;
 
-/// A generator of small numbers (splitmix64). The seed is the number of the body, so a failure can be repeated.
+/// A generator of small numbers (splitmix64). The seed is the number of the body, so a failure can
+/// be repeated.
 struct Numbers(u64);
 
 impl Numbers {
@@ -118,7 +119,8 @@ impl Numbers {
 /// Literal bytes of a body, and its holes: offset among the literal bytes, rule, source and value.
 type Joined = (Vec<u8>, Vec<(usize, usize, Bytes, Vec<u8>)>);
 
-/// Scans the parts of a body. `None` for a body that is rejected: with two faults, the cut can decide which is named.
+/// Scans the parts of a body. `None` for a body that is rejected: with two faults, the cut can
+/// decide which is named.
 fn joined(
     format: &Format,
     rules: &Arc<RuleSet>,

@@ -430,7 +430,8 @@ impl Compiler {
         tunnel
     }
 
-    /// Finds the upstream of a route. Returns `None` after an error, and `Some(None)` for a route that has no upstream.
+    /// Finds the upstream of a route. Returns `None` after an error, and `Some(None)` for a route
+    /// that has no upstream.
     fn upstream_of<'p>(
         &mut self,
         place: &str,

@@ -1,6 +1,7 @@
 //! Checks a TOML document against the table of keys, and notes the line of every place in it.
 //!
-//! The check finds every unknown, missing and ill-typed key before anything is built. It never repeats a value.
+//! The check finds every unknown, missing and ill-typed key before anything is built. It never
+//! repeats a value.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -1,6 +1,7 @@
 //! The one table of configuration keys: name, kind, range, default and description.
 //!
-//! The check of a file, environment overrides, the template and `docs/relay-configuration.md` all read [`SECTIONS`].
+//! The check of a file, environment overrides, the template and `docs/relay-configuration.md` all
+//! read [`SECTIONS`].
 
 /// One configuration key.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +25,8 @@ pub(super) enum Kind {
     Path,
     /// Any text.
     Text,
-    /// A name of the configuration: letters, digits, `-`, `_` and `.`. It is written to logs and metrics.
+    /// A name of the configuration: letters, digits, `-`, `_` and `.`. It is written to logs and
+    /// metrics.
     Name,
     /// `true` or `false`.
     Flag,

@@ -1,8 +1,10 @@
-//! Configuration: one TOML file with environment overrides, complete and checked before a port is bound.
+//! Configuration: one TOML file with environment overrides, complete and checked before a port is
+//! bound.
 //!
-//! [`parse`] checks a text by the table of keys and gives a [`Config`], with defaults. [`compile`] checks the rules between
-//! keys and turns it into listeners, upstreams and routes. Each lists all errors at once, with line and key. No error
-//! repeats a value, because a secret can be pasted into the wrong key.
+//! [`parse`] checks a text by the table of keys and gives a [`Config`], with defaults. [`compile`]
+//! checks the rules between keys and turns it into listeners, upstreams and routes. Each lists all
+//! errors at once, with line and key. No error repeats a value, because a secret can be pasted into
+//! the wrong key.
 
 mod compiler;
 mod document;
@@ -137,7 +139,8 @@ pub struct Limits {
     pub http2_window_bytes: u32,
     /// Longest selected value, in bytes.
     pub value_bytes: usize,
-    /// Longest line of JSON lines or event of an event stream that is held because malformed ones pass, in bytes.
+    /// Longest line of JSON lines or event of an event stream that is held because malformed ones
+    /// pass, in bytes.
     pub record_bytes: usize,
     /// Longest head of a request over HTTP/2, in bytes.
     pub header_bytes: u32,

@@ -1,9 +1,10 @@
-//! Looks for listeners whose clients can have any envelope opened: they send it where `encrypt` lets envelopes pass, and
-//! read its value where a response rule decrypts.
+//! Looks for listeners whose clients can have any envelope opened: they send it where `encrypt`
+//! lets envelopes pass, and read its value where a response rule decrypts.
 //!
-//! An envelope that was sealed without a context opens in every place, so a client who finds one of `$.ssn` could send it
-//! as `$.card.number`. Only routes of one listener to one upstream are compared: what an upstream does with values of
-//! other clients is not known here. Two names for one scheme, host and port are one upstream.
+//! An envelope that was sealed without a context opens in every place, so a client who finds one of
+//! `$.ssn` could send it as `$.card.number`. Only routes of one listener to one upstream are
+//! compared: what an upstream does with values of other clients is not known here. Two names for
+//! one scheme, host and port are one upstream.
 
 use http::Uri;
 use sealwire_relay_body::Format;
@@ -85,7 +86,8 @@ impl Compiler {
         }
     }
 
-    /// A place that is revealed needs a rule where clients can write it, in each format that they can write.
+    /// A place that is revealed needs a rule where clients can write it, in each format that they
+    /// can write.
     fn unguarded(&mut self, reading: &RouteConfig, reveals: &[&RuleConfig], route: &RouteConfig) {
         let rules: Vec<(&RuleConfig, Vec<Format>)> = route
             .request
@@ -132,8 +134,8 @@ fn writes(route: &RouteConfig) -> bool {
         || route.methods.iter().any(is_writing)
 }
 
-/// Returns true if no envelope or token of a client stays what it is under the rule. [`Compiler::passing`] judges
-/// `encrypt` on its own.
+/// Returns true if no envelope or token of a client stays what it is under the rule.
+/// [`Compiler::passing`] judges `encrypt` on its own.
 fn seals(rule: &RuleConfig) -> bool {
     matches!(
         rule.action,
@@ -151,7 +153,8 @@ fn formats(rule: &RuleConfig) -> Vec<Format> {
     rule.types.iter().filter_map(read).collect()
 }
 
-/// Returns true if both routes lead to one server. Envoy chooses it on listeners for external processing.
+/// Returns true if both routes lead to one server. Envoy chooses it on listeners for external
+/// processing.
 fn has_one_upstream(config: &Config, one: &RouteConfig, other: &RouteConfig) -> bool {
     let server = |route: &RouteConfig| {
         let uri = config
@@ -174,8 +177,8 @@ fn has_one_upstream(config: &Config, one: &RouteConfig, other: &RouteConfig) -> 
         || server(one).is_some_and(|server_of_one| server(other) == Some(server_of_one))
 }
 
-/// Returns true if values at one selector of both routes are of one place: a collection, such as `/cards`, or an item of
-/// it, such as `/cards/{id}`, on one upstream.
+/// Returns true if values at one selector of both routes are of one place: a collection, such as
+/// `/cards`, or an item of it, such as `/cards/{id}`, on one upstream.
 fn is_one_place(config: &Config, one: &RouteConfig, other: &RouteConfig) -> bool {
     let place = |route: &RouteConfig| {
         let prefix = route.strip_prefix.as_deref().unwrap_or_default();
@@ -199,8 +202,9 @@ fn is_one_place(config: &Config, one: &RouteConfig, other: &RouteConfig) -> bool
     has_one_upstream(config, one, other) && place(one) == place(other)
 }
 
-/// Returns true if only envelopes of the rule's own places open for it: it has a context, and no rule seals values of
-/// other places with that. The same selector on a route to something else is another place.
+/// Returns true if only envelopes of the rule's own places open for it: it has a context, and no
+/// rule seals values of other places with that. The same selector on a route to something else is
+/// another place.
 fn is_bound(config: &Config, route: &RouteConfig, rule: &RuleConfig) -> bool {
     let Some(context) = &rule.context else {
         return false;

@@ -15,7 +15,8 @@ use crate::route::{AcceptedNames, Action, Containers, Context, Direction, Route,
 use crate::upstream::pool::Pool;
 use crate::websocket::Sessions;
 
-/// Headers that no rule replaces: framing, routing, identity of the exchange, and the type and coding of the body.
+/// Headers that no rule replaces: framing, routing, identity of the exchange, and the type and
+/// coding of the body.
 const FIXED_HEADERS: [&str; 20] = [
     "accept-encoding",
     "connection",
@@ -245,7 +246,8 @@ impl Compiler {
             self.warnings.push(format!(
                 "{place}: values pass in the clear if the engine does not answer"
             ));
-            // A request whose own time ends first cannot tell a slow engine from a slow client, so it fails.
+            // A request whose own time ends first cannot tell a slow engine from a slow client, so
+            // it fails.
             if route.deadline_ms < config.engine.deadline_ms.into() {
                 self.warnings.push(format!("{place}: fail = \"open\" has no effect on a slow engine, because deadline_ms is less than engine.deadline_ms"));
             }
@@ -397,8 +399,8 @@ impl Compiler {
         None
     }
 
-    /// Formats of a rule's media types. A client chooses the type of its request, and some services ignore it, so a rule
-    /// for requests is for JSON unless it names its types.
+    /// Formats of a rule's media types. A client chooses the type of its request, and some services
+    /// ignore it, so a rule for requests is for JSON unless it names its types.
     fn formats(&mut self, place: &str, rule: &RuleConfig, is_request: bool) -> Vec<Format> {
         if rule.types.is_empty() {
             return if is_request {
@@ -500,7 +502,8 @@ impl Compiler {
     }
 }
 
-/// Returns true if `later` gets no value, because `earlier` is for the same messages and names all of its places.
+/// Returns true if `later` gets no value, because `earlier` is for the same messages and names all
+/// of its places.
 fn covers(earlier: &Rule, later: &Rule) -> bool {
     let is_for = |format: &Format| earlier.formats.iter().any(|other| other.is_like(format));
     let has_types = earlier.formats.is_empty()

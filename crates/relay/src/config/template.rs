@@ -164,7 +164,8 @@ mod tests {
 
     #[test]
     fn defaults_of_the_table_are_those_of_the_program() {
-        // Everything but the defaults of the table, so that both texts mean the same if the defaults do.
+        // Everything but the defaults of the table, so that both texts mean the same if the
+        // defaults do.
         let with = |defaults: bool| {
             let mut text = String::new();
             for section in SECTIONS {

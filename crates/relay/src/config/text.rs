@@ -117,7 +117,8 @@ pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
 /// Reads a text, overridden by variables of an environment.
 ///
 /// # Errors
-/// Every error of the text and of the variables. Rules between keys are checked by [`super::compile`].
+/// Every error of the text and of the variables. Rules between keys are checked by
+/// [`super::compile`].
 pub fn parse(
     text: &str,
     environment: impl IntoIterator<Item = (String, String)>,
@@ -188,7 +189,8 @@ impl Override {
         let rest = variable
             .strip_prefix(PREFIX)
             .filter(|_| variable != FILE_VARIABLE)?;
-        // Kubernetes sets SEALWIRE_RELAY_PORT and the like in every container once a service is called sealwire-relay.
+        // Kubernetes sets SEALWIRE_RELAY_PORT and the like in every container once a service is
+        // called sealwire-relay.
         if rest.ends_with("PORT")
             || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"]
                 .iter()
@@ -249,7 +251,8 @@ fn value(key: &Key, text: &str) -> Result<toml::Value, String> {
         .ok_or_else(refuse)
 }
 
-/// Puts lines to errors whose place is in the file. A key that is not set has the line of its table.
+/// Puts lines to errors whose place is in the file. A key that is not set has the line of its
+/// table.
 pub(super) fn locate(errors: &mut [ConfigError], lines: &Lines) {
     for error in errors {
         let table = || lines.get(error.place.rsplit_once('.')?.0);

@@ -1,8 +1,9 @@
 //! The authority for interception: issues a certificate for each intercepted host, on demand.
 //!
-//! Clients behind the relay trust its certificate. It is constrained to the hosts that the relay may intercept (RFC
-//! 5280, section 4.2.1.10) and to TLS servers, so a stolen key of it impersonates nobody else: no client, no mailbox. Some
-//! clients read the names alone and not the use of an authority that they trust. Leaves live for a day and only in memory.
+//! Clients behind the relay trust its certificate. It is constrained to the hosts that the relay
+//! may intercept (RFC 5280, section 4.2.1.10) and to TLS servers, so a stolen key of it
+//! impersonates nobody else: no client, no mailbox. Some clients read the names alone and not the
+//! use of an authority that they trust. Leaves live for a day and only in memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -139,8 +140,9 @@ const IP_ADDRESS: u8 = 0x87;
 
 /// Writes the constraints of an authority for these hosts. The library writes none for URIs.
 ///
-/// Names of a kind without constraints would be allowed. E-mail addresses and URIs are allowed and excluded at a domain
-/// that nobody has (RFC 2606): implementations differ in how they read an empty name that excludes all.
+/// Names of a kind without constraints would be allowed. E-mail addresses and URIs are allowed and
+/// excluded at a domain that nobody has (RFC 2606): implementations differ in how they read an
+/// empty name that excludes all.
 fn name_constraints(hosts: &[&str]) -> Vec<u8> {
     const NOBODY: &[u8] = b"invalid";
     let subtree = |(tag, name): (u8, &[u8])| der(0x30, &der(tag, name));
@@ -203,13 +205,15 @@ impl Authority {
         self.not_after
     }
 
-    /// True if the authority is constrained to some names and to servers, as those of [`create`] are.
+    /// True if the authority is constrained to some names and to servers, as those of [`create`]
+    /// are.
     pub const fn is_limited(&self) -> bool {
         self.is_limited
     }
 
-    /// Returns the TLS configuration of a host, with a leaf that is issued if there is none. Takes about 100 us then,
-    /// under the lock of all leaves, so two connections to one new host issue one leaf.
+    /// Returns the TLS configuration of a host, with a leaf that is issued if there is none. Takes
+    /// about 100 us then, under the lock of all leaves, so two connections to one new host issue
+    /// one leaf.
     ///
     /// # Errors
     /// [`AuthorityError`] if the host is no DNS name.

@@ -1,8 +1,9 @@
 //! CONNECT: tunnels to allowed hosts, intercepted where a route is for the host.
 //!
-//! An intercepted tunnel ends here: the client sees a leaf of the relay's authority, and each request inside takes the
-//! path of any other request. Other hosts are denied, or their bytes pass untouched if the listener says so. In both the
-//! name in the client's TLS hello must be the tunnel's host.
+//! An intercepted tunnel ends here: the client sees a leaf of the relay's authority, and each
+//! request inside takes the path of any other request. Other hosts are denied, or their bytes pass
+//! untouched if the listener says so. In both the name in the client's TLS hello must be the
+//! tunnel's host.
 
 use std::io;
 use std::sync::Arc;
@@ -60,8 +61,8 @@ pub async fn open(
     })?;
     let listener = &peer.listener;
     let upgrade = hyper::upgrade::on(&mut request);
-    // A tunnel is no longer a connection of hyper's, so it has a permit of its own, which a drain waits for.
-    // Over HTTP/2 the connection carries others, and must not look idle meanwhile.
+    // A tunnel is no longer a connection of hyper's, so it has a permit of its own, which a drain
+    // waits for. Over HTTP/2 the connection carries others, and must not look idle meanwhile.
     let in_flight = completion.in_flight();
     let permit = relay
         .connection_permit()

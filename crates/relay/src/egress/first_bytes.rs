@@ -1,12 +1,13 @@
 //! The first bytes of a tunnel that passes untouched: TLS in it must be for the tunnel's host.
 //!
-//! Otherwise a client could open a tunnel to a listed host, and ask the servers behind its address for another one. The
-//! relay reads the name in the TLS hello, and forwards nothing before it. A hello without a name is for another host, and so
-//! is an encrypted one (RFC 9849) whose outer name is not the tunnel's host. A server can ask for a second hello (RFC 8446, section 4.1.4),
-//! which must be for the host too. Nothing may stand before a hello, because some servers skip alerts and other records.
-//! What follows is encrypted: the relay does not see for which host an HTTP request within TLS is. Nor does it see the
-//! inner name of an encrypted hello whose outer name is the tunnel's host: the servers behind that host choose whom it
-//! reaches.
+//! Otherwise a client could open a tunnel to a listed host, and ask the servers behind its address
+//! for another one. The relay reads the name in the TLS hello, and forwards nothing before it. A
+//! hello without a name is for another host, and so is an encrypted one (RFC 9849) whose outer name
+//! is not the tunnel's host. A server can ask for a second hello (RFC 8446, section 4.1.4), which
+//! must be for the host too. Nothing may stand before a hello, because some servers skip alerts and
+//! other records. What follows is encrypted: the relay does not see for which host an HTTP request
+//! within TLS is. Nor does it see the inner name of an encrypted hello whose outer name is the
+//! tunnel's host: the servers behind that host choose whom it reaches.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,7 +18,8 @@ use tokio::time::timeout;
 
 use crate::config::TunnelProtocols;
 
-/// Types of TLS records (RFC 8446, section 5.1; RFC 6520): `change_cipher_spec` is the first and `heartbeat` the last.
+/// Types of TLS records (RFC 8446, section 5.1; RFC 6520): `change_cipher_spec` is the first and
+/// `heartbeat` the last.
 const CHANGE_CIPHER_SPEC: u8 = 0x14;
 const ALERT: u8 = 0x15;
 const HANDSHAKE: u8 = 0x16;
@@ -36,7 +38,8 @@ const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
 /// Longest content of a record in the clear.
 const RECORD_BYTES_MAX: usize = 1 << 14;
-/// The random bytes of a request for a second hello (RFC 8446, section 4.1.3): the SHA-256 of "HelloRetryRequest".
+/// The random bytes of a request for a second hello (RFC 8446, section 4.1.3): the SHA-256 of
+/// "HelloRetryRequest".
 const RETRY_RANDOM: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
     0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
@@ -52,8 +55,8 @@ const TOO_LATE: &str = "no TLS hello came in time";
 /// Forwards the first bytes of both sides until the rest can pass unread.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidData`] for bytes that must not pass, and [`io::ErrorKind::TimedOut`] for a hello that is not
-/// complete after `hello_max`. Other errors are of the two connections.
+/// [`io::ErrorKind::InvalidData`] for bytes that must not pass, and [`io::ErrorKind::TimedOut`] for
+/// a hello that is not complete after `hello_max`. Other errors are of the two connections.
 pub async fn forward<C, U>(
     client: &mut C,
     upstream: &mut U,
@@ -78,7 +81,8 @@ where
     second_hello(client, upstream, held, host, hello_max).await
 }
 
-/// Returns true if the client's first bytes can be TLS. A server that speaks first does not speak TLS; its bytes pass.
+/// Returns true if the client's first bytes can be TLS. A server that speaks first does not speak
+/// TLS; its bytes pass.
 async fn begins_tls<C, U>(client: &mut C, upstream: &mut U, bytes: &mut Vec<u8>) -> io::Result<bool>
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -104,7 +108,8 @@ where
     }
 }
 
-/// Waits for the response to a first hello. If it asks for a second one, judges that. Forwards all bytes then.
+/// Waits for the response to a first hello. If it asks for a second one, judges that. Forwards all
+/// bytes then.
 async fn second_hello<C, U>(
     client: &mut C,
     upstream: &mut U,
@@ -139,8 +144,9 @@ where
     upstream.write_all(&held).await
 }
 
-/// Reads a client's records until a hello is complete, and checks that it is for the host. Returns the end of its last
-/// record. Before a second hello, early data and a change of the cipher may stand.
+/// Reads a client's records until a hello is complete, and checks that it is for the host. Returns
+/// the end of its last record. Before a second hello, early data and a change of the cipher may
+/// stand.
 async fn hello<C: AsyncRead + Unpin>(
     client: &mut C,
     bytes: &mut Vec<u8>,
@@ -183,8 +189,9 @@ async fn hello<C: AsyncRead + Unpin>(
     }
 }
 
-/// Returns the host in a client's hello (RFC 8446, section 4.1.2, with the forms of older versions). The outer `None` is for
-/// a malformed hello, and the inner one for a hello without a name.
+/// Returns the host in a client's hello (RFC 8446, section 4.1.2, with the forms of older
+/// versions). The outer `None` is for a malformed hello, and the inner one for a hello without a
+/// name.
 fn server_name(hello: &[u8]) -> Option<Option<&[u8]>> {
     let mut rest = hello;
     take(&mut rest, 2 + 32)?; // Version and random bytes.
@@ -236,8 +243,8 @@ fn sized<'a>(rest: &mut &'a [u8], len_bytes: usize) -> Option<&'a [u8]> {
     take(rest, len)
 }
 
-/// Returns true if a server asks for a second hello; `None` if more of its bytes tell. Its hello can come in several records,
-/// and behind a warning.
+/// Returns true if a server asks for a second hello; `None` if more of its bytes tell. Its hello
+/// can come in several records, and behind a warning.
 fn asks_again(response: &[u8]) -> Option<bool> {
     let (mut rest, mut message) = (response, Vec::new());
     loop {

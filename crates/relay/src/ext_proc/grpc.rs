@@ -1,7 +1,8 @@
 //! gRPC over HTTP/2: messages of a stream, and the status at its end.
 //!
-//! The status OK is written in one place, for an outcome that only a complete exchange has. A response that is dropped
-//! resets the stream. So no end of a stream looks like success by accident.
+//! The status OK is written in one place, for an outcome that only a complete exchange has. A
+//! response that is dropped resets the stream. So no end of a stream looks like success by
+//! accident.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

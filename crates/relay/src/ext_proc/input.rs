@@ -26,7 +26,8 @@ enum FeedItem {
 /// Trailers of a body, once its end was read: none, or those that the proxy sent.
 pub(super) type End = Arc<OnceLock<Option<HeaderMap>>>;
 
-/// A body that the proxy sends in parts. Its end must be told: a queue that closes before is a failure.
+/// A body that the proxy sends in parts. Its end must be told: a queue that closes before is a
+/// failure.
 pub(super) struct Feed {
     items: mpsc::Receiver<FeedItem>,
     end: End,
@@ -126,8 +127,8 @@ impl Sink {
         self.items.is_none()
     }
 
-    /// Passes bytes on. Waits until the part before was read. Parts after the end are ignored: Envoy can send the last
-    /// one twice (envoyproxy/envoy#46237).
+    /// Passes bytes on. Waits until the part before was read. Parts after the end are ignored:
+    /// Envoy can send the last one twice (envoyproxy/envoy#46237).
     async fn data(&mut self, body: HttpBody, memory: Option<Reservation>) {
         if let Some(items) = &self.items
             && !body.body.is_empty()

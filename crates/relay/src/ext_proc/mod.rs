@@ -1,10 +1,12 @@
-//! Envoy's external-processing service: the routes and rules of a listener, for requests that an Envoy proxy forwards.
+//! Envoy's external-processing service: the routes and rules of a listener, for requests that an
+//! Envoy proxy forwards.
 //!
-//! Each exchange is one gRPC stream. The proxy sends headers and bodies of request and response, and forwards only the
-//! messages that it gets back. Read `Exchange::run` first.
+//! Each exchange is one gRPC stream. The proxy sends headers and bodies of request and response,
+//! and forwards only the messages that it gets back. Read `Exchange::run` first.
 //!
-//! The stream ends with the status OK only after both directions are complete: Envoy takes an earlier OK for "forward
-//! the rest as it is". Envoy has no timeout in this mode, so every wait has a limit here.
+//! The stream ends with the status OK only after both directions are complete: Envoy takes an
+//! earlier OK for "forward the rest as it is". Envoy has no timeout in this mode, so every wait has
+//! a limit here.
 
 mod grpc;
 mod input;
@@ -251,7 +253,8 @@ struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// Edits both directions at once, because a proxy can have a response before it has the whole request.
+    /// Edits both directions at once, because a proxy can have a response before it has the whole
+    /// request.
     async fn run<B: Body<Data = Bytes> + Unpin>(
         self,
         completion: &mut Completion,
@@ -281,7 +284,8 @@ impl Exchange<'_> {
         Ok(Complete::both_directions())
     }
 
-    /// Edits the request. The proxy gets its head back when the body is ready as far as the route holds it.
+    /// Edits the request. The proxy gets its head back when the body is ready as far as the route
+    /// holds it.
     async fn request(
         &self,
         scope: &Arc<Scope>,
@@ -328,7 +332,8 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Waits for the response and edits it. The proxy gets its head back with the first edited bytes.
+    /// Waits for the response and edits it. The proxy gets its head back with the first edited
+    /// bytes.
     async fn response(
         &self,
         completion: &mut Completion,

@@ -1,8 +1,9 @@
 //! Messages of Envoy's external-processing service, as far as the relay reads or writes them.
 //!
-//! Written by hand: the generated crate of all Envoy messages takes 83 CPU-seconds to compile here, and this module uses
-//! 19 of its messages. Field numbers are those of `envoy/service/ext_proc/v3/external_processor.proto`,
-//! `envoy/config/core/v3/base.proto` and `envoy/type/v3/http_status.proto`. Fields that are not listed are skipped.
+//! Written by hand: the generated crate of all Envoy messages takes 83 CPU-seconds to compile here,
+//! and this module uses 19 of its messages. Field numbers are those of
+//! `envoy/service/ext_proc/v3/external_processor.proto`, `envoy/config/core/v3/base.proto` and
+//! `envoy/type/v3/http_status.proto`. Fields that are not listed are skipped.
 //!
 //! `Debug` shows names only, because headers and bodies hold values.
 

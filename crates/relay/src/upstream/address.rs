@@ -1,7 +1,7 @@
 //! Resolves an upstream's name, checks the addresses against policy, and dials a checked address.
 //!
-//! Resolving and dialling are one step: the address that was checked is the one that is connected to, so a name that
-//! changes its address between the two (DNS rebinding) gains nothing.
+//! Resolving and dialling are one step: the address that was checked is the one that is connected
+//! to, so a name that changes its address between the two (DNS rebinding) gains nothing.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,8 +21,9 @@ use crate::shares::{ClientId, ClientShares};
 /// Most addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
-/// Look-ups of different names that run at once. Each keeps a thread of tokio's pool of 512 until the system's resolver
-/// answers, also if nobody waits for it any more. The rest of the pool is for files, such as certificates.
+/// Look-ups of different names that run at once. Each keeps a thread of tokio's pool of 512 until
+/// the system's resolver answers, also if nobody waits for it any more. The rest of the pool is for
+/// files, such as certificates.
 const LOOKUPS_MAX: usize = 64;
 /// Those of one client. Further ones of it wait.
 const LOOKUPS_PER_CLIENT_MAX: usize = 8;
@@ -32,7 +33,8 @@ type Outcome = Option<Result<Vec<SocketAddr>, Arc<str>>>;
 /// Look-ups that run, by name in lower case.
 type Running = BTreeMap<Box<str>, watch::Receiver<Outcome>>;
 
-/// Look-ups that run. Those for one name share a thread, so a name whose servers do not answer keeps one thread only.
+/// Look-ups that run. Those for one name share a thread, so a name whose servers do not answer
+/// keeps one thread only.
 #[derive(Debug)]
 struct Lookups {
     permits: Semaphore,
@@ -126,7 +128,8 @@ impl Lookups {
     }
 }
 
-/// IPv4 networks without public hosts (IANA's registry of special purposes), as address and prefix length.
+/// IPv4 networks without public hosts (IANA's registry of special purposes), as address and prefix
+/// length.
 const V4_SPECIAL: [([u8; 4], u32); 16] = [
     ([0, 0, 0, 0], 8),
     ([10, 0, 0, 0], 8),
@@ -147,8 +150,9 @@ const V4_SPECIAL: [([u8; 4], u32); 16] = [
     ([240, 0, 0, 0], 4),
 ];
 
-/// Networks within 2000::/3 without public hosts, or that carry an IPv4 address: Teredo and other protocol assignments,
-/// documentation, 6to4. Everything outside 2000::/3 is special too: loopback, mapped, NAT64, ULA, link-local, multicast.
+/// Networks within 2000::/3 without public hosts, or that carry an IPv4 address: Teredo and other
+/// protocol assignments, documentation, 6to4. Everything outside 2000::/3 is special too: loopback,
+/// mapped, NAT64, ULA, link-local, multicast.
 const V6_SPECIAL: [(Ipv6Addr, u32); 4] = [
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
@@ -156,7 +160,8 @@ const V6_SPECIAL: [(Ipv6Addr, u32); 4] = [
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
 ];
 
-/// Addresses at which clouds give credentials to whoever asks: they are in no wider network that a configuration names.
+/// Addresses at which clouds give credentials to whoever asks: they are in no wider network that a
+/// configuration names.
 const METADATA: [&str; 11] = [
     // Link-local addresses: AWS, Azure, Google, Scaleway and most others.
     "169.254.0.0/16",
@@ -182,8 +187,9 @@ static METADATA_ADDRESSES: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Returns true if an upstream may have this address: it is in one of `networks`, or these are empty and it is public.
-/// The address of a metadata service, and any link-local one, must be in `networks` itself.
+/// Returns true if an upstream may have this address: it is in one of `networks`, or these are
+/// empty and it is public. The address of a metadata service, and any link-local one, must be in
+/// `networks` itself.
 pub fn is_allowed(address: IpAddr, networks: &[IpNet]) -> bool {
     if networks.is_empty() {
         return is_public(address);
@@ -204,8 +210,9 @@ pub fn is_allowed(address: IpAddr, networks: &[IpNet]) -> bool {
     networks.iter().any(names_it)
 }
 
-/// The IPv4 addresses that an IPv6 address can lead to: those of mapped, translated, NAT64 and 6to4 addresses. A local
-/// NAT64 prefix can be of any length that is allowed (RFC 6052, section 2.2; RFC 8215).
+/// The IPv4 addresses that an IPv6 address can lead to: those of mapped, translated, NAT64 and 6to4
+/// addresses. A local NAT64 prefix can be of any length that is allowed (RFC 6052, section 2.2; RFC
+/// 8215).
 fn embedded(address: IpAddr) -> Vec<Ipv4Addr> {
     let IpAddr::V6(v6) = address else {
         return Vec::new();
@@ -251,8 +258,8 @@ fn is_public(address: IpAddr) -> bool {
 ///
 /// # Errors
 ///
-/// [`Stage::Resolve`] without addresses, [`Stage::Denied`] if any address is not allowed: a name with public and private
-/// addresses is either misconfigured or an attack.
+/// [`Stage::Resolve`] without addresses, [`Stage::Denied`] if any address is not allowed: a name
+/// with public and private addresses is either misconfigured or an attack.
 pub async fn resolve(
     host: &str,
     port: u16,
@@ -279,8 +286,9 @@ pub async fn resolve(
     Ok(found)
 }
 
-/// Resolves, checks and connects. Addresses are tried in order; each has an equal share of the rest of the connect
-/// timeout, so that one silent address does not use it up. The caller bounds the whole by that timeout.
+/// Resolves, checks and connects. Addresses are tried in order; each has an equal share of the rest
+/// of the connect timeout, so that one silent address does not use it up. The caller bounds the
+/// whole by that timeout.
 pub async fn dial(upstream: &Upstream) -> Result<TcpStream, UpstreamError> {
     dial_host(
         &upstream.host,

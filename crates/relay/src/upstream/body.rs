@@ -73,7 +73,8 @@ impl RequestBody {
         self.short_frames = short_frames;
     }
 
-    /// Returns true once nobody waits for the head of the response any more. The task is woken then.
+    /// Returns true once nobody waits for the head of the response any more. The task is woken
+    /// then.
     fn poll_responding(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.is_responding {
             let progress = &self.progress;
@@ -167,8 +168,8 @@ impl Drop for RequestBody {
     }
 }
 
-/// Body of a response. Read to its end, it gives the connection back to the pool. Dropped earlier, it closes an HTTP/1
-/// connection and resets an HTTP/2 stream.
+/// Body of a response. Read to its end, it gives the connection back to the pool. Dropped earlier,
+/// it closes an HTTP/1 connection and resets an HTTP/2 stream.
 #[derive(Debug)]
 pub struct UpstreamBody {
     incoming: Incoming,
@@ -196,7 +197,8 @@ impl UpstreamBody {
         body
     }
 
-    /// Returns true if only the end of the connection ends the body, so that a broken connection looks like an end.
+    /// Returns true if only the end of the connection ends the body, so that a broken connection
+    /// looks like an end.
     pub fn is_close_delimited(&self) -> bool {
         self.is_close_delimited
     }
@@ -235,7 +237,8 @@ impl Body for UpstreamBody {
                     frame.map_err(|e| UpstreamError::sent(Stage::Exchange).because(e))
                 }))
             }
-            // The clock starts when the upstream is waited for: a slow client does not poll, and is not its fault.
+            // The clock starts when the upstream is waited for: a slow client does not poll, and is
+            // not its fault.
             Poll::Pending => {
                 let end = Instant::now() + body.idle_timeout;
                 ready!(

@@ -1,7 +1,8 @@
 //! A pool of connections to one upstream.
 //!
-//! A request is sent again only if none of its bytes were sent: an idle connection can be closed by the upstream at the
-//! moment in which it is taken. hyper gives the request back in that case, and no other retry exists.
+//! A request is sent again only if none of its bytes were sent: an idle connection can be closed by
+//! the upstream at the moment in which it is taken. hyper gives the request back in that case, and
+//! no other retry exists.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,8 +29,8 @@ use crate::shares::{ClientId, ClientShares};
 
 /// Most idle connections that are tried before a new one is opened.
 const STALE_MAX: usize = 3;
-/// Time in which an HTTP/1 connection must become ready once the response was read, which it does unless the upstream
-/// responded early and still reads the request.
+/// Time in which an HTTP/1 connection must become ready once the response was read, which it does
+/// unless the upstream responded early and still reads the request.
 const READY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Connections to one upstream. A clone shares them.
@@ -132,7 +133,8 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         match self {
-            // hyper would read the rest of a response first. An upgraded connection is no longer its own.
+            // hyper would read the rest of a response first. An upgraded connection is no longer
+            // its own.
             Self::Http1 {
                 connection: Some(connection),
                 is_upgrade: false,
@@ -196,8 +198,9 @@ impl Shared {
         Some(Lease::Http2(connection))
     }
 
-    /// Takes a connection over HTTP/2 with room for a stream. Returns `None` if another one may be opened. At the limit
-    /// of connections it waits for room: more streams than [`super::STREAMS_MAX`] would share the windows of others.
+    /// Takes a connection over HTTP/2 with room for a stream. Returns `None` if another one may be
+    /// opened. At the limit of connections it waits for room: more streams than
+    /// [`super::STREAMS_MAX`] would share the windows of others.
     async fn wait_for_room(&self) -> Option<Lease> {
         loop {
             let mut room = pin!(self.room.notified());
@@ -227,8 +230,8 @@ impl Shared {
         }
     }
 
-    /// Waits for the right to use a connection over HTTP/1: that of the client first, so that those of others do not wait
-    /// behind the requests of one client.
+    /// Waits for the right to use a connection over HTTP/1: that of the client first, so that those
+    /// of others do not wait behind the requests of one client.
     async fn permit(&self, client: &ClientId, deadline: Instant) -> Result<Permit, UpstreamError> {
         let acquire = async |semaphore: Arc<Semaphore>, stage| {
             let acquired = timeout_at(deadline, semaphore.acquire_owned()).await;
@@ -306,10 +309,11 @@ impl Pool {
         &self.0.upstream
     }
 
-    /// Sends a request and returns the head of the response. The request's target needs a path only; its `Host`, or the
-    /// upstream's without one, becomes the authority. Headers of the hop must be removed already, except `Connection`
-    /// and `Upgrade` of a WebSocket request: after a 101, [`hyper::upgrade::on`] gives the connection, and dropping the
-    /// body lets the connection leave the pool, so that it takes no other request's place.
+    /// Sends a request and returns the head of the response. The request's target needs a path
+    /// only; its `Host`, or the upstream's without one, becomes the authority. Headers of the hop
+    /// must be removed already, except `Connection` and `Upgrade` of a WebSocket request: after a
+    /// 101, [`hyper::upgrade::on`] gives the connection, and dropping the body lets the connection
+    /// leave the pool, so that it takes no other request's place.
     ///
     /// Dropping the future closes an HTTP/1 connection and resets an HTTP/2 stream.
     ///
@@ -385,7 +389,8 @@ impl Pool {
             {
                 return Ok((lease, true));
             }
-            // The upstream does not answer: whoever waited must not also wait for the others one after the other.
+            // The upstream does not answer: whoever waited must not also wait for the others one
+            // after the other.
             if shared.failures.load(Ordering::Relaxed) != failures {
                 opening = None;
             }
@@ -591,7 +596,8 @@ fn address(
     Ok(())
 }
 
-/// Rejects responses whose end two readers see differently, and switches of protocol that nobody asked for.
+/// Rejects responses whose end two readers see differently, and switches of protocol that nobody
+/// asked for.
 fn check_response<B>(response: &Response<B>, facts: Facts) -> Result<(), &'static str> {
     let headers = response.headers();
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();

@@ -420,8 +420,8 @@ fn private(file: &std::path::Path, text: &str) {
     sealwire_dev_ca::write(file, text.as_bytes(), Access::Owner, Existing::Replace).unwrap();
 }
 
-/// Starts a TLS server that speaks both versions and gives its HTTP version; `/hang` waits, and adds a permit when it
-/// begins and when it is cancelled. Returns its port.
+/// Starts a TLS server that speaks both versions and gives its HTTP version; `/hang` waits, and
+/// adds a permit when it begins and when it is cancelled. Returns its port.
 async fn tls_server(dir: &std::path::Path, cancelled: Arc<Semaphore>, is_mutual: bool) -> u16 {
     let authority = Authority::create("test", Validity::days(2)).unwrap();
     let names = vec![Name::Dns("localhost".into())];
@@ -512,8 +512,8 @@ fn is_open(stream: &TcpStream) -> bool {
     }
 }
 
-/// Seven requests wait while the first one opens a connection that may be shared. None is served, and after the first
-/// failure all of them try at once.
+/// Seven requests wait while the first one opens a connection that may be shared. None is served,
+/// and after the first failure all of them try at once.
 #[tokio::test]
 async fn requests_do_not_wait_for_each_others_timeouts() {
     let dir = tempfile::tempdir().unwrap();

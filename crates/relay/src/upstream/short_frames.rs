@@ -1,9 +1,11 @@
 //! Joins the short frames of a request's body before HTTP/2 sends them.
 //!
-//! Servers count the overhead of short frames that their application has not read: beyond some thousands of them they end
-//! the connection, which requests of other clients share (hyper with `ENHANCE_YOUR_CALM`). HTTP/2 does not tell the relay what was
-//! read. So each stream has a few short frames that leave at once, and a connection has a number of them, which grows back
-//! slowly. When it is used up, a stream holds its bytes until a frame is long enough, the body ends, or some time has passed.
+//! Servers count the overhead of short frames that their application has not read: beyond some
+//! thousands of them they end the connection, which requests of other clients share (hyper with
+//! `ENHANCE_YOUR_CALM`). HTTP/2 does not tell the relay what was read. So each stream has a few
+//! short frames that leave at once, and a connection has a number of them, which grows back slowly.
+//! When it is used up, a stream holds its bytes until a frame is long enough, the body ends, or
+//! some time has passed.
 
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
@@ -14,15 +16,18 @@ use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use tokio::time::{Instant, Sleep};
 
-/// Length from which a frame is not short: servers credit the overhead of short frames with the bytes of long ones.
+/// Length from which a frame is not short: servers credit the overhead of short frames with the
+/// bytes of long ones.
 pub(super) const SHORT_FRAME_BYTES: usize = 256;
-/// Short frames of each stream that leave at once, whatever other streams of the connection have used.
+/// Short frames of each stream that leave at once, whatever other streams of the connection have
+/// used.
 const FRAMES_OF_STREAM: u32 = 4;
 /// Most further short frames that leave at once on a connection.
 const FRAMES_MAX: u32 = 64;
 /// Time after which one more leaves at once.
 const FRAME_EVERY: Duration = Duration::from_millis(62);
-/// Longest time that short frames are held before the upstream has responded: it may not have read any of them.
+/// Longest time that short frames are held before the upstream has responded: it may not have read
+/// any of them.
 const DELAY_MAX: Duration = Duration::from_secs(4);
 /// Longest time that they are held afterwards: both sides can wait for each other.
 const DELAY_RESPONDING_MAX: Duration = Duration::from_millis(50);
@@ -74,7 +79,8 @@ impl Joined {
         self.bytes.len()
     }
 
-    /// Takes the next frame of a body. Returns the frame to send, or `None` if more can be joined to it.
+    /// Takes the next frame of a body. Returns the frame to send, or `None` if more can be joined
+    /// to it.
     pub(super) fn push(&mut self, frame: Frame<Bytes>, is_last: bool) -> Option<Frame<Bytes>> {
         match frame.into_data() {
             Ok(data) if self.bytes.is_empty() && (is_last || data.len() >= SHORT_FRAME_BYTES) => {

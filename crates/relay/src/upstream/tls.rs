@@ -1,4 +1,5 @@
-//! TLS towards an upstream: always verified, with authorities and identity from files that can change.
+//! TLS towards an upstream: always verified, with authorities and identity from files that can
+//! change.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,8 +31,9 @@ struct Loaded {
 }
 
 impl UpstreamTls {
-    /// Returns the configuration, read again if a file has changed. Looks at the files at most once per second, and
-    /// blocks for that time. Files that became unusable keep the configuration and are logged.
+    /// Returns the configuration, read again if a file has changed. Looks at the files at most once
+    /// per second, and blocks for that time. Files that became unusable keep the configuration and
+    /// are logged.
     ///
     /// # Errors
     ///

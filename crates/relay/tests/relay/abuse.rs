@@ -1,4 +1,5 @@
-//! Ambiguous and hostile requests: the upstream sees nothing of them, or exactly one request with one reading.
+//! Ambiguous and hostile requests: the upstream sees nothing of them, or exactly one request with
+//! one reading.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -13,7 +14,8 @@ const ROUTES: &str = "[[route]]\nname = 'pass'\nlisten = 'public'\npath = '/p/{*
 
 /// The outcome of one request.
 enum Expected {
-    /// The status, a closed connection, and no byte at the upstream. 0 is a close without a response.
+    /// The status, a closed connection, and no byte at the upstream. 0 is a close without a
+    /// response.
     Rejected(u16),
     /// One request at the upstream: its first line, its own header lines, and its body.
     Forwarded(&'static str, &'static [&'static str], &'static str),
@@ -48,7 +50,8 @@ async fn check(rows: Vec<(&str, Vec<u8>, Expected)>) {
     for (name, mut raw, expected) in rows {
         let is_forwarded = matches!(expected, Forwarded(..));
         if is_forwarded {
-            // Another request tells that the first one ended where its framing says, and closes the connection.
+            // Another request tells that the first one ended where its framing says, and closes the
+            // connection.
             raw.extend_from_slice(
                 b"GET /none HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n",
             );
@@ -93,7 +96,8 @@ fn owned(lines: &[&str]) -> Vec<String> {
     lines.iter().map(|line| (*line).to_owned()).collect()
 }
 
-/// The only request at the upstream: its first line, its header lines without those that the relay sets, and its body.
+/// The only request at the upstream: its first line, its header lines without those that the relay
+/// sets, and its body.
 fn seen(upstream: &Upstream, name: &str) -> (String, Vec<String>, String) {
     let text = upstream.take_text();
     assert_eq!(
@@ -566,7 +570,8 @@ async fn targets() {
             Rejected(400),
         ),
         ("no such path", get("/q"), Rejected(404)),
-        // The library that parses targets drops a fragment, so route and upstream see the path without it.
+        // The library that parses targets drops a fragment, so route and upstream see the path
+        // without it.
         (
             "fragment",
             get("/p/x#/../y"),
@@ -778,7 +783,8 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// Sends header fields as raw HPACK literals over HTTP/2. Returns the status, or 0 if the stream or connection is reset.
+/// Sends header fields as raw HPACK literals over HTTP/2. Returns the status, or 0 if the stream or
+/// connection is reset.
 async fn send_h2(relay: &Relay, fields: &[(&str, &str)], body: Option<&[u8]>) -> u16 {
     let mut block = Vec::new();
     for (name, value) in fields {

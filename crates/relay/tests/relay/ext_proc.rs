@@ -1,5 +1,5 @@
-//! The external-processing service, spoken to directly: modes, early ends, order, limits and failures. No stream with an
-//! incomplete direction ends with the status OK.
+//! The external-processing service, spoken to directly: modes, early ends, order, limits and
+//! failures. No stream with an incomplete direction ends with the status OK.
 
 use std::time::Duration;
 

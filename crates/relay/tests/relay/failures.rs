@@ -1,5 +1,5 @@
-//! Failures of the engine and of upstreams: no value passes unless the route says so, and no broken message looks
-//! complete.
+//! Failures of the engine and of upstreams: no value passes unless the route says so, and no broken
+//! message looks complete.
 
 use super::support::{
     CANARY, OK, Relay, Reply, Then, Upstream, engine_files, find, message_end, parse, post,
@@ -307,7 +307,8 @@ async fn upstreams_that_break_off_within_the_body() {
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{\"a\":1";
     let chunked = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n7\r\n{\"a\":1}\r\n";
     let malformed = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n7\r\n{\"a\":1}\r\n0x0\r\n\r\n";
-    // A failure with its status, a broken message, or a connection that ends before the head was sent.
+    // A failure with its status, a broken message, or a connection that ends before the head was
+    // sent.
     for response in [short, chunked, malformed] {
         for (then, path) in [
             (Then::Close, "/p/x"),

@@ -78,7 +78,8 @@ async fn a_slow_head_closes_the_connection() {
         _ = within(read.read_to_end(&mut bytes)) => {}
     }
     assert!(bytes.is_empty());
-    // The second head of a connection is due from its first byte, or from the end of the exchange before it.
+    // The second head of a connection is due from its first byte, or from the end of the exchange
+    // before it.
     for is_pipelined in [false, true] {
         // A machine can be too slow for the first head.
         let served = async {

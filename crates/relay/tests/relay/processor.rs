@@ -240,7 +240,8 @@ pub(crate) struct Forwarded {
     pub(crate) is_complete: bool,
 }
 
-/// Sorts answers into the two directions. The last is the response of the relay itself, if it sent one.
+/// Sorts answers into the two directions. The last is the response of the relay itself, if it sent
+/// one.
 pub(crate) fn forwarded(
     answers: Vec<ResponsePart>,
 ) -> (Forwarded, Forwarded, Option<ImmediateResponse>) {

@@ -1,4 +1,5 @@
-//! Fair shares: a client that does not read, sends no byte, or keeps connections open takes nothing from others.
+//! Fair shares: a client that does not read, sends no byte, or keeps connections open takes nothing
+//! from others.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -74,8 +75,8 @@ async fn settles(counter: &AtomicUsize) {
     }
 }
 
-/// An upstream over HTTP/2 that sends 64 MiB for `/p/long`, 1,000 bytes for `/p/short` and 1 MiB for other paths. It reads
-/// no body of `/p/unread`.
+/// An upstream over HTTP/2 that sends 64 MiB for `/p/long`, 1,000 bytes for `/p/short` and 1 MiB
+/// for other paths. It reads no body of `/p/unread`.
 async fn http2_upstream(sent: Arc<AtomicUsize>) -> SocketAddr {
     // Its own windows are fair.
     http2_upstream_with(sent, 16 << 10, 64 << 20).await
@@ -161,7 +162,8 @@ async fn readers_that_stall_take_no_window_of_others() {
         );
     }
     assert!(stalled.iter().all(|response| response.status() == 200));
-    // At the limit of connections and streams a request waits for a stream, and has it when one ends.
+    // At the limit of connections and streams a request waits for a stream, and has it when one
+    // ends.
     let request = Request::get("http://a.example/p/long")
         .body(String::new())
         .unwrap();
@@ -290,7 +292,8 @@ async fn last_bytes_that_stall_are_reset_like_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn uploads_of_short_frames_leave_the_streams_of_others() {
-    // The windows that servers of Rust have by default: the connection ends after about 2,000 short frames that wait.
+    // The windows that servers of Rust have by default: the connection ends after about 2,000 short
+    // frames that wait.
     let upstream = http2_upstream_with(Arc::default(), 1 << 20, 1 << 20).await;
     let settings = "protocol = 'http2'\nconnections_max = 1\nfirst_byte_timeout_ms = 60000\nbody_idle_timeout_ms = 60000\n";
     let relay = Relay::start(&reverse(upstream, LONG, settings, ROUTES)).await;
@@ -378,7 +381,8 @@ async fn connections_and_clients_have_shares_of_the_memory() {
         "x".repeat(900_000)
     );
     let whole = post("/e/x", &format!("{{\"a\":\"{}\"}}", "x".repeat(300_000)));
-    // Each takes twice its bytes, in units of 4 KiB, and a little for short frames. One connection with two bodies that do not end: HTTP/2 carries both.
+    // Each takes twice its bytes, in units of 4 KiB, and a little for short frames. One connection
+    // with two bodies that do not end: HTTP/2 carries both.
     let (mut client, _connection) = http2_client::<Unfinished>(relay.address(), 1 << 20).await;
     let upload =
         || Request::post("http://a.example/e/x").header("content-type", "application/json");
@@ -574,7 +578,8 @@ async fn a_client_leaves_exchanges_and_connections_to_others() {
     }
 }
 
-/// Opens exchanges that do not end, from an address of loopback, until one is rejected. Returns them with their number.
+/// Opens exchanges that do not end, from an address of loopback, until one is rejected. Returns
+/// them with their number.
 async fn exhaust(client: &str, address: SocketAddr, headers: &str) -> (usize, Vec<TcpStream>) {
     let request = format!("GET /p/x HTTP/1.1\r\nhost: a.example\r\n{headers}\r\n");
     let mut open = Vec::new();
@@ -777,7 +782,8 @@ async fn a_websocket_handshake_has_no_body() {
     }
 }
 
-/// An upstream that accepts WebSockets, tells which messages it received, pings, and closes when it is asked to.
+/// An upstream that accepts WebSockets, tells which messages it received, pings, and closes when it
+/// is asked to.
 async fn websocket_upstream() -> (SocketAddr, mpsc::UnboundedReceiver<Message>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

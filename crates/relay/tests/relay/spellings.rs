@@ -1,8 +1,10 @@
-//! Other spellings of names, paths and methods: each is rejected or sealed, and none takes a value past its rule.
+//! Other spellings of names, paths and methods: each is rejected or sealed, and none takes a value
+//! past its rule.
 
 use super::support::{CANARY, Relay, Reply, Upstream, send, send_until_closed};
 
-/// Routes that seal, each beside one that passes. No engine answers, so a sealed request fails with 503.
+/// Routes that seal, each beside one that passes. No engine answers, so a sealed request fails with
+/// 503.
 const ROUTES: &str = "[[route]]\nname = 'fields'\nlisten = 'public'\npath = '/fields'\nupstream = 'u'\napp = 'a'\n\
     [[route.request]]\naction = 'encrypt'\nselect = ['$.ssn', '$.token']\nquery = ['ssn']\nheaders = ['x-card']\n\
     [[route.request]]\naction = 'encrypt'\nselect = ['$.card']\n\

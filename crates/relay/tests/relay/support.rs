@@ -165,7 +165,8 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// End of the first HTTP/1 message, if it is complete. A response without a length has no end but that of the connection.
+/// End of the first HTTP/1 message, if it is complete. A response without a length has no end but
+/// that of the connection.
 pub(crate) fn message_end(bytes: &[u8], is_response: bool) -> Option<usize> {
     let head = find(bytes, b"\r\n\r\n")? + 4;
     let text = String::from_utf8_lossy(&bytes[..head]).to_ascii_lowercase();
@@ -219,8 +220,8 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Starts a relay from the text after the table of the engine, which is a port that nobody listens on. `{dir}` in the
-    /// text is the directory of files.
+    /// Starts a relay from the text after the table of the engine, which is a port that nobody
+    /// listens on. `{dir}` in the text is the directory of files.
     pub(crate) async fn start(text: &str) -> Self {
         Self::start_in(engine_files(), text).await
     }
@@ -382,7 +383,8 @@ impl Reply {
         })
     }
 
-    /// Checks that the response is a problem document of the relay with this status, and returns the document.
+    /// Checks that the response is a problem document of the relay with this status, and returns
+    /// the document.
     pub(crate) fn problem(&self, status: u16) -> serde_json::Value {
         assert_eq!(self.status, status, "{self:?}");
         assert_eq!(

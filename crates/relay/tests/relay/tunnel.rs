@@ -332,7 +332,8 @@ async fn a_connection_over_http2_is_not_idle_while_a_tunnel_is_open() {
     assert_eq!(response.status(), 200);
     let mut client = TokioIo::new(hyper::upgrade::on(response).await.unwrap());
     let (mut at_server, _) = within(server.accept()).await.unwrap();
-    // The tunnel moves all the time; the connection around it gets no further request until it would have ended.
+    // The tunnel moves all the time; the connection around it gets no further request until it
+    // would have ended.
     for _ in 0..35 {
         client.write_all(b"x").await.unwrap();
         assert_eq!(within(at_server.read_u8()).await.unwrap(), b'x');
@@ -377,7 +378,8 @@ fn server_hello(is_retry: bool) -> Vec<u8> {
     record(0x16, &content)
 }
 
-/// One tunnel: bytes of the client, the server's response to the first of them, and bytes of the client after that.
+/// One tunnel: bytes of the client, the server's response to the first of them, and bytes of the
+/// client after that.
 struct Tunnelled {
     name: &'static str,
     first: Vec<u8>,

@@ -1,5 +1,6 @@
-//! Tests of jobs on a real PostgreSQL with an engine in this process, which can do at each request what happens rarely:
-//! change rows between reading and writing, lag behind a rotation, or reject a request as too large.
+//! Tests of jobs on a real PostgreSQL with an engine in this process, which can do at each request
+//! what happens rarely: change rows between reading and writing, lag behind a rotation, or reject a
+//! request as too large.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,7 +22,8 @@ use sealwire_testkit::Postgres;
 const OLD: u8 = 1;
 const NEW: u8 = 2;
 
-/// Makes a binary envelope with the layout of suite `xaes`, which is not encrypted. `value` stands for the plaintext.
+/// Makes a binary envelope with the layout of suite `xaes`, which is not encrypted. `value` stands
+/// for the plaintext.
 fn envelope(key: u8, value: u32) -> Vec<u8> {
     let mut bytes = vec![0x53, 0x57, 0x01, 3];
     bytes.extend([key; 5]);

@@ -64,7 +64,8 @@ enum Op {
         micros: u64,
     },
     Pick,
-    /// Ends a slice that did `part` percent of its budget; the call is done once it did `needs` percent of its cost.
+    /// Ends a slice that did `part` percent of its budget; the call is done once it did `needs`
+    /// percent of its cost.
     Done {
         of: usize,
         part: u64,
@@ -402,8 +403,9 @@ fn check(core: &TestCore, memory_max: u64) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
-    /// Nothing is lost or run twice, no worker idles beside work or beside who waits with all of it there, sums are
-    /// sums, memory is bounded; and whatever happened, all that is admitted comes to its end and leaves nothing behind.
+    /// Nothing is lost or run twice, no worker idles beside work or beside who waits with all of it
+    /// there, sums are sums, memory is bounded; and whatever happened, all that is admitted comes
+    /// to its end and leaves nothing behind.
     #[test]
     fn whatever_happens_nothing_is_lost_or_run_twice(
         workers in 1..4_u32,
@@ -440,8 +442,8 @@ proptest! {
         prop_assert_eq!((gauges.backlog, gauges.ready, gauges.waiting), ([0; 8], [0; 8], [0; 8]));
     }
 
-    /// Tenants that always have calls of one size get work in proportion to their weights, within what may be saved up
-    /// and owed, from any moment on.
+    /// Tenants that always have calls of one size get work in proportion to their weights, within
+    /// what may be saved up and owed, from any moment on.
     #[test]
     fn tenants_with_work_get_their_shares(
         weights in prop::collection::vec(1..5_u32, 2..6),
@@ -503,7 +505,8 @@ fn tenants_that_join_and_leave_a_thousand_times_a_second_are_forgotten() {
     assert!(most <= 30, "{most} tenants remembered");
 }
 
-/// Two workers at 400 ms and 50 us of tenant 0, which has 400 ms more admitted and still arriving. Returns what runs.
+/// Two workers at 400 ms and 50 us of tenant 0, which has 400 ms more admitted and still arriving.
+/// Returns what runs.
 fn two_busy_workers(core: &mut TestCore) -> [Id; 2] {
     let now = Time::default();
     let [large, _, small] =
@@ -581,7 +584,8 @@ fn no_worker_waits_for_bodies_that_arrive_slowly_while_a_whole_call_waits() {
         [whole],
         "before older ones that are not there yet"
     );
-    // The other worker finds nothing either. Only bodies that arrive are left: one is begun, to be read on.
+    // The other worker finds nothing either. Only bodies that arrive are left: one is begun, to be
+    // read on.
     core.close(now, running[0]);
     core.done(now, running[0], Cost::from_nanos(50_000), None);
     core.submit(whole, micros_of_work(110_000), 1).unwrap();
@@ -815,8 +819,9 @@ fn every_verdict_tells_how_long_the_call_will_take() {
         deadline: Time::default() + Duration::from_millis(patience_ms),
         ..call(&7, micros)
     };
-    // Alone on one of two workers, which then both are busy; behind what both have; behind that and what waits; and
-    // what is larger is not ahead, what is smaller is, with what it makes of the rate.
+    // Alone on one of two workers, which then both are busy; behind what both have; behind that and
+    // what waits; and what is larger is not ahead, what is smaller is, with what it makes of the
+    // rate.
     for (micros, patience_ms, verdict) in [
         (400_000, 5_000, ("admitted", 400_000)),
         (400_000, 5_000, ("admitted", 200_000 + 400_000)),
@@ -1116,7 +1121,8 @@ fn a_slow_machine_makes_no_call_larger() {
         core.done(now, slice.id, Cost::from_nanos(50_000), Some(slice.work));
     }
     core.pick(now).unwrap();
-    // 5 ms of work take 160 ms of this tenant's half now; of such calls 250 ms may be ahead, not four times 160.
+    // 5 ms of work take 160 ms of this tenant's half now; of such calls 250 ms may be ahead, not
+    // four times 160.
     let refused = (0..60).position(|_| {
         let call = OfferedRequest {
             since: now,

@@ -1,5 +1,5 @@
-//! A tenant whose requests cost far more than the model says, beside one with small requests: the neighbour fares as beside
-//! an honest load of the same cost.
+//! A tenant whose requests cost far more than the model says, beside one with small requests: the
+//! neighbour fares as beside an honest load of the same cost.
 
 use super::{Arrivals, MS, Scenario, Scope, SimulationReport, SizeMix, Source};
 
@@ -95,7 +95,8 @@ fn an_honest_tenant_is_corrected_by_nothing() {
     assert_eq!(run(true), run(false));
 }
 
-/// Honest tenants, 60 % of two workers, and perhaps one whose requests the model counts as a part of what they cost.
+/// Honest tenants, 60 % of two workers, and perhaps one whose requests the model counts as a part
+/// of what they cost.
 fn beside_honest(undercounted: Option<u64>) -> Scenario {
     let mut sources = super::mixed(0..3, 0, Scope::Request, 0.6);
     if let Some(undercounted) = undercounted {

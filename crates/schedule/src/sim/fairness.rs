@@ -1,4 +1,5 @@
-//! One tenant and the others: a hog, a flood, many connections, weights, and why standing is bounded on both sides.
+//! One tenant and the others: a hog, a flood, many connections, weights, and why standing is
+//! bounded on both sides.
 
 use super::{Arrivals, Scenario, Scope, SimulationReport, Source, millis, mixed, seeds};
 
@@ -113,7 +114,8 @@ fn credit_is_not_saved_up() {
 
 #[test]
 fn what_nobody_wanted_is_not_held_against_who_took_it() {
-    // Four workers. Two tenants use one each for ten seconds, a third the other two; then all want all.
+    // Four workers. Two tenants use one each for ten seconds, a third the other two; then all want
+    // all.
     let of = |tenant, group, outstanding| {
         Source::new(
             tenant,

@@ -1,4 +1,5 @@
-//! Small calls beside large ones: the founding story, the mix at three loads; what slices, classes and the guard do.
+//! Small calls beside large ones: the founding story, the mix at three loads; what slices, classes
+//! and the guard do.
 
 use super::{Arrivals, MS, Scenario, Scope, SimulationReport, Source, millis, mixed, seeds};
 use crate::units::Cost;
@@ -194,8 +195,8 @@ fn a_worker_that_stands_still_delays_only_what_it_runs() {
 
 #[test]
 fn calls_that_wait_for_something_else_hold_nobody_back() {
-    // 4,000 calls of one tenant at any time, each a second away: a third of two workers, and 0.3 s of work still to
-    // come, behind which a call of ordinary size would be refused.
+    // 4,000 calls of one tenant at any time, each a second away: a third of two workers, and 0.3 s
+    // of work still to come, behind which a call of ordinary size would be refused.
     let away = Source {
         away_ms: Some(1_000),
         ..Source::new(

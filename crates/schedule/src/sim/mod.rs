@@ -1,13 +1,16 @@
-//! A discrete-event simulation of workers, callers and time around the core that runs in production.
+//! A discrete-event simulation of workers, callers and time around the core that runs in
+//! production.
 //!
-//! Costs are those of the crypto: 50 us for a key agreement and 0.2 us for a field; with a key per field the 0.2 us do
-//! not count. A slice costs its work and 1 us; a call that is read costs a network thread 10 us where a scenario
-//! says so, which come out of a busy worker's time. Everything random comes from the scenario's seed.
+//! Costs are those of the crypto: 50 us for a key agreement and 0.2 us for a field; with a key per
+//! field the 0.2 us do not count. A slice costs its work and 1 us; a call that is read costs a
+//! network thread 10 us where a scenario says so, which come out of a busy worker's time.
+//! Everything random comes from the scenario's seed.
 //!
-//! Where a scenario says so, the network thread does small work itself as the engine's does: so much each time it wakes
-//! up, if nothing is queued. That time, too, comes out of a busy worker's.
+//! Where a scenario says so, the network thread does small work itself as the engine's does: so
+//! much each time it wakes up, if nothing is queued. That time, too, comes out of a busy worker's.
 //!
-//! The environment variable `SEALWIRE_SOAK` runs the long form: more simulated time, and more seeds.
+//! The environment variable `SEALWIRE_SOAK` runs the long form: more simulated time, and more
+//! seeds.
 
 mod dear;
 mod fairness;
@@ -212,8 +215,8 @@ pub(crate) struct Scenario {
     pub(crate) one_tenant: bool,
     /// The core is told when answers are of no more use.
     pub(crate) deadlines: bool,
-    /// A refusal stops all calls of its connection for at most a second. That is more than the engine does, which still
-    /// begins those of smaller classes and reads a little ahead.
+    /// A refusal stops all calls of its connection for at most a second. That is more than the
+    /// engine does, which still begins those of smaller classes and reads a little ahead.
     pub(crate) pause: bool,
     /// A call that is refused is offered again, once, after it was told to.
     pub(crate) retry: bool,
@@ -235,13 +238,13 @@ pub(crate) struct Scenario {
     pub(crate) contention: Option<Contention>,
     /// Calls that have not begun within twice their bound are expired.
     pub(crate) expiry: bool,
-    /// Calls are read one by one. So much work with a ready key the network thread does itself each time it wakes up,
-    /// in ns. `None`: calls are read at once.
+    /// Calls are read one by one. So much work with a ready key the network thread does itself each
+    /// time it wakes up, in ns. `None`: calls are read at once.
     pub(crate) inline: Option<u64>,
 }
 
-/// Within a period all workers run for a part of each cycle only, as beside processes that compete for their cores or
-/// for memory. All in ms.
+/// Within a period all workers run for a part of each cycle only, as beside processes that compete
+/// for their cores or for memory. All in ms.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contention {
     pub(crate) from: u64,
@@ -314,7 +317,8 @@ impl Scenario {
         self
     }
 
-    /// Sets up overload: 64 connections per source, clients that wait a second, and requests that cost time to read.
+    /// Sets up overload: 64 connections per source, clients that wait a second, and requests that
+    /// cost time to read.
     pub(crate) fn under_overload(self) -> Self {
         self.with(|s| {
             s.read = 10 * US;
@@ -334,7 +338,8 @@ impl Scenario {
         })
     }
 
-    /// Whole calls in the order they came, from all alike, none refused: the engine before it had a scheduler.
+    /// Whole calls in the order they came, from all alike, none refused: the engine before it had a
+    /// scheduler.
     pub(crate) fn first_come_first_served(self) -> Self {
         self.with(|s| s.knobs.order = Order::Arrival)
     }
@@ -554,7 +559,8 @@ impl Simulation {
         self.offer(call);
     }
 
-    /// The caller sends, unless its connection is paused: then the call fails unread, whatever its class.
+    /// The caller sends, unless its connection is paused: then the call fails unread, whatever its
+    /// class.
     fn offer(&mut self, call: usize) {
         let IssuedRequest {
             source: index,

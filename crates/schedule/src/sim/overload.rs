@@ -149,7 +149,8 @@ fn a_machine_three_times_slower_than_its_model_is_noticed() {
 
 #[test]
 fn a_closed_loop_that_fits_is_delayed_and_not_refused() {
-    // 80 calls of 7.5 ms are 300 ms of two workers: more than may be admitted, less than may be admitted and wait.
+    // 80 calls of 7.5 ms are 300 ms of two workers: more than may be admitted, less than may be
+    // admitted and wait.
     let source = Source::new(0, 0, Scope::Field, &[(150, 1.0)], Arrivals::Closed(80));
     let scenario = Scenario::new(vec![source], 20_000);
     let report = scenario.clone().run();
@@ -163,7 +164,8 @@ fn a_closed_loop_that_fits_is_delayed_and_not_refused() {
 
 #[test]
 fn a_moment_of_overload_is_not_followed_by_rejections() {
-    // Bulk jobs with requests of several sizes, on a machine that stands still for most of a second.
+    // Bulk jobs with requests of several sizes, on a machine that stands still for most of a
+    // second.
     const SIZES: SizeMix = &[(1_000, 0.25), (5_000, 0.25), (10_000, 0.25), (30_000, 0.25)];
     for outstanding in [8, 16] {
         for seed in seeds(3) {

@@ -1,12 +1,13 @@
-//! Workers that lose their time to other processes: admission follows, and no admitted call waits for long.
+//! Workers that lose their time to other processes: admission follows, and no admitted call waits
+//! for long.
 
 use super::{Contention, MS, Scenario, Scope, SimulationReport, mixed, seeds};
 
 /// Twice the bound of a call of ordinary size, in ns.
 const TWICE_WAIT_MAX: u64 = 500 * MS;
 
-/// Six busy loops beside two workers, a disk or a cgroup that freezes them for seconds, and memory that is swapped in
-/// for most of the time.
+/// Six busy loops beside two workers, a disk or a cgroup that freezes them for seconds, and memory
+/// that is swapped in for most of the time.
 const HOGS: Contention = Contention {
     from: 5_000,
     to: 25_000,
@@ -26,7 +27,8 @@ const PRESSURE: Contention = Contention {
     stands: 950,
 };
 
-/// Callers that wait for 30 s, as they do by default, and do not stop calling when they are told to.
+/// Callers that wait for 30 s, as they do by default, and do not stop calling when they are told
+/// to.
 fn scenario(scope: Scope, load: f64, contention: Contention) -> Scenario {
     Scenario::new(mixed(0..2, 0, scope, load), 30_000).with(|s| {
         (s.contention, s.pause, s.read) = (Some(contention), false, 0);

@@ -50,8 +50,8 @@ impl ClassRow {
             .map_or(f64::INFINITY, |max| *max as f64 / 1e6)
     }
 
-    /// Peaks of the latency's histogram: 8 bins a decade, smoothed twice with 1 2 1; a peak has at least 1 % of all and
-    /// a valley of less than half its height to the next.
+    /// Peaks of the latency's histogram: 8 bins a decade, smoothed twice with 1 2 1; a peak has at
+    /// least 1 % of all and a valley of less than half its height to the next.
     pub(crate) fn modes(&self) -> usize {
         let mut bins = vec![0.0; 12 * 8];
         for latency in &self.latencies {

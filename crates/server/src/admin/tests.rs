@@ -196,8 +196,8 @@ fn a_busy_connection_outlives_a_pile_of_idle_ones() {
 fn a_slow_writer_is_cut_off() {
     let (server, _) = start();
     let mut socket = connect(&server);
-    // A byte now and then never completes a header; the time for the whole header counts, not the time between bytes.
-    // All that is sent in this time is much less than a header may hold.
+    // A byte now and then never completes a header; the time for the whole header counts, not the
+    // time between bytes. All that is sent in this time is much less than a header may hold.
     for bytes in 0.. {
         assert!(bytes < BUFFER_BYTES_MAX / 2, "still open");
         let sent = socket.write_all(b"G");

@@ -1,12 +1,15 @@
-//! A listener's gate: what it accepts connections under now, and whose certificates opened those that live.
+//! A listener's gate: what it accepts connections under now, and whose certificates opened those
+//! that live.
 //!
-//! Connections are kept by the chain that opened them, whole, once for all that share it: only the certificates
-//! themselves can be judged by other authorities and lists than those of their handshake. A chain is judged again when
-//! either changes and when one of its certificates ends; refused, every connection that it opened is told to end.
+//! Connections are kept by the chain that opened them, whole, once for all that share it: only the
+//! certificates themselves can be judged by other authorities and lists than those of their
+//! handshake. A chain is judged again when either changes and when one of its certificates ends;
+//! refused, every connection that it opened is told to end.
 //!
-//! A judgement is a signature, another over the list that could revoke it, and a look into that: some 0.2 ms, and
-//! longer with a list of megabytes, which is hashed each time. Network threads do none but for a handshake that a
-//! change overtook: the others are made on the blocking pool, a slice at a time, with rests four times as long.
+//! A judgement is a signature, another over the list that could revoke it, and a look into that:
+//! some 0.2 ms, and longer with a list of megabytes, which is hashed each time. Network threads do
+//! none but for a handshake that a change overtook: the others are made on the blocking pool, a
+//! slice at a time, with rests four times as long.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -26,7 +29,8 @@ use sealwire_telemetry::metrics::{ExpulsionLabel, Metrics};
 
 /// How long chains are judged without a rest, but for the last one.
 const SLICE: Duration = Duration::from_millis(2);
-/// The rest after a slice, in times of what it took: a fifth of one core is the most that judging takes.
+/// The rest after a slice, in times of what it took: a fifth of one core is the most that judging
+/// takes.
 const REST: u32 = 4;
 /// When a chain ends that never does.
 const NEVER: i64 = i64::MAX;
@@ -118,7 +122,8 @@ impl ConnectionRegistry {
     ///
     /// # Errors
     ///
-    /// They would not be accepted any more: the handshake was made under what has been replaced since.
+    /// They would not be accepted any more: the handshake was made under what has been replaced
+    /// since.
     pub(crate) fn enter(
         self: &Arc<Self>,
         certificates: &[CertificateDer<'_>],
@@ -194,7 +199,8 @@ impl ConnectionRegistry {
         (judged, begun.elapsed())
     }
 
-    /// Ends every connection that the chain has opened. A later handshake with it is another matter.
+    /// Ends every connection that the chain has opened. A later handshake with it is another
+    /// matter.
     fn expel(&self, chain: &Arc<Chain>, why: ExpulsionLabel) -> u64 {
         let connections = {
             let mut chains = self.chains();

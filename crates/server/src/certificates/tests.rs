@@ -171,7 +171,8 @@ async fn authorities_come_and_go() {
 async fn a_certificate_that_ends_ends_its_connections() {
     let kept = Kept::start(tests::Files::new());
     let long = kept.enter(&kept.folder.client());
-    // By the clock of the machine, of which paused time knows nothing: it holds for as long as this test is that far.
+    // By the clock of the machine, of which paused time knows nothing: it holds for as long as this
+    // test is that far.
     let now = OffsetDateTime::now_utc();
     let validity = Validity {
         not_before: now - time::Duration::hours(1),
@@ -267,7 +268,8 @@ async fn a_certificate_and_its_key_may_come_one_after_the_other() {
 
 #[tokio::test(start_paused = true)]
 async fn files_are_found_anew_under_names_that_are_swapped() {
-    // As Kubernetes mounts a secret: names lead through a link to a folder, and only the link is moved.
+    // As Kubernetes mounts a secret: names lead through a link to a folder, and only the link is
+    // moved.
     let mut folder = with_list();
     let root = folder.folder.path().to_owned();
     let (one, two, data) = (root.join("one"), root.join("two"), root.join("..data"));

@@ -76,7 +76,8 @@ impl Connection {
             ]
         });
         let planned = cancel.and_then(CancelToken::planned_under);
-        // A client can send as many of these as the network carries, since nothing is done for them.
+        // A client can send as many of these as the network carries, since nothing is done for
+        // them.
         let is_refused = *code != CallCode::OK && planned.is_none();
         let record = Record {
             principal: self.principal.as_str(),
@@ -114,8 +115,8 @@ impl Connection {
         self.record(&request.summary(code))
     }
 
-    /// Queues a response that holds no in-flight permit, after its record is durable. Waits while too many responses
-    /// wait for theirs.
+    /// Queues a response that holds no in-flight permit, after its record is durable. Waits while
+    /// too many responses wait for theirs.
     pub(super) async fn send_recorded(
         self: &Arc<Self>,
         msgid: u32,
@@ -124,7 +125,8 @@ impl Connection {
     ) {
         let kept = match recording.now() {
             Some(kept) => kept,
-            // The records of other clients wait for this write, which therefore waits for no client.
+            // The records of other clients wait for this write, which therefore waits for no
+            // client.
             None if recording.is_writer() => recording.kept(false).await,
             None => return self.send_after_record(msgid, bytes, recording).await,
         };

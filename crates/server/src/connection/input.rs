@@ -10,10 +10,11 @@ use tokio::time::timeout;
 
 use crate::network_scheduler::NetworkSlice;
 
-/// Bytes of one read: a TLS record and some. A connection has this much for itself, and as much for deferred requests.
-/// A message that takes more counts against the memory quota of its principal.
+/// Bytes of one read: a TLS record and some. A connection has this much for itself, and as much for
+/// deferred requests. A message that takes more counts against the memory quota of its principal.
 pub(super) const READ_BYTES: usize = 32 << 10;
-/// Shorter messages are copied out of the buffer. Otherwise each would keep the whole buffer alive, uncounted.
+/// Shorter messages are copied out of the buffer. Otherwise each would keep the whole buffer alive,
+/// uncounted.
 const COPIED_BYTES_MAX: usize = 16 << 10;
 /// Time that a peer has to close its end after we closed ours.
 const LINGER: Duration = Duration::from_secs(1);
@@ -65,9 +66,9 @@ impl<R: AsyncRead + Unpin> Input<R> {
         self.read.read_buf(&mut self.buffer).await
     }
 
-    /// Reads and drops bytes until the rest is `written`, and for a moment longer. A peer may begin to read only after
-    /// it has sent everything; and if we closed with unread bytes, the system would reset the connection and the last
-    /// responses might never arrive.
+    /// Reads and drops bytes until the rest is `written`, and for a moment longer. A peer may begin
+    /// to read only after it has sent everything; and if we closed with unread bytes, the system
+    /// would reset the connection and the last responses might never arrive.
     pub(super) async fn linger(mut self, written: impl Future<Output = ()>) {
         let drop_all = async {
             let mut slice = NetworkSlice::default();

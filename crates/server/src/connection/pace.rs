@@ -1,8 +1,9 @@
-//! The pace at which a principal's messages are read that never reach the scheduler: rejected requests, methods that
-//! cost little, and messages without a response. Above it the engine stops reading that principal's connections for a moment.
+//! The pace at which a principal's messages are read that never reach the scheduler: rejected
+//! requests, methods that cost little, and messages without a response. Above it the engine stops
+//! reading that principal's connections for a moment.
 //!
-//! A token bucket in the form of the generic cell rate algorithm (ITU-T I.371): the time at which the bucket is full
-//! again is all that is kept.
+//! A token bucket in the form of the generic cell rate algorithm (ITU-T I.371): the time at which
+//! the bucket is full again is all that is kept.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

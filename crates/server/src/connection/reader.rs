@@ -1,4 +1,5 @@
-//! The reading half of a connection: finds messages, decodes them, and begins, defers or rejects each request.
+//! The reading half of a connection: finds messages, decodes them, and begins, defers or rejects
+//! each request.
 
 mod deferred;
 mod streaming;
@@ -45,7 +46,8 @@ pub(super) struct Reader<R> {
     backoff: ClassBackoff,
     /// An in-flight permit for the next request, acquired while that request could not begin.
     in_flight: Option<InFlightPermit>,
-    /// Acquires it. Kept between two events, or each would cost the connection its place in the queue of its principal.
+    /// Acquires it. Kept between two events, or each would cost the connection its place in the
+    /// queue of its principal.
     acquiring: Option<Acquiring>,
     slice: NetworkSlice,
 }
@@ -87,7 +89,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 // Other connections of the principal can use it.
                 self.drop_permit();
             }
-            // After every step, so that no kind of message is free: one step takes a message or reads once.
+            // After every step, so that no kind of message is free: one step takes a message or
+            // reads once.
             self.slice
                 .count_unit(buffered.abs_diff(self.input.buffer.len()))
                 .await;
@@ -186,7 +189,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Counts a message without a response in the principal's pace, like a request that is answered at once.
+    /// Counts a message without a response in the principal's pace, like a request that is answered
+    /// at once.
     fn count_ignored(&self) {
         self.connection.state.pace.answered(Instant::now());
     }
@@ -286,7 +290,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Answers a request that does not begin. Its msgid may be used again from when the response can be read.
+    /// Answers a request that does not begin. Its msgid may be used again from when the response
+    /// can be read.
     async fn reject(&self, request: Request, failure: &CallFailure) {
         let Request {
             msgid,
@@ -322,7 +327,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Answers the methods that cost nothing, and rejects those that do not exist. Never rejected for load.
+    /// Answers the methods that cost nothing, and rejects those that do not exist. Never rejected
+    /// for load.
     async fn answer_at_once(
         &mut self,
         message: Message,
@@ -360,8 +366,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Ok(())
     }
 
-    /// Waits for the next event: bytes, an in-flight permit, the end of a pause, the deadline of a deferred request, or
-    /// the admission of the message that is arriving.
+    /// Waits for the next event: bytes, an in-flight permit, the end of a pause, the deadline of a
+    /// deferred request, or the admission of the message that is arriving.
     async fn wait(&mut self, reading: Reading) -> Result<(), End> {
         let on = reading == Reading::On;
         let (long_waits, until) = match reading {
@@ -487,7 +493,8 @@ async fn acquired(
 struct MessageBegan {
     /// Its first bytes were there.
     at: Instant,
-    /// Its limit counts from then: from its first bytes, or from the end of the last pause of reading.
+    /// Its limit counts from then: from its first bytes, or from the end of the last pause of
+    /// reading.
     counts_from: Instant,
 }
 

@@ -1,11 +1,13 @@
-//! One request on data, from its decoded message to its response. The steps, in the order of this file:
+//! One request on data, from its decoded message to its response. The steps, in the order of this
+//! file:
 //!
-//! 1. `reader::dispatch` decodes the message ([`decode`](sealwire_engine::operations::decode)) and finds an in-flight
-//!    permit.
-//! 2. [`prepare`] authorizes the request and offers it to the scheduler, which admits, delays or rejects it.
+//! 1. `reader::dispatch` decodes the message ([`decode`](sealwire_engine::operations::decode)) and
+//!    finds an in-flight permit.
+//! 2. [`prepare`] authorizes the request and offers it to the scheduler, which admits, delays or
+//!    rejects it.
 //! 3. [`plan`] resolves names to keys and reserves memory for the response.
-//! 4. [`run`] waits for admission and for the work, at most until a cancel or the deadline. A network thread does the
-//!    work of small requests itself if nothing is queued.
+//! 4. [`run`] waits for admission and for the work, at most until a cancel or the deadline. A
+//!    network thread does the work of small requests itself if nothing is queued.
 //! 5. [`handle`] records the outcome and queues the response.
 
 use std::sync::Arc;
@@ -111,7 +113,8 @@ impl<E: Into<CallFailure>> From<E> for Rejected {
     }
 }
 
-/// Authorizes a request if the principal's permissions are cached, and offers it to the scheduler. Nothing in it waits.
+/// Authorizes a request if the principal's permissions are cached, and offers it to the scheduler.
+/// Nothing in it waits.
 ///
 /// `admission`: that of a long message, which was offered when it began to arrive.
 pub(super) fn prepare(
@@ -137,8 +140,8 @@ pub(super) fn prepare(
     ) {
         return Err(overloaded(CallFailure::Overloaded(rejection)));
     }
-    // Before memory is reserved. By the present time, not by that of arrival: the request may have waited for longer
-    // than the cached permissions of its principal hold.
+    // Before memory is reserved. By the present time, not by that of arrival: the request may have
+    // waited for longer than the cached permissions of its principal hold.
     let authorization = request.options.authorization()?;
     let permit = engine
         .decider
@@ -344,8 +347,9 @@ pub(super) async fn handle(
         .await;
 }
 
-/// Waits for admission, then for whichever comes first of the end of the work, a cancel and the deadline. A request
-/// that has waited for admission or a crypto thread for twice its bound is rejected.
+/// Waits for admission, then for whichever comes first of the end of the work, a cancel and the
+/// deadline. A request that has waited for admission or a crypto thread for twice its bound is
+/// rejected.
 async fn run(
     connection: &Connection,
     request: &Request,
@@ -423,7 +427,8 @@ async fn run(
                     out: out_of,
                 };
                 let done = plan.run(context).await;
-                // A vector that grows doubles, and a response can wait long for its client: it holds what was reserved.
+                // A vector that grows doubles, and a response can wait long for its client: it
+                // holds what was reserved.
                 out.shrink_to_fit();
                 done.map(|()| out)
             }
@@ -439,7 +444,8 @@ async fn run(
             engine.metrics.refused(refusal.reason.into());
             return Err(CallFailure::Overloaded(refusal));
         }
-        // The token is told before the future is dropped, so that work which was not submitted yet knows why it ends.
+        // The token is told before the future is dropped, so that work which was not submitted yet
+        // knows why it ends.
         () = async { sleep_until(deadline).await; cancel.stop(StopReason::Deadline) } => {
             return Err(CallFailure::Stopped(StopReason::Deadline));
         }

@@ -37,7 +37,8 @@ async fn put(store: &dyn ControlStore, key: &str, record: Option<Vec<u8>>) {
     ));
 }
 
-/// A connection of a principal that can encrypt for the app `shop`, on an engine that has not been asked anything yet.
+/// A connection of a principal that can encrypt for the app `shop`, on an engine that has not been
+/// asked anything yet.
 async fn connection() -> Arc<Connection> {
     connection_with_audit(None).await
 }
@@ -204,7 +205,8 @@ async fn a_request_that_waited_is_decided_by_what_holds_when_it_begins() {
         matches!(known.task, Task::Document(..)),
         "known from the cache"
     );
-    // Read now, and deferred for longer than the cache holds. Meanwhile another engine takes the role away.
+    // Read now, and deferred for longer than the cache holds. Meanwhile another engine takes the
+    // role away.
     let deferred = arrived(&connection, 2, Instant::now());
     let store = connection.engine.apps.control().store();
     put(&**store, &principal_key(&connection.principal), None).await;
@@ -285,7 +287,8 @@ fn recorded(connection: &Connection) -> sealwire_engine::audit::Recording {
     connection.record_rejected(&request, sealwire_telemetry::metrics::CallCode::OK)
 }
 
-/// Until a record is written, other records wait with it. So its request must not wait for a client that reads slowly.
+/// Until a record is written, other records wait with it. So its request must not wait for a client
+/// that reads slowly.
 #[tokio::test]
 async fn a_record_that_others_wait_for_waits_for_no_client() {
     let folder = tempfile::tempdir().unwrap();
@@ -309,7 +312,8 @@ async fn a_record_that_others_wait_for_waits_for_no_client() {
     other.kept(false).await.unwrap();
 }
 
-/// A principal over its share of the network threads is not polled for a while. The records of others do not wait for it.
+/// A principal over its share of the network threads is not polled for a while. The records of
+/// others do not wait for it.
 #[tokio::test]
 async fn a_group_of_records_is_written_without_the_principal_of_its_first() {
     let folder = tempfile::tempdir().unwrap();
@@ -336,7 +340,8 @@ async fn a_group_of_records_is_written_without_the_principal_of_its_first() {
     first.await.unwrap();
 }
 
-/// Messages that get no request begun, by name, each with the fraction of a rejected request that it counts as.
+/// Messages that get no request begun, by name, each with the fraction of a rejected request that
+/// it counts as.
 fn cheap_messages() -> [(&'static str, Vec<u8>, u32); 9] {
     let nested = |message: &[u8]| [message, &[0x91; 100], &[0x01]].concat();
     [

@@ -27,7 +27,8 @@ use sealwire_telemetry::metrics::{CallCode, CallReport, MethodLabel};
 
 /// Pause while too many calls are under way that nobody waits for any more.
 const CALLS_RETRY_MS: u32 = 1_000;
-/// Room for any call that carries a private key, so that its bytes are never moved and left behind unwiped.
+/// Room for any call that carries a private key, so that its bytes are never moved and left behind
+/// unwiped.
 const BUFFER_BYTES: usize = 128 << 10;
 
 pub(super) struct Connection<S> {
@@ -84,7 +85,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Answers calls until the peer leaves, is silent for too long, is expelled, or the engine drains.
+    /// Answers calls until the peer leaves, is silent for too long, is expelled, or the engine
+    /// drains.
     pub(super) async fn serve(mut self, mut ending: Shutdown) {
         if self.desk.admits(&self.principal) {
             // Also before a call that is there: who is expelled changes nothing any more.
@@ -103,8 +105,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let _ = timeout(self.patience(), self.stream.shutdown()).await;
     }
 
-    /// Tells a caller that is not listed so, whatever it says first; where too many are told already, it is let go at
-    /// once.
+    /// Tells a caller that is not listed so, whatever it says first; where too many are told
+    /// already, it is let go at once.
     async fn reject_incomplete(&mut self) -> Result<(), Over> {
         let desk = Arc::clone(&self.desk);
         let _one_of_few = desk.strangers.try_acquire().map_err(|_| Over)?;
@@ -234,7 +236,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Sets the form of errors if the message at the front of the buffer asks for one. Returns whether it does.
+    /// Sets the form of errors if the message at the front of the buffer asks for one. Returns
+    /// whether it does.
     fn take_error_format(&mut self, boundary: &FrameLayout) -> bool {
         if boundary.head
             != (MessageHeader::Notification {
@@ -334,7 +337,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.processed += bytes;
     }
 
-    /// Moves the bytes that were not processed to the front. Once per read, since it takes as long as they are many.
+    /// Moves the bytes that were not processed to the front. Once per read, since it takes as long
+    /// as they are many.
     fn compact(&mut self) {
         if self.processed == 0 {
             return; // A message that arrives in many parts would be copied as many times.

@@ -1,22 +1,24 @@
-//! Deficit round robin (Shreedhar and Varghese, 1995) among principals, over the time of network threads.
+//! Deficit round robin (Shreedhar and Varghese, 1995) among principals, over the time of network
+//! threads.
 //!
-//! Bookkeeping only: no clock, threads or wakers, so that tests simulate what production runs. A task is whatever the
-//! caller wants to be told to run: see [`FairQueue::begin_round`].
+//! Bookkeeping only: no clock, threads or wakers, so that tests simulate what production runs. A
+//! task is whatever the caller wants to be told to run: see [`FairQueue::begin_round`].
 //!
-//! In each round, the tasks of a flow may use [`QUANTUM`] per network thread. A flow that has used more must wait for
-//! as many rounds as its excess takes. Credit that is not used is lost, so a flow that was idle gets no burst.
+//! In each round, the tasks of a flow may use [`QUANTUM`] per network thread. A flow that has used
+//! more must wait for as many rounds as its excess takes. Credit that is not used is lost, so a
+//! flow that was idle gets no burst.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Time that the tasks of one principal may use in a round, per network thread. A round also polls the sockets once,
-/// which takes about 1 us. Another principal's request waits for at most this and one unit of work, which can be longer:
-/// see [`CHARGE_MAX`].
+/// Time that the tasks of one principal may use in a round, per network thread. A round also polls
+/// the sockets once, which takes about 1 us. Another principal's request waits for at most this and
+/// one unit of work, which can be longer: see [`CHARGE_MAX`].
 pub(super) const QUANTUM: Duration = Duration::from_micros(50);
-/// Longest time that one unit of work is charged with. A thread that the system suspended did not work for that long.
-/// Few units take longer, since loops yield: those that move or free tens of MiB at once, such as the buffer of a long
-/// message that grows, or a response whose connection ends. Of these, the others wait for all and only this much is paid
-/// back.
+/// Longest time that one unit of work is charged with. A thread that the system suspended did not
+/// work for that long. Few units take longer, since loops yield: those that move or free tens of
+/// MiB at once, such as the buffer of a long message that grows, or a response whose connection
+/// ends. Of these, the others wait for all and only this much is paid back.
 const CHARGE_MAX: Duration = Duration::from_millis(2);
 
 /// Identifies a flow. Valid until [`FairQueue::remove`].
@@ -37,8 +39,8 @@ pub(super) struct Granted<T> {
 pub(super) struct FairQueue<T> {
     flows: Vec<FlowState<T>>,
     free: Vec<usize>,
-    /// Flows in the order in which rounds serve them: those with queued tasks, and some that have none any more, which
-    /// the next round takes off. So nothing has to be searched.
+    /// Flows in the order in which rounds serve them: those with queued tasks, and some that have
+    /// none any more, which the next round takes off. So nothing has to be searched.
     listed: VecDeque<usize>,
     /// Number of flows with queued tasks.
     waiting: usize,
@@ -102,7 +104,8 @@ impl<T> FairQueue<T> {
         self.free.push(id.0);
     }
 
-    /// Returns true if a task of the flow may run now, without being queued: the flow has credit and no queued task.
+    /// Returns true if a task of the flow may run now, without being queued: the flow has credit
+    /// and no queued task.
     pub(super) fn may_run(&mut self, id: FlowId) -> bool {
         let (round, quantum) = (self.round, self.quantum());
         let flow = &mut self.flows[id.0];
@@ -130,10 +133,12 @@ impl<T> FairQueue<T> {
         self.waiting -= usize::from(queue.is_empty());
     }
 
-    /// Charges a flow for a unit of work that took `time`. Returns the flow's next task, if its credit lasts.
+    /// Charges a flow for a unit of work that took `time`. Returns the flow's next task, if its
+    /// credit lasts.
     ///
-    /// The delay of that task is the network time that its flow has used since it was queued, times the number of
-    /// flows that waited meanwhile. A suspended thread or another principal's flood therefore adds little to it.
+    /// The delay of that task is the network time that its flow has used since it was queued, times
+    /// the number of flows that waited meanwhile. A suspended thread or another principal's flood
+    /// therefore adds little to it.
     pub(super) fn charge(&mut self, id: FlowId, time: Duration) -> Option<Granted<T>> {
         let (round, quantum) = (self.round, self.quantum());
         let nanos = time.min(CHARGE_MAX).as_nanos() as u64;
@@ -149,8 +154,9 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Begins a round: every waiting flow gets credit, and those with credit are granted one task per network thread.
-    /// [`FairQueue::charge`] grants the others. Returns true if tasks remain queued, so that another round must follow.
+    /// Begins a round: every waiting flow gets credit, and those with credit are granted one task
+    /// per network thread. [`FairQueue::charge`] grants the others. Returns true if tasks remain
+    /// queued, so that another round must follow.
     pub(super) fn begin_round(&mut self, mut grant: impl FnMut(Granted<T>)) -> bool {
         self.round += 1;
         let (round, quantum) = (self.round, self.quantum());
@@ -224,8 +230,8 @@ mod tests {
     /// A task of a simulation: the flow's position in the list, and the connection.
     type Task = (usize, usize);
 
-    /// A network thread and its principals. Each connection of a principal always has more to do, in units of a fixed
-    /// time. The run queue is that of tokio: first in, first out.
+    /// A network thread and its principals. Each connection of a principal always has more to do,
+    /// in units of a fixed time. The run queue is that of tokio: first in, first out.
     struct Simulation {
         queue: FairQueue<Task>,
         flows: Vec<(FlowId, Duration)>,
@@ -323,7 +329,8 @@ mod tests {
                 let share = other / (hostile + other);
                 let possible = neighbour.min(QUANTUM).as_secs_f64() / QUANTUM.as_secs_f64();
                 assert!(share >= 0.45 * possible, "{name}, {neighbour:?}: {share}");
-                // The rest of one round, and one round for each share that the neighbour's own unit takes.
+                // The rest of one round, and one round for each share that the neighbour's own unit
+                // takes.
                 let rounds = 1 + neighbour.as_micros().div_ceil(QUANTUM.as_micros()) as u32;
                 assert!(
                     simulation.gap_max[1] <= rounds * (QUANTUM + flood.1),
@@ -445,7 +452,8 @@ mod tests {
         queue.remove(flow);
         assert!(!queue.begin_round(|_| panic!("removed")));
         assert_eq!(queue.add(), flow, "identifiers are used again");
-        // Of a flow that was served, emptied or removed while it was listed, the next tasks are granted once each.
+        // Of a flow that was served, emptied or removed while it was listed, the next tasks are
+        // granted once each.
         queue.charge(flow, us(60));
         queue.push(flow, (0, 4));
         queue.withdraw(flow, |_| true);

@@ -1,4 +1,5 @@
-//! Certificates for logs, metrics and `sealwire config check`: names, fingerprints and expiry. Nothing secret.
+//! Certificates for logs, metrics and `sealwire config check`: names, fingerprints and expiry.
+//! Nothing secret.
 
 use std::fmt;
 
@@ -25,7 +26,8 @@ pub struct CertificateInfo {
     pub of: CertificateLabel,
     /// SHA-256 of its DER.
     pub fingerprint: [u8; 32],
-    /// Names: the common and alternative names of a certificate, or the issuer of a list. Printable.
+    /// Names: the common and alternative names of a certificate, or the issuer of a list.
+    /// Printable.
     pub names: String,
     /// From when it holds.
     pub begins: OffsetDateTime,
@@ -96,8 +98,9 @@ impl CertificateInfo {
         })
     }
 
-    /// How near its end is. Warnings come at 30 days, 7 days and one day, but for what lives for less than three times
-    /// that: then when a third of its time is left, so that what is renewed each day warns of no month.
+    /// How near its end is. Warnings come at 30 days, 7 days and one day, but for what lives for
+    /// less than three times that: then when a third of its time is left, so that what is renewed
+    /// each day warns of no month.
     pub fn stage(&self, now: OffsetDateTime) -> ExpiryStage {
         let Some(ends) = self.ends else {
             return ExpiryStage::Good;

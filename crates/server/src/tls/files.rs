@@ -1,8 +1,9 @@
-//! The PEM files of a configuration as one look found them, told apart from another look by what is in them.
+//! The PEM files of a configuration as one look found them, told apart from another look by what is
+//! in them.
 //!
-//! Contents, not times: names that are swapped (a rename, a symlink as Kubernetes moves it), a clock too coarse for two
-//! writes, a file put back as it was, all come out right. They are few and small, so a look costs well under a
-//! millisecond, and a list of the longest size some ten.
+//! Contents, not times: names that are swapped (a rename, a symlink as Kubernetes moves it), a
+//! clock too coarse for two writes, a file put back as it was, all come out right. They are few and
+//! small, so a look costs well under a millisecond, and a list of the longest size some ten.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,8 @@ use zeroize::Zeroizing;
 use super::TlsError;
 use sealwire_config::{ControlListen, Tls};
 
-/// Longest PEM file, in bytes. A certificate has about 1 KB; a bundle of every public authority 250 KB.
+/// Longest PEM file, in bytes. A certificate has about 1 KB; a bundle of every public authority 250
+/// KB.
 pub(super) const PEM_BYTES_MAX: u64 = 4 << 20;
 
 /// The bytes of a file, or why it cannot be used. Wiped: one of them is a private key.
@@ -83,8 +85,8 @@ impl Files {
         }
     }
 
-    /// Returns a digest of the files' content, to detect changes. Must not be shown: it covers a private
-    /// key.
+    /// Returns a digest of the files' content, to detect changes. Must not be shown: it covers a
+    /// private key.
     pub(crate) fn digest(&self) -> [u8; 32] {
         self.digest
     }
@@ -137,7 +139,8 @@ impl Files {
     }
 }
 
-/// Reads a whole file of bounded size. Inspects the file that it opened, so that no other file can take its place.
+/// Reads a whole file of bounded size. Inspects the file that it opened, so that no other file can
+/// take its place.
 fn read(file: &Path, kind: FileKind) -> FileContent {
     sealwire_file_trust::read(file, kind, PEM_BYTES_MAX).map_err(|error| match error.reason {
         FileErrorReason::Io(error) => FileProblem::Unreadable(error.kind(), error.to_string()),

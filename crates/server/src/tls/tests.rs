@@ -282,7 +282,8 @@ fn a_revoked_certificate_is_refused_and_others_are_not() {
         assert!(shake(&tls, client_config(&files, Some(&good), TLS13)).is_ok());
         assert!(shake(&tls, client_config(&files, Some(&revoked), TLS13)).is_err());
     }
-    // An authority without a list lets nobody in: one that got lost must not let the revoked back in.
+    // An authority without a list lets nobody in: one that got lost must not let the revoked back
+    // in.
     std::fs::write(
         &file,
         list(
@@ -490,7 +491,8 @@ fn a_second_load_picks_up_new_files() {
 fn an_authority_of_operators_without_a_list_is_not_that_of_all_callers() {
     let files = Files::new();
     let own = Authority::create("operators", Validity::days(10)).unwrap();
-    // The authority of clients is itself signed by `own`: a client that sends both certificates is accepted under it.
+    // The authority of clients is itself signed by `own`: a client that sends both certificates is
+    // accepted under it.
     let below = {
         let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);

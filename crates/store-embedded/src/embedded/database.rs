@@ -1,4 +1,5 @@
-//! The database in its folder: opening under a lock, keyspaces and keys, and the meaning of database errors.
+//! The database in its folder: opening under a lock, keyspaces and keys, and the meaning of
+//! database errors.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
@@ -16,15 +17,16 @@ use super::keys::{
 use super::{Options, manifest, object_row, row};
 use sealwire_store::{MapId, ObjectId, ObjectRow, Row, SINGLE, StoreError, TokenId};
 
-/// Version of the keyspaces and keys. The row formats have their own versions. Layout 1 had no objects, layout 2 no index of
-/// the objects of subjects, and layout 3 no index of their tokens. A program that knows only an older layout would copy a
-/// store without its objects, ignore fences, or write what nobody finds by its subject.
+/// Version of the keyspaces and keys. The row formats have their own versions. Layout 1 had no
+/// objects, layout 2 no index of the objects of subjects, and layout 3 no index of their tokens. A
+/// program that knows only an older layout would copy a store without its objects, ignore fences,
+/// or write what nobody finds by its subject.
 const LAYOUT: u32 = 4;
 const LAYOUT_KEY: &str = "layout";
 const FACTS: &str = "facts";
 pub(super) const GENERATION_KEY: &str = "generation";
-/// Journal size above which the database flushes the data that keeps journals alive. Also bounds the bytes to read at
-/// the next start.
+/// Journal size above which the database flushes the data that keeps journals alive. Also bounds
+/// the bytes to read at the next start.
 const JOURNAL_BYTES_MAX: u64 = 256 << 20;
 /// Write buffer for control state, which changes rarely.
 const CONTROL_BUFFER_BYTES: u64 = 1 << 20;
@@ -33,14 +35,15 @@ const CONTROL_BUFFER_BYTES: u64 = 1 << 20;
 const LOCK_TRIES: u32 = 25;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// The folder lock, held while the database is open. The operating system releases the lock when the process ends.
+/// The folder lock, held while the database is open. The operating system releases the lock when
+/// the process ends.
 pub(super) struct Lock {
     file: File,
 }
 
 impl Drop for Lock {
-    /// Releases the lock also if a forked child still holds a copy of the file: until its exec, which can be long on a busy
-    /// machine.
+    /// Releases the lock also if a forked child still holds a copy of the file: until its exec,
+    /// which can be long on a busy machine.
     fn drop(&mut self) {
         let _ = self.file.unlock();
     }
@@ -71,7 +74,8 @@ impl Lock {
         while let Err(refused) = file.try_lock() {
             tries += 1;
             match refused {
-                // A process that is ending, or a forked child before its exec, can hold the lock a moment longer.
+                // A process that is ending, or a forked child before its exec, can hold the lock a
+                // moment longer.
                 TryLockError::WouldBlock if tries < LOCK_TRIES => std::thread::sleep(LOCK_PAUSE),
                 TryLockError::WouldBlock => {
                     let mut process = String::new();
@@ -172,7 +176,8 @@ impl Database {
         Ok(database)
     }
 
-    /// Adds an entry for each object that names a subject. A program of an older layout could copy such objects here.
+    /// Adds an entry for each object that names a subject. A program of an older layout could copy
+    /// such objects here.
     fn index_subjects(&self, batch: &mut fjall::OwnedWriteBatch) -> Result<(), StoreError> {
         for entry in self.snapshot().iter(&self.objects) {
             let (key, value) = entry.into_inner().map_err(|error| self.failed(error))?;
@@ -359,7 +364,8 @@ impl Database {
         Ok((map, row))
     }
 
-    /// Returns the number of unflushed memtables and of unmerged runs, each of the keyspace with the largest backlog.
+    /// Returns the number of unflushed memtables and of unmerged runs, each of the keyspace with
+    /// the largest backlog.
     pub(super) fn backlog(&self) -> (usize, usize) {
         use fjall::AbstractTree as _;
         let large = [
@@ -382,8 +388,8 @@ impl Database {
             .fold((0, 0), |most, one| (most.0.max(one.0), most.1.max(one.1)))
     }
 
-    /// Returns an error if any write has failed, including background writes. After that, the database does not write
-    /// any more.
+    /// Returns an error if any write has failed, including background writes. After that, the
+    /// database does not write any more.
     pub(super) fn check_writable(&self) -> Result<(), StoreError> {
         self.inner
             .persist(PersistMode::Buffer)
@@ -449,7 +455,8 @@ fn opening_failed(folder: &Path, error: fjall::Error) -> StoreError {
             "{}: an earlier write failed; free space or mend the disk",
             folder.display()
         )),
-        // The debug form tells which check failed and at most the file. It does not contain stored content.
+        // The debug form tells which check failed and at most the file. It does not contain stored
+        // content.
         other => StoreError::Damaged {
             place: folder.display().to_string(),
             what: format!("{other:?}"),

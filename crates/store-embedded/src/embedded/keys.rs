@@ -1,4 +1,5 @@
-//! Keys of the database. Numbers in keys are big endian, so that keys are in the order of maps and ids.
+//! Keys of the database. Numbers in keys are big endian, so that keys are in the order of maps and
+//! ids.
 
 use sealwire_store::{Fingerprint, MapId, ObjectId, SubjectId, Term, TokenId};
 
@@ -100,12 +101,14 @@ pub(super) fn fence_key(map: MapId) -> Vec<u8> {
     [FENCE, &map_key(map)].concat()
 }
 
-/// Returns the database key of a record. The prefix keeps the key from being empty, which the database does not allow.
+/// Returns the database key of a record. The prefix keeps the key from being empty, which the
+/// database does not allow.
 pub(super) fn record_key(key: &str) -> String {
     format!("/{key}")
 }
 
-/// Returns the first key after all keys that begin with `prefix`. The last byte of `prefix` must be ASCII.
+/// Returns the first key after all keys that begin with `prefix`. The last byte of `prefix` must be
+/// ASCII.
 pub(super) fn behind(prefix: &str) -> String {
     let (kept, last) = prefix.split_at(prefix.len() - 1);
     format!("{kept}{}", char::from(last.as_bytes()[0] + 1))

@@ -1,5 +1,6 @@
-//! Checks the file lists of the database before it opens them. The database writes checksums of the lists but does not
-//! verify them. A damaged list could make it allocate memory for any number of files.
+//! Checks the file lists of the database before it opens them. The database writes checksums of the
+//! lists but does not verify them. A damaged list could make it allocate memory for any number of
+//! files.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,14 +10,15 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use sealwire_store::StoreError;
 
-/// Names the file that points to the current list `vN`: `version u64 | checksum u128 | checksum kind u8`, little
-/// endian.
+/// Names the file that points to the current list `vN`:
+/// `version u64 | checksum u128 | checksum kind u8`, little endian.
 const CURRENT: &str = "current";
 const XXH3_128: u8 = 0;
 /// Folder of the table files.
 const TABLES: &str = "tables";
 
-/// Checks every keyspace in the folder of a database. A keyspace with neither list nor files was not created yet.
+/// Checks every keyspace in the folder of a database. A keyspace with neither list nor files was
+/// not created yet.
 pub(super) fn check(database: &Path) -> Result<(), StoreError> {
     let keyspaces = database.join("keyspaces");
     let entries = match fs::read_dir(&keyspaces) {

@@ -189,7 +189,8 @@ pub(super) fn of_subject(
     Ok(page)
 }
 
-/// Removes those of `rows` that still are a subject's rows under a key below `version`. Returns their number.
+/// Removes those of `rows` that still are a subject's rows under a key below `version`. Returns
+/// their number.
 pub(super) fn erase(
     edit: &mut RequestEdit<'_>,
     subject: SubjectId,

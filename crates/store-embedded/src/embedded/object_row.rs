@@ -1,9 +1,12 @@
-//! Binary format of objects, version 1: the value that the embedded store keeps under an object's map and id.
+//! Binary format of objects, version 1: the value that the embedded store keeps under an object's
+//! map and id.
 //!
-//! `format 1 | flags 1 | version u64 | created u64 | updated u64 | key 5 | [expires u64] | [archived u64] | [subject 16]
+//! `format 1 | flags 1 | version u64 | created u64 | updated u64 | key 5 | [expires u64] |
+//! [archived u64] | [subject 16]
 //! | [tags] | [unique] | [terms] | sealed`. Numbers are big endian. Each bracketed part is present if its flag is set.
-//! `tags` is as in `row`. `unique` and `terms` are `count u32`, then per term `index u32 | hash 16`. The
-//! sealed part is the rest. The encoding is canonical: decoded bytes always encode to the same bytes.
+//! `tags` is as in `row`. `unique` and `terms` are `count u32`, then per term
+//! `index u32 | hash 16`. The sealed part is the rest. The encoding is canonical: decoded bytes
+//! always encode to the same bytes.
 
 use bytes::Bytes;
 

@@ -144,7 +144,8 @@ async fn objects_terms_and_fences_are_there_after_a_close() {
     assert!(matches!(error, StoreError::Fenced { needs: 1 }), "{error}");
 }
 
-/// Writes a database as a program of another layout would: with a row, the named keyspaces and the layout, if any.
+/// Writes a database as a program of another layout would: with a row, the named keyspaces and the
+/// layout, if any.
 fn write_database(folder: &Path, keyspaces: &[&str], layout: Option<&[u8]>) {
     let folder = folder.join("database");
     std::fs::create_dir_all(&folder).expect("makes it");

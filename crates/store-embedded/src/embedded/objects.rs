@@ -1,5 +1,5 @@
-//! The operations of the object store: reads of a database snapshot, edits within a write batch, and the threads on
-//! which they run.
+//! The operations of the object store: reads of a database snapshot, edits within a write batch,
+//! and the threads on which they run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -67,7 +67,8 @@ fn snapshot(database: &Database, view: MapView) -> Result<Snapshot, StoreError> 
     Ok(at)
 }
 
-/// Iterates, in the order of ids, over the objects behind `after` that hold a term that is not unique.
+/// Iterates, in the order of ids, over the objects behind `after` that hold a term that is not
+/// unique.
 fn holders<'a>(
     database: &'a Database,
     at: &Snapshot,

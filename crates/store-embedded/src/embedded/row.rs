@@ -1,8 +1,9 @@
 //! Binary row format, version 1: the value that the embedded store keeps under a row's map and id.
 //!
 //! `version 1 | flags 1 | created u64 | [fingerprint 16] | [expires u64] | [archived u64] | [subject 16] | [tags] | sealed`.
-//! Numbers are big endian. Each bracketed part is present if its flag is set. `tags` is `count u32`, then per tag `bytes u32 |
-//! UTF-8`. The sealed part is the rest. The encoding is canonical: decoded bytes always encode to the same bytes.
+//! Numbers are big endian. Each bracketed part is present if its flag is set. `tags` is
+//! `count u32`, then per tag `bytes u32 | UTF-8`. The sealed part is the rest. The encoding is
+//! canonical: decoded bytes always encode to the same bytes.
 
 use bytes::Bytes;
 

@@ -1,5 +1,5 @@
-//! Tests of features that only the embedded store has: folder, lock, persistence and damage. The suites test the common
-//! contract.
+//! Tests of features that only the embedded store has: folder, lock, persistence and damage. The
+//! suites test the common contract.
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -18,8 +18,8 @@ const MAP: MapId = MapId {
     collection: 2,
 };
 
-/// Returns options with a time limit that no sync of a busy disk reaches, so that no test depends on how fast the disk is.
-/// The default limit fails a request if one sync takes longer than 5 s.
+/// Returns options with a time limit that no sync of a busy disk reaches, so that no test depends
+/// on how fast the disk is. The default limit fails a request if one sync takes longer than 5 s.
 pub(super) fn patient() -> Options {
     Options {
         timeout: Duration::from_secs(240),
@@ -250,7 +250,8 @@ async fn a_row_that_is_damaged_is_an_error_of_its_call_only() {
     assert_eq!(got, [Some(row(1, Some(1))), Some(row(2, None)), None]);
 }
 
-/// After any single byte of any file is changed, opening and every request either succeed or name the damage.
+/// After any single byte of any file is changed, opening and every request either succeed or name
+/// the damage.
 #[tokio::test]
 async fn damaged_files_are_refused_or_read_as_they_were() {
     let folder = tempfile::tempdir().expect("makes one");
@@ -287,7 +288,8 @@ async fn damaged_files_are_refused_or_read_as_they_were() {
         };
         let keys = written.iter().map(|row| (MAP, row.id)).collect::<Vec<_>>();
         match store.get(10, &keys).await {
-            // A torn journal end is dropped, so rows can be missing. The rows that exist are unchanged.
+            // A torn journal end is dropped, so rows can be missing. The rows that exist are
+            // unchanged.
             Ok(rows) => {
                 assert!(
                     rows.iter()
@@ -347,8 +349,8 @@ async fn files_without_what_names_their_list_are_refused() {
     );
 }
 
-/// Removes the folder of a store's tables while three memtables are queued for flushing. Returns the folder's path and
-/// the path to restore it from.
+/// Removes the folder of a store's tables while three memtables are queued for flushing. Returns
+/// the folder's path and the path to restore it from.
 fn without_tables(store: &EmbeddedStore, folder: &Path) -> (PathBuf, PathBuf) {
     use fjall::AbstractTree as _;
     let (tables, away) = (
@@ -467,7 +469,8 @@ async fn what_a_thread_did_not_come_to_at_its_end_is_refused_as_closed() {
     }
 }
 
-/// Occupies the writer until the returned sender is used or dropped, as a sync that takes long does.
+/// Occupies the writer until the returned sender is used or dropped, as a sync that takes long
+/// does.
 fn occupy_writer(store: &EmbeddedStore) -> std::sync::mpsc::Sender<()> {
     let (free, held) = std::sync::mpsc::channel();
     let job: WriteJob = Box::new(move |_| Box::new(move |_| held.recv().unwrap_or_default()));
@@ -505,8 +508,8 @@ async fn a_write_that_took_too_long_fails_and_can_still_take_effect() {
     );
 }
 
-/// Returns the files below a folder: path, bytes up to the last nonzero byte, and length. Journals are preallocated and
-/// consist mostly of zeros.
+/// Returns the files below a folder: path, bytes up to the last nonzero byte, and length. Journals
+/// are preallocated and consist mostly of zeros.
 fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>, u64)> {
     const BLOCK: usize = 64 << 10;
     let read = |path: PathBuf| {

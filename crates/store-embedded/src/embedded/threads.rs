@@ -1,13 +1,15 @@
-//! Threads of the store: one writer and a few readers, so that request threads never block on the disk.
+//! Threads of the store: one writer and a few readers, so that request threads never block on the
+//! disk.
 //!
-//! The writer takes the queued requests, runs their changes in sequence, and commits them together. Requests that
-//! arrive during a sync are in the next batch. There is no other writer, so the rows that a request has read do not
-//! change until its commit.
+//! The writer takes the queued requests, runs their changes in sequence, and commits them together.
+//! Requests that arrive during a sync are in the next batch. There is no other writer, so the rows
+//! that a request has read do not change until its commit.
 //!
-//! After a failed write the database rejects further writes, because the journal's content is uncertain. Reads
-//! continue. Once the disk accepts writes again, the writer closes the database, rewrites the journals and reopens the
-//! database. Rewriting matters because data that a failed sync left only in the page cache would otherwise count as
-//! durable. While the database is closed, reads fail too and make the writer retry.
+//! After a failed write the database rejects further writes, because the journal's content is
+//! uncertain. Reads continue. Once the disk accepts writes again, the writer closes the database,
+//! rewrites the journals and reopens the database. Rewriting matters because data that a failed
+//! sync left only in the page cache would otherwise count as durable. While the database is closed,
+//! reads fail too and make the writer retry.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -27,20 +29,21 @@ use sealwire_store::StoreError;
 const WAITING_MAX: usize = 1_024;
 /// Minimum time between two attempts to reopen a failed database.
 const MEND_PAUSE: Duration = Duration::from_secs(1);
-/// Free space required for such an attempt, in addition to a copy of the largest journal. The database creates files
-/// when it opens.
+/// Free space required for such an attempt, in addition to a copy of the largest journal. The
+/// database creates files when it opens.
 const PROBE_BYTES: u64 = 4 << 20;
 /// File extension of a journal's copy.
 const COPY: &str = "copy";
 /// Bytes per write of the space probe.
 const PROBE_STEP: usize = 1 << 20;
-/// Unflushed memtables and unmerged runs above which the writer waits for the background threads. Must be below the
-/// counts at which the database itself would wait without a time limit.
+/// Unflushed memtables and unmerged runs above which the writer waits for the background threads.
+/// Must be below the counts at which the database itself would wait without a time limit.
 const BACKLOG_MAX: (usize, usize) = (2, 18);
 
 /// Receives the result of the commit: success, or the reason for the failure.
 pub(super) type CommitCallback = Box<dyn FnOnce(Result<(), &str>) + Send>;
-/// Makes its changes in a batch. Gets the reason instead of the batch if the database cannot be written.
+/// Makes its changes in a batch. Gets the reason instead of the batch if the database cannot be
+/// written.
 pub(super) type WriteJob =
     Box<dyn FnOnce(Result<&mut WriteBatch<'_>, &str>) -> CommitCallback + Send>;
 pub(super) type ReadJob = Box<dyn FnOnce(Result<&Database, &str>) + Send>;
@@ -96,7 +99,8 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Takes the lock, opens the database on the writer thread, and starts the reader threads. Blocks.
+    /// Takes the lock, opens the database on the writer thread, and starts the reader threads.
+    /// Blocks.
     pub(super) fn start(folder: &Path, options: &Options) -> Result<Self, StoreError> {
         let lock = Lock::take(folder)?;
         let shared = Arc::new(ThreadState {
@@ -207,7 +211,8 @@ fn read(
     }
 }
 
-/// Wakes the writer with an empty job, so that it tries to reopen the database. A full queue wakes the writer anyway.
+/// Wakes the writer with an empty job, so that it tries to reopen the database. A full queue wakes
+/// the writer anyway.
 fn have_mended(writer: &mpsc::WeakSender<Order<WriteJob>>) {
     if let Some(writer) = writer.upgrade() {
         let _ = writer.try_send(Order::Work(Box::new(|_| Box::new(|_| ()))));
@@ -263,8 +268,8 @@ impl Writer {
         }
     }
 
-    /// Runs one write batch: `first` and the jobs queued behind it. Returns the sender of an end order, if there is
-    /// one.
+    /// Runs one write batch: `first` and the jobs queued behind it. Returns the sender of an end
+    /// order, if there is one.
     fn turn(&mut self, first: WriteJob) -> Option<oneshot::Sender<()>> {
         self.mend();
         let shared = self.shared.clone();
@@ -319,8 +324,8 @@ impl Writer {
         }
     }
 
-    /// Waits, in bounded time, until background flushes and merges have caught up. Returns true if they have. If the
-    /// background work failed, it never catches up, and an error is returned.
+    /// Waits, in bounded time, until background flushes and merges have caught up. Returns true if
+    /// they have. If the background work failed, it never catches up, and an error is returned.
     fn wait_for_room(&self, database: &Database) -> Result<bool, StoreError> {
         let give_up = Instant::now() + self.shared.options.timeout;
         loop {
@@ -370,8 +375,8 @@ impl Writer {
     }
 }
 
-/// Checks that the disk accepts the bytes that reopening writes: one journal copy at a time, and the files of an
-/// opening database.
+/// Checks that the disk accepts the bytes that reopening writes: one journal copy at a time, and
+/// the files of an opening database.
 fn probe(folder: &Path, journals: &Path) -> io::Result<()> {
     let mut largest = 0;
     for path in of_kind(journals, "jnl")? {

@@ -116,7 +116,8 @@ impl Stored for ObjectRow {
     }
 }
 
-/// Returns the wanted rows of a map that follow `after`. Stops at a maximum of found rows, or of rows looked at.
+/// Returns the wanted rows of a map that follow `after`. Stops at a maximum of found rows, or of
+/// rows looked at.
 pub(super) fn walk<R: Stored>(
     database: &Database,
     at: &Snapshot,

@@ -1,4 +1,5 @@
-//! A write batch (turn) of the writer: changes of several requests that see each other and become durable together.
+//! A write batch (turn) of the writer: changes of several requests that see each other and become
+//! durable together.
 //!
 //! Each request makes an [`RequestEdit`], which takes effect completely or not at all.
 
@@ -16,8 +17,8 @@ use sealwire_store::{
     Fingerprint, MapId, ObjectChanges, ObjectId, ObjectRow, Row, StoreError, Term, TokenId, after,
 };
 
-/// Size at which a batch is committed: rows, objects and terms, and their bytes. The limits bound a batch's memory and
-/// the wait of its first request.
+/// Size at which a batch is committed: rows, objects and terms, and their bytes. The limits bound a
+/// batch's memory and the wait of its first request.
 const TURN_ROWS_MAX: usize = 8_192;
 const TURN_BYTES_MAX: usize = 8 << 20;
 /// Estimated bytes of the change of a term.

@@ -1,8 +1,9 @@
-//! Simulates a process that ends at any step of a change. The remaining files must be complete and usable by the next
-//! process.
+//! Simulates a process that ends at any step of a change. The remaining files must be complete and
+//! usable by the next process.
 //!
-//! A failed step ends a change like a crash does: nothing is cleaned up. Unsynced data can be arbitrary after a crash.
-//! A remaining temporary file is therefore overwritten with garbage before the state is opened again.
+//! A failed step ends a change like a crash does: nothing is cleaned up. Unsynced data can be
+//! arbitrary after a crash. A remaining temporary file is therefore overwritten with garbage before
+//! the state is opened again.
 
 use std::fs;
 use std::io;
@@ -125,7 +126,8 @@ fn shop() -> AppId {
     AppId::new("shop").unwrap()
 }
 
-/// Runs `change` once for every step at which it could end, and passes the resulting folder to `check`.
+/// Runs `change` once for every step at which it could end, and passes the resulting folder to
+/// `check`.
 async fn at_every_step(
     change: impl AsyncFn(&Control) -> Result<AppChange, StoreError>,
     check: impl AsyncFn(&Control, &CrashingEngine, CrashingEngine, Result<AppChange, StoreError>),

@@ -1,5 +1,6 @@
-//! Objects under load and kills. Each task makes groups of changes in a fixed sequence. After a kill its objects must be
-//! those after some number of whole groups. Every term must lead to the objects that hold the term.
+//! Objects under load and kills. Each task makes groups of changes in a fixed sequence. After a
+//! kill its objects must be those after some number of whole groups. Every term must lead to the
+//! objects that hold the term.
 
 use std::collections::HashMap;
 
@@ -121,8 +122,8 @@ async fn write(
         .expect("one result")
 }
 
-/// Returns the changes of a group: two new objects, a replaced object and a removed object. The first new object takes the
-/// unique term of the replaced object.
+/// Returns the changes of a group: two new objects, a replaced object and a removed object. The
+/// first new object takes the unique term of the replaced object.
 fn changes(round: u64, task: u64, count: u64) -> Vec<ObjectWrite> {
     let mut writes = Vec::new();
     if let Some(old) = count.checked_sub(1) {

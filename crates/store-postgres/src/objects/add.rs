@@ -14,10 +14,10 @@ use sealwire_store::{
     MapId, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, StoreError, SubjectClaim,
 };
 
-/// `$1` to `$3`: maps and the lowest generation that uses each. `$27` to `$30`: rows of subject keys, and the version that each
-/// must have. Returns true in the last column if no fence is above these generations and all keys have these
-/// versions. Otherwise nothing is written. The locks keep a key until the objects are committed. The counts fix the order in
-/// which the tables are written.
+/// `$1` to `$3`: maps and the lowest generation that uses each. `$27` to `$30`: rows of subject
+/// keys, and the version that each must have. Returns true in the last column if no fence is above
+/// these generations and all keys have these versions. Otherwise nothing is written. The locks keep
+/// a key until the objects are committed. The counts fix the order in which the tables are written.
 pub(super) static INSERT: &str = "WITH fenced AS MATERIALIZED (
         SELECT 1
         FROM unnest($1::int4[], $2::int4[], $3::int8[]) AS i(app, collection, generation)
@@ -117,8 +117,9 @@ impl<'a> InsertParams<'a> {
     }
 }
 
-/// Inserts objects in the given order, and terms. Returns false, and writes nothing, if a condition does not hold. If Citus
-/// distributes the tables, a transaction must be open, and there must be no conditions.
+/// Inserts objects in the given order, and terms. Returns false, and writes nothing, if a condition
+/// does not hold. If Citus distributes the tables, a transaction must be open, and there must be no
+/// conditions.
 pub(super) async fn insert(
     session: &Session,
     conditions: &Conditions,
@@ -158,8 +159,9 @@ pub(super) struct NewObjects<'a> {
 }
 
 impl<'a> NewObjects<'a> {
-    /// Returns `None` if one statement cannot write the groups. Such groups have other writes or invalid rows, two rows
-    /// with the same id or unique term, or claims that change subject keys or contradict each other.
+    /// Returns `None` if one statement cannot write the groups. Such groups have other writes or
+    /// invalid rows, two rows with the same id or unique term, or claims that change subject keys
+    /// or contradict each other.
     pub(super) fn of(groups: &[&'a ObjectGroup]) -> Option<Self> {
         let (
             mut rows,
@@ -211,8 +213,9 @@ impl<'a> NewObjects<'a> {
         })
     }
 
-    /// Writes all objects in one statement, or in one transaction if Citus distributes the tables. Returns false, and writes
-    /// nothing, if a fence keeps out one of the groups or a claim does not hold.
+    /// Writes all objects in one statement, or in one transaction if Citus distributes the tables.
+    /// Returns false, and writes nothing, if a fence keeps out one of the groups or a claim does
+    /// not hold.
     pub(super) async fn insert(
         self,
         session: &Session,

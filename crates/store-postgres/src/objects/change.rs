@@ -1,7 +1,7 @@
 //! Writes the difference between two states of objects, with a bounded number of statements.
 //!
-//! Objects are changed first, so that their row locks come before those of terms. Terms are removed before others are
-//! inserted, because a unique term can move from one object to another.
+//! Objects are changed first, so that their row locks come before those of terms. Terms are removed
+//! before others are inserted, because a unique term can move from one object to another.
 
 use std::collections::HashSet;
 
@@ -14,8 +14,8 @@ use crate::sqlstate::SqlFault;
 use crate::write::{overtaken, refused};
 use sealwire_store::{MapId, ObjectId, ObjectRow, StoreError, Term};
 
-/// Changes lifetime and terms of objects that are not archived, unless another transaction changed an object since it
-/// was read. `$4`: the known version, `$5`: the known expiry time.
+/// Changes lifetime and terms of objects that are not archived, unless another transaction changed
+/// an object since it was read. `$4`: the known version, `$5`: the known expiry time.
 pub(super) static CHANGE: &str =
     "UPDATE sealwire.objects t SET expires = i.expires, archived = i.archived, terms = i.terms
     FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::int8[], $5::int8[], $6::int8[], $7::int8[], $8::bytea[])
@@ -143,7 +143,8 @@ impl<'a> NetChange<'a> {
     }
 }
 
-/// Returns true if two states of an object that was not archived differ at most in lifetime and terms.
+/// Returns true if two states of an object that was not archived differ at most in lifetime and
+/// terms.
 fn differs_in_lifetime(old: &ObjectRow, new: &ObjectRow) -> bool {
     let ObjectRow {
         expires,
@@ -245,7 +246,8 @@ mod tests {
         collection: 1,
     };
 
-    /// Numbers of added, replaced, changed and removed objects, of removed and of added terms in each place.
+    /// Numbers of added, replaced, changed and removed objects, of removed and of added terms in
+    /// each place.
     fn check(
         there: &[ObjectRow],
         writes: Vec<ObjectWrite>,

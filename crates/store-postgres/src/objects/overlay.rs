@@ -61,8 +61,9 @@ impl NeededKeys {
 /// Objects and holders of unique terms as they are stored.
 #[derive(Debug, Default)]
 pub(super) struct StoredObjects {
-    /// Objects that a transaction names, which it has locked, and holders of unique terms. The sealed content can be
-    /// missing. Changes of such objects either replace the whole object or keep the content.
+    /// Objects that a transaction names, which it has locked, and holders of unique terms. The
+    /// sealed content can be missing. Changes of such objects either replace the whole object or
+    /// keep the content.
     pub(super) objects: HashMap<ObjectKey, ObjectRow>,
     pub(super) holders: HashMap<(MapId, Term), ObjectId>,
 }
@@ -103,7 +104,8 @@ impl<'a> ObjectOverlay<'a> {
         self.current = ChangeLayer::default();
     }
 
-    /// Returns the stored and the new state of each object that was changed, by key. Both can be equal.
+    /// Returns the stored and the new state of each object that was changed, by key. Both can be
+    /// equal.
     pub(super) fn changes(
         &self,
     ) -> impl Iterator<Item = (MapId, Option<&ObjectRow>, Option<&ObjectRow>)> {
@@ -122,11 +124,13 @@ impl<'a> ObjectOverlay<'a> {
         changed.map_or_else(|| self.stored.objects.get(key), Option::as_ref)
     }
 
-    /// Returns true if the group looks as if an earlier attempt, of which the response was lost, has written it. `later`
-    /// has the writes of later groups of the attempt: they can have changed the objects since.
+    /// Returns true if the group looks as if an earlier attempt, of which the response was lost,
+    /// has written it. `later` has the writes of later groups of the attempt: they can have changed
+    /// the objects since.
     ///
-    /// A stored row that is equal to the byte counts as written by that attempt. An absent object counts as deleted by
-    /// that attempt, although it can have been absent before: the client gets what it wanted in either case.
+    /// A stored row that is equal to the byte counts as written by that attempt. An absent object
+    /// counts as deleted by that attempt, although it can have been absent before: the client gets
+    /// what it wanted in either case.
     pub(super) fn is_written(&self, group: &ObjectGroup, later: &[&ObjectGroup]) -> bool {
         let map = group.view.map;
         let is_written = |write: &ObjectWrite| {
@@ -167,7 +171,8 @@ fn has_become(found: &ObjectRow, writes: &[&ObjectWrite]) -> bool {
     writes.iter().enumerate().any(made)
 }
 
-/// Returns true if a written row is the stored one, apart from an expiry time that a later write has set.
+/// Returns true if a written row is the stored one, apart from an expiry time that a later write
+/// has set.
 fn is_stored(row: &ObjectRow, found: &ObjectRow, later: &[&ObjectWrite]) -> bool {
     let sets = |write: &&ObjectWrite| matches!(write, ObjectWrite::Expire { expires, .. } if *expires == found.expires);
     row == found

@@ -1,4 +1,5 @@
-//! Lookups of objects and of clauses. Each is one statement, which also returns the fence of the map.
+//! Lookups of objects and of clauses. Each is one statement, which also returns the fence of the
+//! map.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -47,7 +48,8 @@ macro_rules! holders {
     };
 }
 
-/// `$3` to `$7`: per term the number of its clause, its places, index number and hash. `$8`: the highest count.
+/// `$3` to `$7`: per term the number of its clause, its places, index number and hash. `$8`: the
+/// highest count.
 pub(super) static COUNT: &str = concat!(
     "SELECT ",
     fence!(),
@@ -66,7 +68,8 @@ pub(super) static COUNT: &str = concat!(
     ) c ON true"
 );
 
-/// `$3`: the id that the others follow. `$4` to `$7`: places, index numbers and hashes. `$8`: maximum number of ids.
+/// `$3`: the id that the others follow. `$4` to `$7`: places, index numbers and hashes. `$8`:
+/// maximum number of ids.
 pub(super) static IDS: &str = concat!(
     "SELECT ",
     fence!(),
@@ -83,8 +86,8 @@ pub(super) static IDS: &str = concat!(
     ) m ON true ORDER BY m.id"
 );
 
-/// `$3` to `$7`: as for [`COUNT`]. `$8`: ids. Returns the positions of ids that are in some clauses, and the number of
-/// these clauses.
+/// `$3` to `$7`: as for [`COUNT`]. `$8`: ids. Returns the positions of ids that are in some
+/// clauses, and the number of these clauses.
 pub(super) static PROBE: &str = concat!(
     "SELECT ",
     fence!(),
@@ -247,7 +250,8 @@ impl PostgresStore {
         Ok(is_in)
     }
 
-    /// Runs a statement whose first parameters are the map and whose first column is the fence of the map.
+    /// Runs a statement whose first parameters are the map and whose first column is the fence of
+    /// the map.
     async fn fenced(
         &self,
         view: MapView,

@@ -1,4 +1,5 @@
-//! Resealing of objects: counts by key, walks over objects of other keys, and compare-and-set of sealed contents.
+//! Resealing of objects: counts by key, walks over objects of other keys, and compare-and-set of
+//! sealed contents.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +16,13 @@ use sealwire_store::{MapId, MapView, ObjectId, ObjectRow, Page, Reseal, SCAN_BYT
 
 pub(super) static COUNT_KEYS: &str = count!("sealwire.objects", "t.key");
 
-/// `$5`: the key that the objects must not have. `$6`: maximum number of objects. `$7`: sealed bytes of preceding objects
-/// from which on an object is not returned.
+/// `$5`: the key that the objects must not have. `$6`: maximum number of objects. `$7`: sealed
+/// bytes of preceding objects from which on an object is not returned.
 pub(super) static OTHER_KEYS: &str = list!("t.key <> $5", "$6", "$7");
 
-/// `$3`: the generation of the view. `$4`: the new key. `$5` to `$7`: ids, old and new contents, in the order of ids, so that
-/// concurrent statements wait for each other and do not deadlock. Returns the fence if it is above the generation, and the
-/// ids that have the new content.
+/// `$3`: the generation of the view. `$4`: the new key. `$5` to `$7`: ids, old and new contents, in
+/// the order of ids, so that concurrent statements wait for each other and do not deadlock. Returns
+/// the fence if it is above the generation, and the ids that have the new content.
 pub(super) static RESEAL: &str = "WITH fence AS MATERIALIZED (
         SELECT f.generation FROM sealwire.object_fences f
         WHERE f.app = $1 AND f.collection = $2 AND f.generation > $3

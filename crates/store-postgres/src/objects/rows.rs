@@ -12,8 +12,8 @@ const TERM_BYTES: usize = 21;
 const SHARED: u8 = 0;
 const UNIQUE: u8 = 1;
 
-/// Columns of the table alias `t`, in the order that [`read`] expects. `bare` columns have an empty sealed content, which
-/// can be large.
+/// Columns of the table alias `t`, in the order that [`read`] expects. `bare` columns have an empty
+/// sealed content, which can be large.
 macro_rules! object_columns {
     () => {
         concat!(object_columns!(head), ", t.sealed")
@@ -40,7 +40,8 @@ pub(super) fn encode_terms(row: &ObjectRow) -> Vec<u8> {
     bytes
 }
 
-/// Returns unique terms and other terms. Returns `None` for bytes that [`encode_terms`] cannot have made.
+/// Returns unique terms and other terms. Returns `None` for bytes that [`encode_terms`] cannot have
+/// made.
 pub(super) fn decode_terms(bytes: &[u8]) -> Option<(Vec<Term>, Vec<Term>)> {
     let (mut unique, mut shared) = (Vec::new(), Vec::new());
     let (terms, rest) = bytes.as_chunks::<TERM_BYTES>();
@@ -59,7 +60,8 @@ pub(super) fn decode_terms(bytes: &[u8]) -> Option<(Vec<Term>, Vec<Term>)> {
     rest.is_empty().then_some((unique, shared))
 }
 
-/// Converts a generation of control state. Generations count changes, so that none comes near the maximum.
+/// Converts a generation of control state. Generations count changes, so that none comes near the
+/// maximum.
 pub(super) fn generation(generation: u64) -> i64 {
     generation.try_into().unwrap_or(i64::MAX)
 }
@@ -74,8 +76,8 @@ pub(super) fn version(version: u64) -> Result<i64, StoreError> {
         .map_err(|_| StoreError::Invalid("the version of an object is too large".to_owned()))
 }
 
-/// Objects as parameters of `unnest`: app, collection, id, version, created, updated, expires, archived, subject, key,
-/// tags, terms, sealed.
+/// Objects as parameters of `unnest`: app, collection, id, version, created, updated, expires,
+/// archived, subject, key, tags, terms, sealed.
 #[derive(Default)]
 pub(super) struct ObjectColumns<'a> {
     apps: Vec<i32>,
@@ -164,8 +166,8 @@ pub(super) struct TermColumns<'a> {
 }
 
 impl<'a> TermColumns<'a> {
-    /// Converts terms in the order of their table, so that concurrent writers wait for each other and do not deadlock.
-    /// Removes duplicates.
+    /// Converts terms in the order of their table, so that concurrent writers wait for each other
+    /// and do not deadlock. Removes duplicates.
     pub(super) fn sorted(mut terms: Vec<HeldTerm<'a>>) -> Result<Self, StoreError> {
         terms.sort_unstable();
         terms.dedup();

@@ -1,8 +1,9 @@
 //! Sweeps of objects: archives expired ones, removes archived ones, or removes all.
 //!
-//! A sweep first chooses due objects, by an index of the times at which objects become due. A transaction then locks the
-//! objects that are still due, and changes them together with their terms. The terms that another transaction has written
-//! in between are only visible to statements after the lock.
+//! A sweep first chooses due objects, by an index of the times at which objects become due. A
+//! transaction then locks the objects that are still due, and changes them together with their
+//! terms. The terms that another transaction has written in between are only visible to statements
+//! after the lock.
 
 use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
@@ -21,12 +22,12 @@ use sealwire_store::{MapId, ObjectId, Page, StoreError, Sweep, Term};
 /// Maximum objects of one page.
 const PAGE_MAX: usize = 1_000;
 
-/// Number of due objects from which on a page is chosen by a walk in the order of ids. A smaller number is sorted by id
-/// for each page.
+/// Number of due objects from which on a page is chosen by a walk in the order of ids. A smaller
+/// number is sorted by id for each page.
 const DUE_MAX: i64 = 10_000;
 
-/// Seconds by which the engine's clock, in `$6`, is ahead of the server's clock. A clock that is ahead must not sweep
-/// objects early.
+/// Seconds by which the engine's clock, in `$6`, is ahead of the server's clock. A clock that is
+/// ahead must not sweep objects early.
 macro_rules! ahead {
     () => {
         "greatest($6::int8 - floor(extract(epoch FROM now()))::int8, 0)"
@@ -59,8 +60,8 @@ macro_rules! any {
     };
 }
 
-/// Finds due objects behind the id `$3`. Returns the number of due objects, at most `$7`, and the first `$4` ids of
-/// these, each with true.
+/// Finds due objects behind the id `$3`. Returns the number of due objects, at most `$7`, and the
+/// first `$4` ids of these, each with true.
 macro_rules! due {
     ($condition:expr, $time:literal) => {
         concat!(
@@ -88,8 +89,8 @@ macro_rules! walk {
     };
 }
 
-/// Locks the objects `$3`, in the order of their keys. Returns each with its condition, which is no part of the search:
-/// a plan could then read all due objects.
+/// Locks the objects `$3`, in the order of their keys. Returns each with its condition, which is no
+/// part of the search: a plan could then read all due objects.
 macro_rules! lock {
     ($condition:expr) => {
         concat!(
@@ -154,7 +155,8 @@ impl SweepPlan {
         })
     }
 
-    /// Returns the statements that find due objects by time, walk through objects, and lock due objects.
+    /// Returns the statements that find due objects by time, walk through objects, and lock due
+    /// objects.
     fn statements(&self) -> (Option<&'static str>, &'static str, &'static str) {
         match self.sweep {
             Sweep::Archive { .. } => (Some(DUE_EXPIRED), WALK_EXPIRED, LOCK_EXPIRED),

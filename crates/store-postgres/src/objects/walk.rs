@@ -15,10 +15,10 @@ use sealwire_store::{
 /// Objects that a page of a list looks at, unless the page limit is larger.
 pub(super) const LOOK_MAX: usize = 10_000;
 
-/// Selects objects that fit a condition. `$3`: the id that the objects follow. `$4`: maximum number of objects to look at.
-/// `$bytes`: sealed bytes of preceding objects from which on an object is not returned. Every line has the fence, the number
-/// of objects that were looked at, and the last id of these. The fourth column is the number of matching objects, at most
-/// `$limit`.
+/// Selects objects that fit a condition. `$3`: the id that the objects follow. `$4`: maximum number
+/// of objects to look at. `$bytes`: sealed bytes of preceding objects from which on an object is
+/// not returned. Every line has the fence, the number of objects that were looked at, and the last
+/// id of these. The fourth column is the number of matching objects, at most `$limit`.
 macro_rules! list {
     ($fits:literal, $limit:literal, $bytes:literal) => {
         concat!(
@@ -75,8 +75,9 @@ pub(super) static SCAN: &str = concat!(
     ) t WHERE t.bytes - octet_length(t.sealed) < $5 ORDER BY t.app, t.collection, t.id"
 );
 
-/// `$2`: the subject. `$3`, `$4`: the object that the objects follow. `$6`: maximum sealed bytes of the preceding objects for
-/// an object to be returned. Each line begins with the fence of the object's map.
+/// `$2`: the subject. `$3`, `$4`: the object that the objects follow. `$6`: maximum sealed bytes of
+/// the preceding objects for an object to be returned. Each line begins with the fence of the
+/// object's map.
 pub(super) static SUBJECT: &str = concat!(
     "SELECT f.generation, t.app, t.collection, ",
     object_columns!(),

@@ -1,12 +1,13 @@
 //! Writes of groups: one statement for groups that only add objects, and a transaction otherwise.
 //!
-//! The statement writes everything or nothing. It fails if an id or a unique term is taken, and writes nothing if a fence
-//! keeps out a group or the claim of a subject key does not hold. A transaction then follows, which reads the fences, locks
-//! the named objects, and reads the holders of unique terms. It applies the groups in memory and writes the net difference.
-//! If another transaction was faster, the whole transaction is repeated.
+//! The statement writes everything or nothing. It fails if an id or a unique term is taken, and
+//! writes nothing if a fence keeps out a group or the claim of a subject key does not hold. A
+//! transaction then follows, which reads the fences, locks the named objects, and reads the holders
+//! of unique terms. It applies the groups in memory and writes the net difference. If another
+//! transaction was faster, the whole transaction is repeated.
 //!
-//! If a connection breaks, the attempt may have taken effect. See [`ObjectOverlay::is_written`] for how a repetition
-//! recognizes its own writes.
+//! If a connection breaks, the attempt may have taken effect. See [`ObjectOverlay::is_written`] for
+//! how a repetition recognizes its own writes.
 
 use std::collections::BTreeSet;
 
@@ -30,8 +31,9 @@ use sealwire_store::{
     check_fence,
 };
 
-/// Locks objects in the order of their keys, so that concurrent transactions wait for each other and do not deadlock.
-/// Returns the sealed content of those for which `$4` is true. The content can be large, and few writes need it.
+/// Locks objects in the order of their keys, so that concurrent transactions wait for each other
+/// and do not deadlock. Returns the sealed content of those for which `$4` is true. The content can
+/// be large, and few writes need it.
 pub(super) static LOCK: &str = concat!(
     "SELECT t.app, t.collection, ",
     object_columns!(head),
@@ -41,7 +43,8 @@ pub(super) static LOCK: &str = concat!(
     ORDER BY t.app, t.collection, t.id FOR UPDATE OF t"
 );
 
-/// Returns holders of unique terms, and their objects without the sealed content. A transaction only archives them.
+/// Returns holders of unique terms, and their objects without the sealed content. A transaction
+/// only archives them.
 pub(super) static HOLDERS: &str = concat!(
     "SELECT u.app, u.collection, u.index_number, u.hash, u.id, ",
     object_columns!(bare),
@@ -57,7 +60,8 @@ pub(super) static FENCES_OF: &str = "SELECT f.app, f.collection, f.generation
 
 type WriteResult = Result<ObjectsWritten, StoreError>;
 
-/// Implements [`sealwire_store::ObjectStore::write_objects`]. Cancelling it midway costs a connection.
+/// Implements [`sealwire_store::ObjectStore::write_objects`]. Cancelling it midway costs a
+/// connection.
 pub(super) async fn write(shared: &Shared, now: u64, groups: &[ObjectGroup]) -> Vec<WriteResult> {
     let deadline = Instant::now() + shared.timeout;
     let invalid = groups.iter().map(|group| check(group).err());
@@ -97,8 +101,8 @@ fn check(group: &ObjectGroup) -> Result<(), StoreError> {
         .try_for_each(|row| check_numbers(group.view.map, Some(row)))
 }
 
-/// Writes groups by one statement, or by a transaction, with retries. `lost` is true if an attempt had no response, so
-/// that some of the groups may already be written.
+/// Writes groups by one statement, or by a transaction, with retries. `lost` is true if an attempt
+/// had no response, so that some of the groups may already be written.
 async fn write_batch(
     lane: &DedicatedConnection,
     deadline: Instant,
@@ -160,7 +164,8 @@ enum Task<'a> {
     Put(&'a [(MapId, ObjectRow)]),
 }
 
-/// Makes changes in a transaction. Returns one result per group, or one result for objects that are put.
+/// Makes changes in a transaction. Returns one result per group, or one result for objects that are
+/// put.
 async fn transact(
     call: &mut Query<'_>,
     deadline: Instant,
@@ -229,7 +234,8 @@ async fn transaction(
     Ok(results)
 }
 
-/// Begins a transaction and puts objects, app by app if Citus distributes the tables. The inner error is that of the objects.
+/// Begins a transaction and puts objects, app by app if Citus distributes the tables. The inner
+/// error is that of the objects.
 async fn put_parts(
     session: &Session,
     rows: &[(MapId, ObjectRow)],
@@ -274,8 +280,8 @@ fn apply(
     groups.iter().enumerate().map(write).collect()
 }
 
-/// Begins a transaction by `begin`, reads fences, locks objects, and reads the holders of unique terms. `is_compared` is true
-/// if the sealed content of all locked objects is needed.
+/// Begins a transaction by `begin`, reads fences, locks objects, and reads the holders of unique
+/// terms. `is_compared` is true if the sealed content of all locked objects is needed.
 async fn lock(
     session: &Session,
     begin: &str,
@@ -305,7 +311,8 @@ async fn lock(
             .extend(object.unique.iter().map(|term| ((map, *term), object.id)));
         stored.objects.insert((map, object.id), object);
     }
-    // Only a statement that starts after the locks were acquired sees the terms that others wrote before.
+    // Only a statement that starts after the locks were acquired sees the terms that others wrote
+    // before.
     find_holders(session, needed, &mut stored).await?;
     Ok((stored, fences))
 }

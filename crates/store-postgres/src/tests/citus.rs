@@ -1,7 +1,7 @@
 //! The store on tables that Citus distributes over three workers.
 //!
-//! `SEALWIRE_TEST_CITUS` names the `pg_config` of a server that has the extension. Without it the suites here run on one
-//! server, and the tests of distribution say that they did not run.
+//! `SEALWIRE_TEST_CITUS` names the `pg_config` of a server that has the extension. Without it the
+//! suites here run on one server, and the tests of distribution say that they did not run.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,14 +22,16 @@ use sealwire_store::{
     Reseal, Row, StoreError, SubjectClaim, SubjectId, Sweep, TokenStore, Written,
 };
 
-/// A shared cluster for the tests that neither stop it nor change its settings. Each test has its own database.
+/// A shared cluster for the tests that neither stop it nor change its settings. Each test has its
+/// own database.
 fn cluster() -> Option<&'static Citus> {
     static SHARED: LazyLock<Option<Citus>> =
         LazyLock::new(|| Citus::start(&unsynced().set("max_connections", "300"), 3).unwrap());
     SHARED.as_ref()
 }
 
-/// Returns the shared cluster for a test that cannot run without one. Says so by the name of the test if there is none.
+/// Returns the shared cluster for a test that cannot run without one. Says so by the name of the
+/// test if there is none.
 fn needed() -> Option<&'static Citus> {
     let found = tokio::task::block_in_place(cluster);
     if found.is_none() {
@@ -47,7 +49,8 @@ fn options_of(citus: &Citus, database: &Database<'_>) -> PostgresOptions {
     options(citus.coordinator(), database.socket_url())
 }
 
-/// Taken by everything that changes a role. Roles belong to all databases of a node, and Citus rejects changes at once.
+/// Taken by everything that changes a role. Roles belong to all databases of a node, and Citus
+/// rejects changes at once.
 static ROLES: Mutex<()> = Mutex::const_new(());
 
 async fn new_database(citus: &Citus) -> Database<'_> {
@@ -356,7 +359,8 @@ fn fill(database: &Database<'_>, rows: u32) {
     }
 }
 
-/// Workers plan each statement anew, with the statistics of the shard and with settings of the role.
+/// Workers plan each statement anew, with the statistics of the shard and with settings of the
+/// role.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn statements_on_shards_read_by_whole_keys() {
     let Some(citus) = needed() else { return };

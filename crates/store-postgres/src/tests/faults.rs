@@ -1,4 +1,5 @@
-//! Tests of servers that restart, freeze, vanish or fail over, and of connections that are cut during a commit.
+//! Tests of servers that restart, freeze, vanish or fail over, and of connections that are cut
+//! during a commit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -59,8 +60,9 @@ fn three_writers(server: &Postgres, url: String) -> PostgresOptions {
     }
 }
 
-/// Asserts that every kind of request fails with `Unavailable` within the store's timeout. The runtime's clock must be
-/// paused: it then jumps to the next timeout whenever nothing else can happen.
+/// Asserts that every kind of request fails with `Unavailable` within the store's timeout. The
+/// runtime's clock must be paused: it then jumps to the next timeout whenever nothing else can
+/// happen.
 async fn nothing_answers(store: &PostgresStore, map: MapId) {
     let started = tokio::time::Instant::now();
     let bounded = |what: &str, error: Option<StoreError>| {
@@ -262,7 +264,8 @@ async fn a_connection_that_is_cut_in_a_commit_loses_and_doubles_nothing() {
     tasks.join_all().await;
 }
 
-/// Cuts the connection when a self-committing statement, a part of a transaction, or a commit is sent.
+/// Cuts the connection when a self-committing statement, a part of a transaction, or a commit is
+/// sent.
 async fn connections_are_cut(at: &str, delivered: bool) {
     let server = shared();
     let database = server.database().unwrap();
@@ -512,8 +515,8 @@ async fn fewer_connections_than_wanted_are_enough() {
     }
 }
 
-/// Only one request at a time changes rows by id, and only one walks a map. A request that is cancelled while it waits
-/// for the permit has no effect.
+/// Only one request at a time changes rows by id, and only one walks a map. A request that is
+/// cancelled while it waits for the permit has no effect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_before_its_turn_changes_nothing() {
     let server = shared();
@@ -628,7 +631,8 @@ async fn what_an_attempt_without_an_answer_wrote_stays_its_own_when_groups_part(
         write(&store, 1, map, &[row(8), row(9)]).await,
         Written::Done(vec![None, None])
     );
-    // A sequence counts attempts that are not committed, too: the second can come before the first one ends.
+    // A sequence counts attempts that are not committed, too: the second can come before the first
+    // one ends.
     let refused = "CREATE SEQUENCE public.attempts;
         GRANT ALL ON SEQUENCE public.attempts TO PUBLIC;
         CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

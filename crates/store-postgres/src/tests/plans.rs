@@ -1,5 +1,5 @@
-//! Plans of the statements that look up rows. A plan is cached for as long as its session lasts, so the first must be
-//! good for every size that the table will have.
+//! Plans of the statements that look up rows. A plan is cached for as long as its session lasts, so
+//! the first must be good for every size that the table will have.
 
 use super::{options, shared};
 use crate::session::PLANNER;

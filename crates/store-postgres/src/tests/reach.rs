@@ -184,7 +184,8 @@ async fn who_cannot_connect_is_told_what_to_do() {
     ];
     for (case, options, expected) in cases {
         let found = refusal(options).await;
-        // A certificate of another authority is rejected. The server ends the handshake with its own message.
+        // A certificate of another authority is rejected. The server ends the handshake with its
+        // own message.
         if case == "another's certificate" {
             assert!(!found.is_empty(), "{case}");
             continue;

@@ -1,4 +1,5 @@
-//! Tests of the schema: created once, rejected if newer, altered while in use. Also tests reactions to server errors.
+//! Tests of the schema: created once, rejected if newer, altered while in use. Also tests reactions
+//! to server errors.
 
 use sealwire_testkit::{Database, Postgres};
 use tokio::task::JoinSet;
@@ -272,7 +273,8 @@ async fn a_schema_that_changes_in_use_fails_nothing() {
         .unwrap();
     let map = fresh();
     used(&store, map, 100).await;
-    // The last change alters a result type, after which PostgreSQL rejects the prepared statement forever.
+    // The last change alters a result type, after which PostgreSQL rejects the prepared statement
+    // forever.
     for (n, sql) in (2..).zip([
         "ALTER TABLE sealwire.tokens ADD COLUMN more text NOT NULL DEFAULT 'x'",
         "ALTER TABLE sealwire.records ADD COLUMN more int8",

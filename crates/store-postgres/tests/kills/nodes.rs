@@ -44,7 +44,8 @@ impl Nodes {
         database
     }
 
-    /// Returns the server to kill: the only one, or in turn the worker with the rows of the tests and the coordinator.
+    /// Returns the server to kill: the only one, or in turn the worker with the rows of the tests
+    /// and the coordinator.
     pub(super) fn victim(&self, database: &Database<'_>, n: u64) -> &Postgres {
         let Self::Cluster(citus) = self else {
             return self.server();

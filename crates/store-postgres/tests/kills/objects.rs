@@ -1,7 +1,8 @@
-//! Kills during writes of objects: every group is complete, and objects agree with the terms that lead to them.
+//! Kills during writes of objects: every group is complete, and objects agree with the terms that
+//! lead to them.
 //!
-//! Each task adds three objects in one group. A second group replaces the first object, removes the second and sets the
-//! expiry time of the third. Some tasks race for a unique term, too.
+//! Each task adds three objects in one group. A second group replaces the first object, removes the
+//! second and sets the expiry time of the third. Some tasks race for a unique term, too.
 
 use std::collections::{BTreeMap, HashSet};
 use std::env;
@@ -36,7 +37,8 @@ fn child_process() {
     )));
 }
 
-/// Names a group; the lowest byte of an id is the position in the group. `raced` names are of an object per task.
+/// Names a group; the lowest byte of an id is the position in the group. `raced` names are of an
+/// object per task.
 fn name(round: u64, task: u64, n: u64) -> u128 {
     (u128::from(round + 1) << 80) + (u128::from(task) << 64) + (u128::from(n) << 8)
 }

@@ -1,9 +1,9 @@
 //! Batch queue: queued requests and the workers (lanes) that send them.
 //!
-//! A lane is a task that repeatedly takes a batch from the queue and sends it. The task ends when the queue is empty.
-//! There is no timer: requests that arrive while all workers are busy are in the next batch. Requests are of two sorts
-//! that never share a batch. A worker alternates between the sorts, and only a bounded number of workers handle the
-//! second sort at once.
+//! A lane is a task that repeatedly takes a batch from the queue and sends it. The task ends when
+//! the queue is empty. There is no timer: requests that arrive while all workers are busy are in
+//! the next batch. Requests are of two sorts that never share a batch. A worker alternates between
+//! the sorts, and only a bounded number of workers handle the second sort at once.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -68,7 +68,8 @@ struct QueueState<T> {
     closed: bool,
 }
 
-/// The sort and weight of the worker's last batch. [`BatchQueue::push`] tells when to start a worker.
+/// The sort and weight of the worker's last batch. [`BatchQueue::push`] tells when to start a
+/// worker.
 #[derive(Debug, Default)]
 pub(super) struct LastBatch(Option<(Sort, usize)>);
 
@@ -128,15 +129,16 @@ impl<T> BatchQueue<T> {
         item.is_some()
     }
 
-    /// Marks the batch of this worker as completed. Clients of the batch can queue new requests before the worker takes
-    /// its next batch.
+    /// Marks the batch of this worker as completed. Clients of the batch can queue new requests
+    /// before the worker takes its next batch.
     pub(super) fn landed(&self, lane: &mut LastBatch) {
         if let Some((_, weight)) = &mut lane.0 {
             self.books().carried -= std::mem::take(weight);
         }
     }
 
-    /// Returns the next batch of this worker, after [`BatchQueue::landed`]. Returns `None` if the worker must end.
+    /// Returns the next batch of this worker, after [`BatchQueue::landed`]. Returns `None` if the
+    /// worker must end.
     pub(super) fn next(&self, lane: &mut LastBatch) -> Option<(Sort, Vec<T>)> {
         let mut books = self.books();
         let last = lane.0.take().map(|(sort, _)| sort);

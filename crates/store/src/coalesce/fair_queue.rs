@@ -1,7 +1,8 @@
 //! A queue that serves apps by deficit round-robin.
 //!
-//! In each round an app gets a quantum of weight, and keeps unused weight for its next round. An app with a thousand
-//! queued requests therefore delays another app's single request by a quantum, not by a thousand requests.
+//! In each round an app gets a quantum of weight, and keeps unused weight for its next round. An
+//! app with a thousand queued requests therefore delays another app's single request by a quantum,
+//! not by a thousand requests.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -14,7 +15,8 @@ pub(super) struct QueueSlot {
 
 #[derive(Debug)]
 pub(super) struct Ring<T> {
-    /// Queues of the apps in `turns`. Each app is in `turns` once. A queue can become empty through removals.
+    /// Queues of the apps in `turns`. Each app is in `turns` once. A queue can become empty through
+    /// removals.
     queues: HashMap<u32, Queue<T>>,
     turns: VecDeque<u32>,
     quantum: usize,
@@ -79,7 +81,8 @@ impl<T> Ring<T> {
         Some(item)
     }
 
-    /// Takes the items of the next batch: up to `limit` of weight, but at least one item if the queue is not empty.
+    /// Takes the items of the next batch: up to `limit` of weight, but at least one item if the
+    /// queue is not empty.
     pub(super) fn take(&mut self, limit: usize) -> Vec<T> {
         let (mut taken, mut weights) = (Vec::new(), 0_usize);
         while let Some(app) = self.turns.pop_front() {
@@ -101,7 +104,8 @@ impl<T> Ring<T> {
             if queue.waiting.is_empty() {
                 self.queues.remove(&app);
             } else if full && taken.len() == before {
-                // The app is first in the next batch, so that an item that does not fit is not overtaken forever.
+                // The app is first in the next batch, so that an item that does not fit is not
+                // overtaken forever.
                 queue.credit = queue.credit.saturating_sub(self.quantum);
                 self.turns.push_front(app);
             } else {

@@ -24,7 +24,8 @@ pub(super) enum InjectedFault {
     Short,
 }
 
-/// A recorded batch: its clock reading, and the rows or keys per request, as far as the store can tell.
+/// A recorded batch: its clock reading, and the rows or keys per request, as far as the store can
+/// tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RecordedBatch {
     pub(super) now: u64,

@@ -1,4 +1,5 @@
-//! Group commit for writes to any [`ObjectStore`], as [`Coalescer`](super::Coalescer) does for token rows.
+//! Group commit for writes to any [`ObjectStore`], as [`Coalescer`](super::Coalescer) does for
+//! token rows.
 
 use std::sync::Arc;
 
@@ -66,8 +67,8 @@ impl ObjectWriter {
         }
     }
 
-    /// Writes one group as [`ObjectStore::write_objects`] does. Deadline, permit and cancellation are as in
-    /// [`Coalescer::write`](super::Coalescer::write).
+    /// Writes one group as [`ObjectStore::write_objects`] does. Deadline, permit and cancellation
+    /// are as in [`Coalescer::write`](super::Coalescer::write).
     ///
     /// # Errors
     /// Any [`CallError`].

@@ -173,7 +173,8 @@ async fn callers_who_come_back_at_once_are_shared_among_lanes() {
                 .iter()
                 .map(RecordedBatch::items)
                 .collect();
-            // The first workers leave before all clients are there, and the last workers have less left to send.
+            // The first workers leave before all clients are there, and the last workers have less
+            // left to send.
             let steady = &sizes[4..sizes.len() - 4];
             assert!(
                 steady.iter().all(|size| size.abs_diff(part) <= 2),
@@ -856,8 +857,8 @@ fn fault() -> impl Strategy<Value = InjectedFault> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// For any sequence of requests and faults, acknowledged rows exist, rows reported as not sent do not exist, and
-    /// every request ends.
+    /// For any sequence of requests and faults, acknowledged rows exist, rows reported as not sent
+    /// do not exist, and every request ends.
     #[test]
     fn an_answer_is_the_truth(
         callers in proptest::collection::vec(caller(), 1..60),

@@ -26,8 +26,8 @@ pub enum How {
 pub struct Differences {
     /// Number of differing rows, objects, fences or records.
     pub count: u64,
-    /// The first differences. A row or an object is named by app, collection and id. A fence is named by app and
-    /// collection, a record by its key.
+    /// The first differences. A row or an object is named by app, collection and id. A fence is
+    /// named by app and collection, a record by its key.
     pub first: Vec<(How, String)>,
 }
 
@@ -120,7 +120,8 @@ pub(super) async fn contents(
     })
 }
 
-/// Compares all rows of a kind. `count` is the number of rows of other kinds that were compared before. Returns the sum.
+/// Compares all rows of a kind. `count` is the number of rows of other kinds that were compared
+/// before. Returns the sum.
 async fn rows<R: CopiedRow>(
     source: Side<'_>,
     target: Side<'_>,

@@ -1,4 +1,5 @@
-//! Object collections in memory: objects in the order of maps and ids, and the index terms that find them.
+//! Object collections in memory: objects in the order of maps and ids, and the index terms that
+//! find them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -65,7 +66,8 @@ impl Collections {
         }
     }
 
-    /// Returns the holders of a clause behind `after`: ascending per term and place, and possibly several times.
+    /// Returns the holders of a clause behind `after`: ascending per term and place, and possibly
+    /// several times.
     fn holders<'a>(
         &'a self,
         map: MapId,
@@ -97,8 +99,8 @@ impl Collections {
         })
     }
 
-    /// Returns the sealed key of a row's subject: `Some(None)` if the row names none, and `None` if the stored key was erased or
-    /// has another version than the row claims.
+    /// Returns the sealed key of a row's subject: `Some(None)` if the row names none, and `None` if
+    /// the stored key was erased or has another version than the row claims.
     pub(super) fn subject_key(&self, app: u32, row: &Row) -> Option<Option<Bytes>> {
         let Some(subject) = row.subject else {
             return Some(None);

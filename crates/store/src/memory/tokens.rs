@@ -101,7 +101,8 @@ impl Maps {
         }
     }
 
-    /// Returns a page of the rows that follow `after`; see [`page`]. `bounds` are the rows to look at and to find.
+    /// Returns a page of the rows that follow `after`; see [`page`]. `bounds` are the rows to look
+    /// at and to find.
     fn page(
         &self,
         map: MapId,

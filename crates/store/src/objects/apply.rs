@@ -1,4 +1,5 @@
-//! Applies the writes of a group to objects in memory. All stores use this one definition of what a write does.
+//! Applies the writes of a group to objects in memory. All stores use this one definition of what a
+//! write does.
 
 use std::collections::HashSet;
 
@@ -9,7 +10,8 @@ use super::{
 use crate::tokens::{SECONDS_MAX, check_time};
 use crate::{MapId, StoreError, Sweep};
 
-/// Objects and holders of unique terms as a group sees them: the stored ones, changed by earlier writes.
+/// Objects and holders of unique terms as a group sees them: the stored ones, changed by earlier
+/// writes.
 pub trait ObjectChanges {
     /// Returns an object in any state.
     ///
@@ -30,14 +32,15 @@ pub trait ObjectChanges {
     fn remove_object(&mut self, map: MapId, old: &ObjectRow);
 }
 
-/// Makes the writes of a group in sequence. The caller discards all changes of the group unless the result is
-/// [`ObjectsWritten::Done`]. The caller has checked the fence.
+/// Makes the writes of a group in sequence. The caller discards all changes of the group unless the
+/// result is [`ObjectsWritten::Done`]. The caller has checked the fence.
 ///
 /// An expired object that holds a unique term of a new row is archived.
 ///
 /// # Errors
-/// Any error of `changes`; [`StoreError::TimeOutOfRange`]; [`StoreError::Invalid`] for two writes of one id, two claims of
-/// one subject, an archived row, or a row of another creation time than the object that it replaces.
+/// Any error of `changes`; [`StoreError::TimeOutOfRange`]; [`StoreError::Invalid`] for two writes
+/// of one id, two claims of one subject, an archived row, or a row of another creation time than
+/// the object that it replaces.
 pub fn apply_group(
     changes: &mut impl ObjectChanges,
     now: u64,
@@ -216,12 +219,13 @@ pub fn archived(row: &ObjectRow, now: u64) -> ObjectRow {
     }
 }
 
-/// Writes rows as [`ObjectStore::put_objects`](super::ObjectStore::put_objects) specifies. Of several rows with one id,
-/// the last one stays. The caller discards all changes if an error is returned.
+/// Writes rows as [`ObjectStore::put_objects`](super::ObjectStore::put_objects) specifies. Of
+/// several rows with one id, the last one stays. The caller discards all changes if an error is
+/// returned.
 ///
 /// # Errors
-/// Any error of `changes`; [`StoreError::TimeOutOfRange`]; [`StoreError::Damaged`] if two objects of a map hold one
-/// unique term, or if an archived object has terms.
+/// Any error of `changes`; [`StoreError::TimeOutOfRange`]; [`StoreError::Damaged`] if two objects
+/// of a map hold one unique term, or if an archived object has terms.
 pub fn apply_put(
     changes: &mut impl ObjectChanges,
     rows: &[(MapId, ObjectRow)],
@@ -236,7 +240,8 @@ pub fn apply_put(
             return Err(damaged("an archived object has terms"));
         }
     }
-    // First frees the unique terms of replaced objects, because other new objects can hold these terms.
+    // First frees the unique terms of replaced objects, because other new objects can hold these
+    // terms.
     for (map, row) in rows {
         if let Some(old) = changes.object(*map, row.id)? {
             changes.remove_object(*map, &old);

@@ -1,8 +1,9 @@
 //! Finds the objects that are in every clause of a query, with a bounded number of statements.
 //!
-//! The database does not plan the query. With two clauses, its plan can read all objects of the more common term. Such a
-//! plan takes seconds for a million objects. Here the clause with the fewest objects supplies ids, in ascending order, and the
-//! other clauses are only probed for these ids.
+//! The database does not plan the query. With two clauses, its plan can read all objects of the
+//! more common term. Such a plan takes seconds for a million objects. Here the clause with the
+//! fewest objects supplies ids, in ascending order, and the other clauses are only probed for these
+//! ids.
 
 use super::{Clause, MapView, ObjectId, ObjectStore};
 use crate::{Page, StoreError};
@@ -11,7 +12,8 @@ use crate::{Page, StoreError};
 pub const QUERY_CLAUSES_MAX: usize = 8;
 /// Maximum number of statements for one page.
 pub const QUERY_STATEMENTS_MAX: usize = 8;
-/// Number at which the objects of a clause are no longer counted, and number of ids that one statement returns.
+/// Number at which the objects of a clause are no longer counted, and number of ids that one
+/// statement returns.
 const COUNT_CAP: u32 = 1_001;
 
 /// A page of ids, and the work that it took.
@@ -23,8 +25,8 @@ pub struct Matches {
     pub statements: usize,
 }
 
-/// Returns at most `limit` ids that follow `after` and are in every clause. There are 1 to [`QUERY_CLAUSES_MAX`]
-/// clauses. Expired objects are included.
+/// Returns at most `limit` ids that follow `after` and are in every clause. There are 1 to
+/// [`QUERY_CLAUSES_MAX`] clauses. Expired objects are included.
 ///
 /// # Errors
 /// Any error of the store.

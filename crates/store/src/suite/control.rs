@@ -1,4 +1,5 @@
-//! Tests of the [`ControlStore`](crate::ControlStore) contract. Each promise is a function of an empty store.
+//! Tests of the [`ControlStore`](crate::ControlStore) contract. Each promise is a function of an
+//! empty store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,8 +10,8 @@ use tokio::task::JoinSet;
 pub use super::records::what_is_read_one_by_one_agrees_with_a_model;
 use crate::{Changes, Commit, ControlStore, Instance, Snapshot, everything};
 
-/// Creates a module of tests, one per promise. `$open` must be an async function in scope. It returns an empty `Arc<dyn
-/// ControlStore>` and a value that must live as long as the store.
+/// Creates a module of tests, one per promise. `$open` must be an async function in scope. It
+/// returns an empty `Arc<dyn ControlStore>` and a value that must live as long as the store.
 #[macro_export]
 macro_rules! control_promises {
     ($open:ident) => {
@@ -47,7 +48,8 @@ macro_rules! control_promises {
 }
 type Store = Arc<dyn ControlStore>;
 
-/// Timeout for change notifications, longer than any store needs. A test that waits this long fails.
+/// Timeout for change notifications, longer than any store needs. A test that waits this long
+/// fails.
 const SOON: Duration = Duration::from_secs(60);
 
 async fn put(store: &Store, key: &str, record: &[u8]) -> u64 {

@@ -1,7 +1,7 @@
 //! Runs random operations on a store and on a minimal model. Both must agree after every step.
 //!
-//! Groups of one call can take effect in any order. The model is therefore a set of possible states, and each result
-//! rules out some of them.
+//! Groups of one call can take effect in any order. The model is therefore a set of possible
+//! states, and each result rules out some of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

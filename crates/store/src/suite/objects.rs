@@ -1,5 +1,5 @@
-//! Tests of the [`ObjectStore`] contract, as tables. Each test works in its own maps, so that one store serves all
-//! tests.
+//! Tests of the [`ObjectStore`] contract, as tables. Each test works in its own maps, so that one
+//! store serves all tests.
 
 pub mod clauses;
 pub mod conflicts;
@@ -228,8 +228,8 @@ async fn found(store: &dyn ObjectStore, map: MapId, clause: &Clause) -> Vec<u128
     )
 }
 
-/// Checks that a map has exactly `rows`, and that each term leads to exactly the objects that hold the term. `terms` are
-/// terms that no object needs to hold.
+/// Checks that a map has exactly `rows`, and that each term leads to exactly the objects that hold
+/// the term. `terms` are terms that no object needs to hold.
 async fn check(store: &dyn ObjectStore, map: MapId, rows: &[ObjectRow], terms: &[(u32, u128)]) {
     assert_eq!(scanned(store, map).await, rows);
     let held = rows

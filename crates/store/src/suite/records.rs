@@ -1,5 +1,5 @@
-//! Runs random changes of control state on a store and on a minimal model. Both must agree after every step, for
-//! records that are loaded together and for individually read records.
+//! Runs random changes of control state on a store and on a minimal model. Both must agree after
+//! every step, for records that are loaded together and for individually read records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Tests of the [`TokenStore`] contract, as tables. Each test works in its own maps, so that one store serves all
-//! tests.
+//! Tests of the [`TokenStore`] contract, as tables. Each test works in its own maps, so that one
+//! store serves all tests.
 
 pub mod keep;
 pub mod race;

@@ -1,15 +1,18 @@
 //! Decides when a write is admitted. All methods take the time as an argument.
 //!
-//! D is the weight that is accepted and not durable. Below `min`, requests do not wait. Between `min` and `max`,
-//! requests are admitted one after another at the rate `R * (max - D) / (D - min)`. R is the weight that the store
-//! makes durable per second. Each change of D updates the rate, also for requests that already wait.
+//! D is the weight that is accepted and not durable. Below `min`, requests do not wait. Between
+//! `min` and `max`, requests are admitted one after another at the rate
+//! `R * (max - D) / (D - min)`. R is the weight that the store makes durable per second. Each
+//! change of D updates the rate, also for requests that already wait.
 //!
-//! At D = (min + max) / 2 the rate is R, so D settles there under load: every request waits briefly, and none for a
-//! whole commit. The curve is that of the OpenZFS write throttle. In OpenZFS, each writer's sleep is fixed when the
-//! writer arrives, and a stall costs a quarter of the throughput.
+//! At D = (min + max) / 2 the rate is R, so D settles there under load: every request waits
+//! briefly, and none for a whole commit. The curve is that of the OpenZFS write throttle. In
+//! OpenZFS, each writer's sleep is fixed when the writer arrives, and a stall costs a quarter of
+//! the throughput.
 //!
-//! Rows and bytes share one scale, the *weight*: the larger of a request's rows and its part of `bytes_max` in rows. A
-//! request larger than `max - min` is admitted only below `min`, and D can then exceed `max`.
+//! Rows and bytes share one scale, the *weight*: the larger of a request's rows and its part of
+//! `bytes_max` in rows. A request larger than `max - min` is admitted only below `min`, and D can
+//! then exceed `max`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,7 +39,8 @@ const FOREVER: Duration = Duration::from_secs(3_600);
 pub(super) struct ThrottleRules {
     pub(super) weight_max: f64,
     pub(super) waiters_max: usize,
-    /// Fraction of the maximum at which delays begin. At 1, requests are admitted without delay while there is room.
+    /// Fraction of the maximum at which delays begin. At 1, requests are admitted without delay
+    /// while there is room.
     pub(super) min_part: f64,
     /// Factor applied to the measured R.
     pub(super) scale: f64,
@@ -78,7 +82,8 @@ pub(super) struct AdmissionQueue<T> {
     at: Duration,
     /// D: weight accepted, not durable.
     dirty: f64,
-    /// Number of reservations that were sent to the store. A sum of weights would never return to exactly zero.
+    /// Number of reservations that were sent to the store. A sum of weights would never return to
+    /// exactly zero.
     sent: u64,
     waiting: BTreeMap<Id, (f64, T)>,
     held: f64,
@@ -87,7 +92,8 @@ pub(super) struct AdmissionQueue<T> {
     /// Admitted requests that are not notified yet.
     admitted: Vec<T>,
     numbers: u64,
-    /// R per second, measured only while the store had enough to do. An idle store's rate does not show its capacity.
+    /// R per second, measured only while the store had enough to do. An idle store's rate does not
+    /// show its capacity.
     rate: Option<f64>,
     sample: Option<Sample>,
     /// Rejected weight, decayed up to the given time.
@@ -139,9 +145,9 @@ impl<T> AdmissionQueue<T> {
         self.rate.map(|rate| rate * self.rules.scale)
     }
 
-    /// Offers a request. Returns `None` if the request is admitted immediately. Otherwise the request waits until the
-    /// value of `tell` appears in [`AdmissionQueue::admitted`]. A request without a deadline is never rejected for its predicted
-    /// wait.
+    /// Offers a request. Returns `None` if the request is admitted immediately. Otherwise the
+    /// request waits until the value of `tell` appears in [`AdmissionQueue::admitted`]. A request
+    /// without a deadline is never rejected for its predicted wait.
     pub(super) fn offer(
         &mut self,
         now: Duration,
@@ -205,8 +211,8 @@ impl<T> AdmissionQueue<T> {
         self.at = self.at.max(now);
     }
 
-    /// Returns the weight of the first waiting request and its grant rate. Returns `None` if the request cannot be
-    /// admitted at the current D.
+    /// Returns the weight of the first waiting request and its grant rate. Returns `None` if the
+    /// request cannot be admitted at the current D.
     fn first(&self) -> Option<(f64, f64)> {
         let (_, (weight, _)) = self.waiting.first_key_value()?;
         let (above, below) = (self.dirty - self.min(), self.rules.weight_max - self.dirty);
@@ -310,7 +316,8 @@ impl<T> AdmissionQueue<T> {
         self.refused = (self.at, refused + weight);
         // Requests that were rejected earlier are expected to return first.
         let way = way + self.predicted(self.rules.returning * refused);
-        // Fractional multiples of the golden ratio spread the delays, so that clients do not return together.
+        // Fractional multiples of the golden ratio spread the delays, so that clients do not return
+        // together.
         self.numbers += 1;
         let spread = (self.numbers as f64 * 0.618_033_988_749_895).fract();
         let retry_after = way

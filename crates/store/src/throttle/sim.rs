@@ -1,10 +1,13 @@
-//! Simulates many writers on a slow store with the production pacer. Compares the distribution of waits with and
-//! without the delay curve, and checks that throughput is not lost. Run with `--nocapture` to print the tables.
+//! Simulates many writers on a slow store with the production pacer. Compares the distribution of
+//! waits with and without the delay curve, and checks that throughput is not lost. Run with
+//! `--nocapture` to print the tables.
 //!
-//! A writer thinks, requests capacity, and thinks again once it is admitted. The store takes up to 500 admitted rows
-//! per commit. A commit takes 25 ms plus half a millisecond per row, so the maximum is 1,818 rows/s.
+//! A writer thinks, requests capacity, and thinks again once it is admitted. The store takes up to
+//! 500 admitted rows per commit. A commit takes 25 ms plus half a millisecond per row, so the
+//! maximum is 1,818 rows/s.
 //!
-//! The environment variable `SEALWIRE_SOAK` runs the long form: more simulated time, and more seeds.
+//! The environment variable `SEALWIRE_SOAK` runs the long form: more simulated time, and more
+//! seeds.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -105,9 +108,9 @@ impl SimulationReport {
         self.waits.partition_point(|wait| *wait < 1e-3) as f64 / self.waits.len() as f64
     }
 
-    /// Counts the peaks of the histogram. The histogram has eight bins per decade, from 0.1 ms, and is smoothed twice.
-    /// A peak has at least one percent of the requests, and the histogram falls below half of the lower peak between
-    /// two peaks.
+    /// Counts the peaks of the histogram. The histogram has eight bins per decade, from 0.1 ms, and
+    /// is smoothed twice. A peak has at least one percent of the requests, and the histogram falls
+    /// below half of the lower peak between two peaks.
     fn modes(&self) -> usize {
         let mut bins = vec![0.0; 50];
         for wait in &self.waits {

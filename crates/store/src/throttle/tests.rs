@@ -29,7 +29,8 @@ fn pacer(dirty: f64) -> AdmissionQueue<u32> {
 
 #[test]
 fn who_waits_is_let_in_along_the_curve() {
-    // D, the weight of a request, and its wait in microseconds. `None` if the request would not fit.
+    // D, the weight of a request, and its wait in microseconds. `None` if the request would not
+    // fit.
     let cases = [
         (600.0, 1.0, Some(0)),
         (601.0, 1.0, Some(3)),

@@ -1,6 +1,7 @@
 //! The exposition read back: which families there are, of which type, with which labels and values.
 //!
-//! Every series exists from the start, so what a fresh engine prints holds every value that a label can have.
+//! Every series exists from the start, so what a fresh engine prints holds every value that a label
+//! can have.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,7 @@
 //! Process metrics of the system, under Prometheus' standard names.
 //!
-//! Read from `/proc` at each scrape, on the admin thread; on systems without it the series stay at zero.
+//! Read from `/proc` at each scrape, on the admin thread; on systems without it the series stay at
+//! zero.
 
 use std::fs;
 use std::sync::atomic::AtomicU64;
@@ -50,7 +51,8 @@ impl Process {
         {
             let ticks = rustix::param::clock_ticks_per_second() as f64;
             let cpu = stat.cpu_ticks as f64 / ticks;
-            // The system's own count: it never falls, but a scrape beside this one may have set it already.
+            // The system's own count: it never falls, but a scrape beside this one may have set it
+            // already.
             self.cpu.inc_by((cpu - self.cpu.get()).max(0.0));
             self.threads.set(stat.threads);
             self.virtual_bytes.set(stat.virtual_bytes);
@@ -91,7 +93,8 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &str) -> Option<Self> {
-        // The second field is the program's name, which may hold anything but ends with the last parenthesis.
+        // The second field is the program's name, which may hold anything but ends with the last
+        // parenthesis.
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
         // Numbered from 1 in proc(5); the first behind the name is 3.
         let field = |number: usize| fields.get(number - 3).copied();

@@ -1,7 +1,8 @@
 //! Metrics of the providers that wrap and unwrap root keys.
 //!
-//! Providers are named in the configuration, so their series begin when an engine adds them and not before. Their number is
-//! fixed from then on: a slot of a provider that is not configured counts under the name [`UNKNOWN_PROVIDER`].
+//! Providers are named in the configuration, so their series begin when an engine adds them and not
+//! before. Their number is fixed from then on: a slot of a provider that is not configured counts
+//! under the name [`UNKNOWN_PROVIDER`].
 
 use std::collections::BTreeMap;
 use std::fmt;

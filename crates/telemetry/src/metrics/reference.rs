@@ -1,4 +1,5 @@
-//! `docs/metrics.md`: every metric, and every value that a label can have, as a fresh engine prints them.
+//! `docs/metrics.md`: every metric, and every value that a label can have, as a fresh engine prints
+//! them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -19,7 +19,8 @@ pub struct Citus {
 }
 
 impl Citus {
-    /// Starts a coordinator and workers. Returns `None`, and says so, if `SEALWIRE_TEST_CITUS` is not set.
+    /// Starts a coordinator and workers. Returns `None`, and says so, if `SEALWIRE_TEST_CITUS` is
+    /// not set.
     ///
     /// # Errors
     /// Any [`Failure`], with the server's output.
@@ -40,7 +41,8 @@ impl Citus {
         }))
     }
 
-    /// One cluster with three workers for all tests of a program, as [`Postgres::shared`] is one server. `None` without Citus.
+    /// One cluster with three workers for all tests of a program, as [`Postgres::shared`] is one
+    /// server. `None` without Citus.
     ///
     /// # Panics
     /// If a server cannot be started.
@@ -64,8 +66,8 @@ impl Citus {
         &self.workers
     }
 
-    /// Makes an empty database that the role `sealwire` owns on every node, with the extension. The coordinator knows the
-    /// workers.
+    /// Makes an empty database that the role `sealwire` owns on every node, with the extension. The
+    /// coordinator knows the workers.
     ///
     /// # Errors
     /// [`Failure::Program`].

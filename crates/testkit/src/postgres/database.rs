@@ -38,8 +38,8 @@ impl<'a> Database<'a> {
         self.url(&[self.server.port])
     }
 
-    /// Returns a URL over loopback at other ports, such as those of proxies or other servers. A client tries them in
-    /// this order.
+    /// Returns a URL over loopback at other ports, such as those of proxies or other servers. A
+    /// client tries them in this order.
     #[must_use]
     pub fn url(&self, ports: &[u16]) -> String {
         let hosts: Vec<String> = ports

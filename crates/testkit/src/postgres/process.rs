@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Returns a process and its direct children. Every process of a server is a child of its first process.
+/// Returns a process and its direct children. Every process of a server is a child of its first
+/// process.
 pub(super) fn family(parent: u32) -> Vec<u32> {
     let children = fs::read_dir("/proc")
         .into_iter()
@@ -41,7 +42,8 @@ pub(super) fn signal(pids: &[u32], signal: Signal) {
     }
 }
 
-/// Waits until all processes have ended or are zombies. Returns false if some still run after `patience`.
+/// Waits until all processes have ended or are zombies. Returns false if some still run after
+/// `patience`.
 pub(super) fn gone(pids: &[u32], patience: Duration) -> bool {
     let until = Instant::now() + patience;
     while pids
@@ -58,7 +60,8 @@ pub(super) fn gone(pids: &[u32], patience: Duration) -> bool {
 
 fn state_and_parent(pid: u32) -> Option<(char, u32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses can contain any character, so the fields after it are found from the end.
+    // The name in parentheses can contain any character, so the fields after it are found from the
+    // end.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }

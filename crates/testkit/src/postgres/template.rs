@@ -1,5 +1,5 @@
-//! An initialised data folder, made once per version and kept in Cargo's target folder; servers start from a copy of
-//! it.
+//! An initialised data folder, made once per version and kept in Cargo's target folder; servers
+//! start from a copy of it.
 
 use std::fs;
 use std::io::Write;
@@ -29,8 +29,8 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// Returns the template of the installed version, and makes it first if it is missing. If several processes make it
-    /// at once, the first is kept.
+    /// Returns the template of the installed version, and makes it first if it is missing. If
+    /// several processes make it at once, the first is kept.
     pub(super) fn find(binaries: &Binaries, user: User) -> Result<Self, Failure> {
         let kind = if binaries.has_citus() {
             "citus"
@@ -134,8 +134,8 @@ fn fed(command: &mut Command, input: &str) -> std::io::Result<Output> {
     child.wait_with_output()
 }
 
-/// Returns 32 random hexadecimal digits for the password. Other users of the machine can reach the server's port during
-/// a test.
+/// Returns 32 random hexadecimal digits for the password. Other users of the machine can reach the
+/// server's port during a test.
 fn random() -> std::io::Result<String> {
     use std::io::Read;
     let mut bytes = [0; 16];

@@ -100,7 +100,8 @@ fn object_terms_are_of_version_one_whatever_becomes_of_it() {
 
 #[test]
 fn masks_are_of_version_one_whatever_becomes_of_it() {
-    // HKDF-SHA256 without salt of 32 times 01, info "sealwire/mask/1": by Python's hmac, as in proto/interop/tokens.py.
+    // HKDF-SHA256 without salt of 32 times 01, info "sealwire/mask/1": by Python's hmac, as in
+    // proto/interop/tokens.py.
     const OF_ONES: &str = "cc2d92c519b446b45b8ea67356a32d38ff44f7d65b274678079e716ce7cee270";
     let hex = |keys: &TokenKeys| {
         keys.mask_secret()

@@ -161,8 +161,8 @@ fn chi_square(counts: &[u32]) -> f64 {
         .sum()
 }
 
-/// Sixteen standard deviations beyond its mean. From 9 degrees of freedom on, an even source exceeds it with a chance
-/// below 10^-12.
+/// Sixteen standard deviations beyond its mean. From 9 degrees of freedom on, an even source
+/// exceeds it with a chance below 10^-12.
 fn bound(cells: usize) -> f64 {
     let freedom = cells as f64 - 1.0;
     freedom + 16.0 * (2.0 * freedom).sqrt()

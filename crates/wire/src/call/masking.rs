@@ -49,7 +49,9 @@ fn rule<'a>(
             "kind" => Some(RuleFields::Kind),
             "mask" => None,
             _ => {
-                return Err(params.unknown_in(format!("rules[{index}].{}", cleaned(key.as_bytes()))));
+                return Err(
+                    params.unknown_in(format!("rules[{index}].{}", cleaned(key.as_bytes())))
+                );
             }
         };
         let text = params.text(param, MASK_BYTES_MAX)?;

@@ -50,7 +50,8 @@ impl<'a> Params<'a> {
         })
     }
 
-    /// Reads the next key and leaves the reader at its value. `None` at the end of the map, once no key is missing.
+    /// Reads the next key and leaves the reader at its value. `None` at the end of the map, once no
+    /// key is missing.
     pub(super) fn next(&mut self) -> Result<Option<&'static Param>, CallError> {
         let table = self.method.params();
         if self.left == 0 {
@@ -136,8 +137,8 @@ impl<'a> Params<'a> {
             .map_err(|malformed| wrong(param, malformed))
     }
 
-    /// The document, whose end the scan knows: passing over it again would double what a large call costs before its
-    /// first slice.
+    /// The document, whose end the scan knows: passing over it again would double what a large call
+    /// costs before its first slice.
     pub(super) fn payload(&mut self) -> Result<&'a [u8], CallError> {
         let here = self
             .payload
@@ -149,7 +150,8 @@ impl<'a> Params<'a> {
             .ok_or(CallError::Malformed)
     }
 
-    /// A string. One beyond `bytes_max` breaks the rule unread: to check it would take as long as it is.
+    /// A string. One beyond `bytes_max` breaks the rule unread: to check it would take as long as
+    /// it is.
     pub(super) fn text(
         &mut self,
         param: &'static Param,
@@ -267,7 +269,8 @@ impl<'a> Params<'a> {
         Ok(texts)
     }
 
-    /// A context that a client may name. The engine's own are not among them: what it seals for itself would open.
+    /// A context that a client may name. The engine's own are not among them: what it seals for
+    /// itself would open.
     pub(super) fn context(&mut self, param: &'static Param) -> Result<&'a [u8], CallError> {
         let context = self.bytes(param, CONTEXT_BYTES_MAX)?;
         if context.starts_with(CONTEXT_RESERVED.as_bytes()) {
@@ -388,7 +391,8 @@ fn is_visible(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// A peer's name made safe to print and to log: at most [`NAME_BYTES_MAX`] characters, anything unusual as `?`.
+/// A peer's name made safe to print and to log: at most [`NAME_BYTES_MAX`] characters, anything
+/// unusual as `?`.
 pub(super) fn cleaned(name: &[u8]) -> String {
     let usual = |&byte: &u8| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-' => char::from(byte),

@@ -274,7 +274,8 @@ pub enum AppOperation<'a> {
     Set {
         /// Format for requests that name none: `native` or `evervault`.
         format: Option<Format>,
-        /// How long one ephemeral key serves calls of key scope `epoch`, in milliseconds, 0 to 15,000; 0 forbids them.
+        /// How long one ephemeral key serves calls of key scope `epoch`, in milliseconds, 0 to
+        /// 15,000; 0 forbids them.
         epoch_ms: Option<u32>,
         /// Suite for requests that name none.
         write_suite: Option<Suite>,
@@ -326,7 +327,8 @@ pub enum CollectionOperation<'a> {
         scope: Scope,
         /// When new tokens expire that name no time, in seconds, 1 to 3,155,760,000; `None`: never.
         expires_s: Option<u64>,
-        /// Seconds for which an archived row is kept, 0 to 3,155,760,000; `None`: until an operator prunes it.
+        /// Seconds for which an archived row is kept, 0 to 3,155,760,000; `None`: until an operator
+        /// prunes it.
         retention_s: Option<u64>,
     },
     /// A collection of objects is made.
@@ -335,14 +337,17 @@ pub enum CollectionOperation<'a> {
         suite: Option<Suite>,
         /// Its properties, 1 to 64.
         properties: Vec<PropertySpec<'a>>,
-        /// When new objects expire that name no time, in seconds, 1 to 3,155,760,000; `None`: never.
+        /// When new objects expire that name no time, in seconds, 1 to 3,155,760,000; `None`:
+        /// never.
         expires_s: Option<u64>,
-        /// Seconds for which an archived object is kept, 0 to 3,155,760,000; `None`: until an operator prunes it.
+        /// Seconds for which an archived object is kept, 0 to 3,155,760,000; `None`: until an
+        /// operator prunes it.
         retention_s: Option<u64>,
     },
     /// The schema of its objects changes.
     Alter(AlterCollection<'a>),
-    /// Its expiry for new tokens or objects, or its retention changes. An outer `None` leaves a time as it is.
+    /// Its expiry for new tokens or objects, or its retention changes. An outer `None` leaves a
+    /// time as it is.
     Set {
         /// As above.
         expires_s: Option<Option<u64>>,

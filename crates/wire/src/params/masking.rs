@@ -1,6 +1,7 @@
 //! Params of `mask` besides its document.
 //!
-//! Functions, paths and kinds stay text here: whoever masks knows them, and says what is wrong with one.
+//! Functions, paths and kinds stay text here: whoever masks knows them, and says what is wrong with
+//! one.
 
 use super::names;
 
@@ -8,7 +9,8 @@ names! {
     /// Handling of fields that no rule names.
     #[derive(Default)]
     UnknownFields {
-        /// The call fails, and says which field. The default: what nobody thought of does not pass by silence.
+        /// The call fails, and says which field. The default: what nobody thought of does not pass
+        /// by silence.
         #[default]
         Refuse = "refuse",
         /// It stays as it came.
@@ -19,8 +21,8 @@ names! {
 /// How `mask` masks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Masking<'a> {
-    /// Which function masks which fields: the first rule of a path or column that names a field, then the first of a
-    /// kind. 1 to 256.
+    /// Which function masks which fields: the first rule of a path or column that names a field,
+    /// then the first of a kind. 1 to 256.
     pub rules: Vec<MaskRule<'a>>,
     /// Handling of the other fields.
     pub unknown: UnknownFields,

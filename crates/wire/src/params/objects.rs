@@ -38,7 +38,8 @@ pub enum ObjectsOperation<'a> {
     },
     /// Finds objects by their indexed properties.
     Query {
-        /// One MessagePack array of 1 to 8 maps `{property, eq | in | prefix}`, all of which must hold.
+        /// One MessagePack array of 1 to 8 maps `{property, eq | in | prefix}`, all of which must
+        /// hold.
         clauses: &'a [u8],
         /// The properties to return.
         disclosure: PropertyDisclosure<'a>,
@@ -99,11 +100,13 @@ pub struct AddObjects<'a> {
     pub objects: &'a [u8],
     /// Cleartext labels of every object. At most 16 of 1 to 64 bytes of visible ASCII.
     pub tags: Vec<&'a str>,
-    /// When the objects expire, in seconds from now, 1 to 3,155,760,000; `None` is the collection's.
+    /// When the objects expire, in seconds from now, 1 to 3,155,760,000; `None` is the
+    /// collection's.
     pub expires_s: Option<u64>,
     /// A repeated request with this key returns the objects of the first one. 1 to 64 bytes.
     pub idempotency_key: Option<&'a [u8]>,
-    /// Names of the data subjects, each of 1 to 256 bytes: none, one of all objects, or one per object.
+    /// Names of the data subjects, each of 1 to 256 bytes: none, one of all objects, or one per
+    /// object.
     pub subjects: Vec<&'a str>,
 }
 
@@ -194,7 +197,8 @@ pub enum SubjectsOperation<'a> {
     Erase {
         /// Only a key of at most this version; `None`: any key.
         version: Option<u64>,
-        /// Only a key that was made at or before this time, in seconds since 1970-01-01 UTC; `None`: any key.
+        /// Only a key that was made at or before this time, in seconds since 1970-01-01 UTC;
+        /// `None`: any key.
         created: Option<u64>,
     },
 }

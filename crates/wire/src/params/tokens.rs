@@ -7,13 +7,16 @@ use crate::method::Method;
 pub struct TokenizeOptions<'a> {
     /// Where they go. `[A-Za-z0-9._-]`, 1 to 64 bytes; required.
     pub collection: &'a str,
-    /// In the clear beside each new token, to list by. At most 16 of 1 to 64 bytes of visible ASCII.
+    /// In the clear beside each new token, to list by. At most 16 of 1 to 64 bytes of visible
+    /// ASCII.
     pub tags: Vec<&'a str>,
     /// When new tokens expire, in seconds from now, 1 to 3,155,760,000; `None` is the collection's.
     pub expires_s: Option<u64>,
-    /// A repeated request with this key, field and value gets the token of the first one. 1 to 64 bytes.
+    /// A repeated request with this key, field and value gets the token of the first one. 1 to 64
+    /// bytes.
     pub idempotency_key: Option<&'a [u8]>,
-    /// Name of the data subject whom the document is about, 1 to 256 bytes. Equal values of two subjects have different tokens.
+    /// Name of the data subject whom the document is about, 1 to 256 bytes. Equal values of two
+    /// subjects have different tokens.
     pub subject: Option<&'a str>,
 }
 
@@ -150,7 +153,8 @@ pub struct Listing<'a> {
 /// One bounded step of a walk that archives or prunes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sweep<'a> {
-    /// How long ago at least, in seconds; `None` is 0 for `tokens.archive` and 30 days for `tokens.prune`.
+    /// How long ago at least, in seconds; `None` is 0 for `tokens.archive` and 30 days for
+    /// `tokens.prune`.
     pub older_s: Option<u64>,
     /// Only count.
     pub dry_run: bool,

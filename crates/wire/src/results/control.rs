@@ -1,4 +1,5 @@
-//! The results of the control methods. Names are strings, so that an older client can print what it does not know.
+//! The results of the control methods. Names are strings, so that an older client can print what it
+//! does not know.
 
 use sealwire_msgpack::Malformed;
 use serde::{Deserialize, Serialize};
@@ -17,7 +18,8 @@ pub struct App {
     pub delete_unix_s: Option<u64>,
     /// Format for requests that name none.
     pub format: String,
-    /// How long one ephemeral key serves calls of key scope `epoch`, in milliseconds; 0: such calls are refused.
+    /// How long one ephemeral key serves calls of key scope `epoch`, in milliseconds; 0: such calls
+    /// are refused.
     pub epoch_ms: u32,
     /// Suite for requests that name none.
     pub write_suite: String,
@@ -125,8 +127,8 @@ pub struct Collection {
     /// Of objects: the suite that older engines sealed objects under. Otherwise empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub suite: String,
-    /// Of objects: the records that are read: `all`, `migrating` (all, while an operator migrates old ones) or `authenticated`.
-    /// Otherwise empty.
+    /// Of objects: the records that are read: `all`, `migrating` (all, while an operator migrates
+    /// old ones) or `authenticated`. Otherwise empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub records: String,
     /// Of objects: the properties.
@@ -281,7 +283,8 @@ pub struct Principal {
 /// The result of `principals.list`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principals {
-    /// The principals that have a role, common names first, then DNS names, then SPIFFE IDs, each by name.
+    /// The principals that have a role, common names first, then DNS names, then SPIFFE IDs, each
+    /// by name.
     pub principals: Vec<Principal>,
     /// Where to go on; `None` at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -306,8 +309,8 @@ pub struct RootState {
     /// When the store was sealed, in seconds since 1970-01-01 UTC; `None`: it is not sealed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_unix_s: Option<u64>,
-    /// True if the root key authenticated what is said of root keys and of the seal. Otherwise anyone who can write to the
-    /// store can have made it.
+    /// True if the root key authenticated what is said of root keys and of the seal. Otherwise
+    /// anyone who can write to the store can have made it.
     #[serde(default)]
     pub verified: bool,
     /// Why it is not verified.
@@ -382,8 +385,8 @@ pub struct Checked {
     /// The mask through which values are shown, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mask: Option<String>,
-    /// The missing permission, in the words of the principal's own error. Mode "observe" can let the request pass all the
-    /// same.
+    /// The missing permission, in the words of the principal's own error. Mode "observe" can let
+    /// the request pass all the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
     /// The engine's `access.mode`: "enforce", "observe" or "off".

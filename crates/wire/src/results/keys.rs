@@ -63,8 +63,8 @@ pub struct RewrappedRows {
     pub changed: u64,
     /// Rows that do not open. They are as they were.
     pub unopened: u64,
-    /// Objects in an old format, which does not prove who sealed them. They are as they were: `collections.migrate` looks at
-    /// them.
+    /// Objects in an old format, which does not prove who sealed them. They are as they were:
+    /// `collections.migrate` looks at them.
     #[serde(default)]
     pub unauthenticated: u64,
     /// The collection of this page; empty if there is none.
@@ -84,14 +84,15 @@ pub struct MigratedObjects {
     pub migrated: u64,
     /// Objects that were changed or removed meanwhile.
     pub changed: u64,
-    /// Ids of objects in an old format of which nobody can tell who sealed them. With `accept_unauthenticated` they are
-    /// migrated; otherwise they are as they were.
+    /// Ids of objects in an old format of which nobody can tell who sealed them. With
+    /// `accept_unauthenticated` they are migrated; otherwise they are as they were.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unauthenticated: Vec<String>,
     /// Ids of objects in an old format that do not open. They are as they were.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unopened: Vec<String>,
-    /// Ids of objects in an old format whose row says that the key of their subject was erased. They do not open.
+    /// Ids of objects in an old format whose row says that the key of their subject was erased.
+    /// They do not open.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erased: Vec<String>,
     /// True if the collection reads authenticated records only.

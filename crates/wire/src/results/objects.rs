@@ -78,7 +78,8 @@ pub struct SubjectFound {
     pub id: String,
     /// True if the subject has a key.
     pub known: bool,
-    /// Version of the key, which is odd, or of the erasure, which is even. 0 for a subject that never had a key.
+    /// Version of the key, which is odd, or of the erasure, which is even. 0 for a subject that
+    /// never had a key.
     pub version: u64,
     /// When the subject was erased last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,17 +93,19 @@ pub struct SubjectFound {
 pub struct SubjectErased {
     /// The id by which the audit trail knows the subject, 32 hexadecimal digits.
     pub id: String,
-    /// True if this request removed the key. False if there was none, or a newer one than the request names.
+    /// True if this request removed the key. False if there was none, or a newer one than the
+    /// request names.
     pub erased: bool,
-    /// Version of the key that was removed last. To repeat the request safely, name this version in it.
+    /// Version of the key that was removed last. To repeat the request safely, name this version in
+    /// it.
     pub version: u64,
     /// Number of objects that this request removed.
     pub objects: u64,
     /// Number of tokens that this request removed.
     #[serde(default)]
     pub tokens: u64,
-    /// True if no object and no token is left that was sealed under this version or an earlier one. Otherwise repeat the request, or
-    /// wait for the next sweep.
+    /// True if no object and no token is left that was sealed under this version or an earlier one.
+    /// Otherwise repeat the request, or wait for the next sweep.
     pub done: bool,
     /// The server's generation when it worked.
     pub generation: u64,

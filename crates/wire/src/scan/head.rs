@@ -1,6 +1,7 @@
 //! The values before the params: the message's array, its type, its msgid, its method.
 //!
-//! Each value is small, and the scanner waits for all of it. A value of a wrong type is rejected by its header.
+//! Each value is small, and the scanner waits for all of it. A value of a wrong type is rejected by
+//! its header.
 
 use sealwire_msgpack::TokenReader;
 
@@ -90,7 +91,8 @@ impl Scanner {
         Err(ScanError::MethodNotText)
     }
 
-    /// A value that should be a number, once it has arrived; refused at once if it is too long to be one.
+    /// A value that should be a number, once it has arrived; refused at once if it is too long to
+    /// be one.
     fn scalar<'a>(
         &mut self,
         rest: &'a [u8],
@@ -115,7 +117,8 @@ impl Scanner {
     }
 }
 
-/// A whole value as a number, if it is an integer from 0 up, in any of the widths an encoder may choose.
+/// A whole value as a number, if it is an integer from 0 up, in any of the widths an encoder may
+/// choose.
 fn integer(value: &[u8]) -> Option<u64> {
     TokenReader::new(value).u64().ok()
 }

@@ -1,8 +1,8 @@
 //! Predicts a message that is still arriving.
 //!
-//! Costs nothing while values go by: the counts that find the message's end also say how much of the payload has been
-//! met. Of an array of 100 records whose 31st is half done, 30.5 % has; what that took, divided by 0.305, is the
-//! estimate.
+//! Costs nothing while values go by: the counts that find the message's end also say how much of
+//! the payload has been met. Of an array of 100 records whose 31st is half done, 30.5 % has; what
+//! that took, divided by 0.305, is the estimate.
 
 use super::{Open, PARAMS_DEPTH, Payload, Scanner};
 use crate::call;
@@ -10,8 +10,9 @@ use crate::frame::{Estimate, MessageHeader, Preview};
 
 impl Scanner {
     /// Previews the document request that is arriving; `None` for any other message, before its
-    /// method has arrived, and after it is complete, rejected or discarded. `buffered` is the buffer of the last scan.
-    /// Reads no more than the params before the payload, and of them no more than their rules allow.
+    /// method has arrived, and after it is complete, rejected or discarded. `buffered` is the
+    /// buffer of the last scan. Reads no more than the params before the payload, and of them no
+    /// more than their rules allow.
     pub fn outlook(&self, buffered: &[u8]) -> Option<Preview> {
         match self.head {
             Some(MessageHeader::Request {
@@ -40,7 +41,8 @@ impl Scanner {
         };
         let part = self.part_of_payload();
         let scaled = |seen: u64| {
-            // Before the first value is done there is nothing to go by. From a float the conversion saturates.
+            // Before the first value is done there is nothing to go by. From a float the conversion
+            // saturates.
             if part > 0.0 {
                 (seen as f64 / part).round() as u64
             } else {
@@ -76,8 +78,9 @@ impl Scanner {
         self.leaves + self.open.iter().map(ahead).sum::<u64>()
     }
 
-    /// How much of the payload has been met, 0 to 1, as if all values of a container were alike. A pair counts once its
-    /// value is done: with the key alone, `{"rows": [..]}` would be half done before its first row.
+    /// How much of the payload has been met, 0 to 1, as if all values of a container were alike. A
+    /// pair counts once its value is done: with the key alone, `{"rows": [..]}` would be half done
+    /// before its first row.
     fn part_of_payload(&self) -> f64 {
         let levels = self.open.get(PARAMS_DEPTH..).unwrap_or_default();
         if levels.is_empty() {

@@ -1,4 +1,5 @@
-//! Tables for the scanner: what is a message, what is refused and when, and that no byte is paid for twice.
+//! Tables for the scanner: what is a message, what is refused and when, and that no byte is paid
+//! for twice.
 
 use sealwire_msgpack::write;
 
@@ -463,7 +464,8 @@ fn a_long_message_in_small_pieces_is_scanned_once() {
     assert!(matches!(scanner.scan(&message), Scan::Message(_)));
     assert!(scanner.looks < 20, "{} looks", scanner.looks);
 
-    // 2 million short strings, about 32 MiB: one look each, and one more per piece that ends inside a header.
+    // 2 million short strings, about 32 MiB: one look each, and one more per piece that ends inside
+    // a header.
     let mut message = call(&[]);
     write::array_len(&mut message, 2_000_000);
     for _ in 0..2_000_000 {

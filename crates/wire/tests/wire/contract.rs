@@ -1,7 +1,7 @@
 //! Reads the tables of `proto/README.md` and compares them with the code.
 //!
-//! The page is for people who will never read this crate. A row that is added, removed, renamed or reordered on one
-//! side alone fails here.
+//! The page is for people who will never read this crate. A row that is added, removed, renamed or
+//! reordered on one side alone fails here.
 
 use sealwire_msgpack::{Token, TokenReader};
 
@@ -9,7 +9,8 @@ use sealwire_wire::*;
 
 const PAGE: &str = include_str!("../../../../proto/README.md");
 
-/// The first table whose first cell is `head`, below the heading `section`: its rows, cells without backquotes.
+/// The first table whose first cell is `head`, below the heading `section`: its rows, cells without
+/// backquotes.
 fn table(section: &str, head: &str) -> Vec<Vec<String>> {
     let mut lines = PAGE.lines().skip_while(|line| {
         line.trim_start_matches('#').trim() != section || !line.starts_with('#')
@@ -834,8 +835,8 @@ fn results_of_the_control_methods() {
     }
 }
 
-/// Returns a server's response to a stream with one message and the fate of the connection, in the words of the
-/// contract.
+/// Returns a server's response to a stream with one message and the fate of the connection, in the
+/// words of the contract.
 fn verdict(stream: &[u8]) -> (String, &'static str) {
     let mut scanner = Scanner::for_requests(Limits::default());
     let mut rest = stream;

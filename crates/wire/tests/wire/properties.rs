@@ -88,7 +88,8 @@ fn request_of(value: &[u8]) -> Vec<u8> {
     [&b"\x94\x00\x07\xa7encrypt\x91"[..], value].concat()
 }
 
-/// Results of a stream on one connection: everything that the scanner returned, and its largest buffer.
+/// Results of a stream on one connection: everything that the scanner returned, and its largest
+/// buffer.
 #[derive(Debug, PartialEq)]
 struct ScanLog {
     events: Vec<Event>,
@@ -296,7 +297,8 @@ proptest! {
 
     #[test]
     fn a_call_whose_headers_have_all_come_is_told_exactly(payload in keyed(), last in any::<bool>()) {
-        // The last value is a string of one byte, in the payload or behind it, and that byte is missing.
+        // The last value is a string of one byte, in the payload or behind it, and that byte is
+        // missing.
         let message = if last {
             [&b"\x94\x00\x07\xa7encrypt\x91\x81\xa7payload\x92"[..], &payload, b"\xa1x"].concat()
         } else {

@@ -271,7 +271,8 @@ mod tests {
                 .to_string()
                 .ends_with("people reads authenticated records only\n")
         );
-        // Such records do not open, and do not keep the collection open. The operator can see which they are.
+        // Such records do not open, and do not keep the collection open. The operator can see which
+        // they are.
         let erased = MigratedObjects {
             finished: true,
             erased: vec!["d".to_owned()],

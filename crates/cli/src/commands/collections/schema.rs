@@ -1,4 +1,5 @@
-//! The schemas of collections of objects: arguments of `create` and `alter`, and the wait for other engines.
+//! The schemas of collections of objects: arguments of `create` and `alter`, and the wait for other
+//! engines.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,7 +24,8 @@ const FAILURES_MAX: u32 = 60;
 
 /// Settings of a new collection of objects.
 ///
-/// The parser does not demand `objects` where it conflicts with a given argument, so each option also names `kind`.
+/// The parser does not demand `objects` where it conflicts with a given argument, so each option
+/// also names `kind`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ObjectRules {
     /// Create a collection of objects with these properties, instead of one of tokens
@@ -39,13 +41,14 @@ pub(super) struct ObjectRules {
 #[derive(Debug, clap::Args)]
 #[group(id = "source", multiple = false)]
 struct SchemaSource {
-    /// A property: NAME:TYPE and any of the words required (every object has a value), unique, index (objects are found
-    /// by it), bits=N, prefixes=N,N, accept-leak, clear (not encrypted) and description="TEXT"; repeat for more. Types:
-    /// string, integer, decimal, boolean, date, timestamp, json, blob, email, phone, card, iban, national_id, name,
-    /// address, ip
+    /// A property: NAME:TYPE and any of the words required (every object has a value), unique,
+    /// index (objects are found by it), bits=N, prefixes=N,N, accept-leak, clear (not encrypted)
+    /// and description="TEXT"; repeat for more. Types: string, integer, decimal, boolean, date,
+    /// timestamp, json, blob, email, phone, card, iban, national_id, name, address, ip
     #[arg(long, value_name = "PROPERTY", value_parser = PropertyInput::from_text, requires = "objects", conflicts_with = "kind")]
     property: Vec<PropertyInput>,
-    /// Read the properties from this JSON file: an array, with fields as `collections list --json` shows them
+    /// Read the properties from this JSON file: an array, with fields as `collections list --json`
+    /// shows them
     #[arg(
         long,
         value_name = "FILE",
@@ -85,7 +88,8 @@ impl ObjectRules {
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 pub(super) struct SchemaChanges {
-    /// Add a property, as in `collections create --property`, but not required; repeat for more, as with all options here
+    /// Add a property, as in `collections create --property`, but not required; repeat for more, as
+    /// with all options here
     #[arg(long, value_name = "PROPERTY", value_parser = PropertyInput::from_text)]
     add: Vec<PropertyInput>,
     /// Drop a property. Its values are hidden at once, and this cannot be undone
@@ -123,7 +127,8 @@ fn texts(names: &[String]) -> Vec<&str> {
     names.iter().map(String::as_str).collect()
 }
 
-/// Changes a schema. With `wait`, repeats the change for as long as the response is a conflict that passes.
+/// Changes a schema. With `wait`, repeats the change for as long as the response is a conflict that
+/// passes.
 pub(super) async fn alter(
     control: &ControlTarget,
     call: CollectionCall<'_>,
@@ -141,8 +146,9 @@ pub(super) async fn alter(
         })
 }
 
-/// Repeats a change while it conflicts with a state that passes. Passes the conflict to `tell` at once, and then about
-/// every [`PROGRESS_EVERY`]. Dropping the future is safe: a change is made whole or not at all.
+/// Repeats a change while it conflicts with a state that passes. Passes the conflict to `tell` at
+/// once, and then about every [`PROGRESS_EVERY`]. Dropping the future is safe: a change is made
+/// whole or not at all.
 pub(super) async fn repeated<T>(
     change: impl AsyncFn() -> Result<T, Failure>,
     tell: impl FnMut(&str),
@@ -150,9 +156,10 @@ pub(super) async fn repeated<T>(
     repeated_while(change, passing_conflict, tell).await
 }
 
-/// Repeats a request that is safe to repeat, while it fails with an error that can pass by itself: the request came at a bad
-/// time, the engine or its database is unavailable, or the response was lost. Gives up after [`FAILURES_MAX`] such errors in
-/// sequence, but waits for conflicts without end.
+/// Repeats a request that is safe to repeat, while it fails with an error that can pass by itself:
+/// the request came at a bad time, the engine or its database is unavailable, or the response was
+/// lost. Gives up after [`FAILURES_MAX`] such errors in sequence, but waits for conflicts without
+/// end.
 pub(in crate::commands) async fn repeated_safely<T>(
     request: impl AsyncFn() -> Result<T, Failure>,
     tell: impl FnMut(&str),
@@ -229,8 +236,8 @@ mod tests {
         })
     }
 
-    /// Repeats a change that fails `conflicts` times with a pause of 500 ms, and then ends with `last`. Returns the outcome
-    /// and the lines of progress.
+    /// Repeats a change that fails `conflicts` times with a pause of 500 ms, and then ends with
+    /// `last`. Returns the outcome and the lines of progress.
     fn repeat(conflicts: u32, last: Result<u32, Error>) -> (Result<u32, String>, Vec<String>) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()

@@ -1,7 +1,7 @@
 //! `recovery` and `root recover`: a recovery key in shares, and opening a store with them.
 //!
-//! The recovery key exists in memory alone, while it is split or joined. No share and no key is printed; shares go to
-//! files that only their owner can read.
+//! The recovery key exists in memory alone, while it is split or joined. No share and no key is
+//! printed; shares go to files that only their owner can read.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write as _};
@@ -38,7 +38,8 @@ pub(in super::super) struct RecoveryArgs {
 /// Where shares are read from.
 #[derive(Debug, clap::Args)]
 pub(super) struct ShareArgs {
-    /// File with one share, given once per share; `-` reads shares from standard input, one per line [default: -]
+    /// File with one share, given once per share; `-` reads shares from standard input, one per
+    /// line [default: -]
     #[arg(long = "share", value_name = "FILE")]
     files: Vec<PathBuf>,
 }
@@ -52,19 +53,20 @@ struct SplitArgs {
     /// Number of shares to make, one per holder, at most 255
     #[arg(long, value_name = "NUMBER")]
     shares: u8,
-    /// Folder to create, for the public key and one file per share. Choose one in memory (`/dev/shm`), hand the shares
-    /// out, and delete it
+    /// Folder to create, for the public key and one file per share. Choose one in memory
+    /// (`/dev/shm`), hand the shares out, and delete it
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
 enum RecoveryCommand {
-    /// Create a recovery key for this store: a public key that wraps, and shares of the private key that unwrap
+    /// Create a recovery key for this store: a public key that wraps, and shares of the private key
+    /// that unwrap
     ///
-    /// The store must have a root key (`kek init`). Afterwards give the public key a table of kind `shares` in the file of
-    /// `kek.providers`, and a slot by `kek add`. Rotations then need no holder. The private key is never written or printed:
-    /// without enough shares nobody has it.
+    /// The store must have a root key (`kek init`). Afterwards give the public key a table of kind
+    /// `shares` in the file of `kek.providers`, and a slot by `kek add`. Rotations then need no
+    /// holder. The private key is never written or printed: without enough shares nobody has it.
     Create {
         #[command(flatten)]
         store: StoreArgs,
@@ -73,8 +75,9 @@ enum RecoveryCommand {
     },
     /// Join shares, and split the same recovery key anew, for other holders or another threshold
     ///
-    /// The slot stays as it is. Shares of the earlier split still open it, and do not mix with the new ones: have their
-    /// holders destroy them. If a former holder is not trusted, create another recovery key instead.
+    /// The slot stays as it is. Shares of the earlier split still open it, and do not mix with the
+    /// new ones: have their holders destroy them. If a former holder is not trusted, create another
+    /// recovery key instead.
     Split {
         #[command(flatten)]
         given: ShareArgs,
@@ -86,7 +89,8 @@ enum RecoveryCommand {
     },
     /// Check that shares open their slot, and record the time in it. Changes nothing else
     ///
-    /// Run this with the holders once a year: it is the only proof that the shares still exist and are right.
+    /// Run this with the holders once a year: it is the only proof that the shares still exist and
+    /// are right.
     Check {
         #[command(flatten)]
         store: StoreArgs,
@@ -100,16 +104,18 @@ enum RecoveryCommand {
 /// The root key that an operator expects.
 #[derive(Debug, clap::Args)]
 pub(super) struct RootKeyArgs {
-    /// Id of the store's root key, as you kept it before the loss: from the output of the last `kek init` or `root rotate`, or
-    /// from anchor.json or root.json of a machine with an engine. Never from a command that reads the store now: anyone who can
-    /// write to the store and read the recovery public key can make a store of their own that the shares open. Needed where
+    /// Id of the store's root key, as you kept it before the loss: from the output of the last
+    /// `kek init` or `root rotate`, or from anchor.json or root.json of a machine with an engine.
+    /// Never from a command that reads the store now: anyone who can write to the store and read
+    /// the recovery public key can make a store of their own that the shares open. Needed where
     /// nothing on this machine confirms the root key
     #[arg(long = "root-key-id", value_name = "ID")]
     id: Option<String>,
 }
 
 impl RootKeyArgs {
-    /// Rejects a root key that neither the operator nor a file of this machine names. Returns its id.
+    /// Rejects a root key that neither the operator nor a file of this machine names. Returns its
+    /// id.
     fn check(&self, store: &RootStore, record: &RootRecord) -> Result<String, Failure> {
         let id = record.active.to_string();
         let known = KnownRoots::read(&store.config)?.look_up(record);
@@ -280,7 +286,8 @@ async fn check(
     ))
 }
 
-/// Gives every root key of the store a slot of each named provider, with shares in place of the providers that are lost.
+/// Gives every root key of the store a slot of each named provider, with shares in place of the
+/// providers that are lost.
 pub(super) async fn recover(
     store: &RootStore,
     shares: &[Share],
@@ -372,7 +379,8 @@ async fn replaced(
     Ok(numbers)
 }
 
-/// Unwraps every root key of a store by shares. Returns the slots that opened, in the order of [`RootRecord::roots`].
+/// Unwraps every root key of a store by shares. Returns the slots that opened, in the order of
+/// [`RootRecord::roots`].
 fn open_roots(record: &RootRecord, shares: &[Share]) -> Result<Vec<(u32, RootKey)>, Failure> {
     if shares.iter().any(|share| *share.set() != record.set) {
         return Err("a share is of another store's recovery key".into());
@@ -481,7 +489,8 @@ fn standard_shares() -> Result<Vec<Share>, Failure> {
     shares.collect()
 }
 
-/// Reads text to its end, or to an empty line. One allocation: a growing buffer would leave copies of shares behind.
+/// Reads text to its end, or to an empty line. One allocation: a growing buffer would leave copies
+/// of shares behind.
 fn read_text(
     mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
     to_empty_line: bool,

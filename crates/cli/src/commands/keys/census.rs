@@ -84,8 +84,8 @@ pub(super) async fn take(
 }
 
 impl AppCensus {
-    /// Adds up the pages of a census. `last`: the key versions after the count. A version that was active before or after it
-    /// counts as active, because rows could come under it meanwhile.
+    /// Adds up the pages of a census. `last`: the key versions after the count. A version that was
+    /// active before or after it counts as active, because rows could come under it meanwhile.
     fn new(app: &str, pages: Vec<Census>, last: &[CensusKey]) -> Self {
         let proven = pages.first().is_some_and(|page| page.proven);
         let generation = pages.first().map_or(0, |page| page.generation);

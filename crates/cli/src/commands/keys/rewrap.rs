@@ -1,4 +1,5 @@
-//! The rewrap of an app's rows: passes over all rows at a bounded rate, until a pass changes nothing.
+//! The rewrap of an app's rows: passes over all rows at a bounded rate, until a pass changes
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,7 +46,8 @@ pub(super) struct RewrapReport {
 }
 
 impl RewrapJob<'_> {
-    /// Seals rows at the engine. Dropping the future is safe: each row is under the old or the new version.
+    /// Seals rows at the engine. Dropping the future is safe: each row is under the old or the new
+    /// version.
     pub(super) async fn run(
         &self,
         client: &Client,
@@ -207,7 +209,8 @@ mod tests {
         }
     }
 
-    /// Runs a job over these pages. Returns the totals, the cursors and the limit of the requests, and the time it took.
+    /// Runs a job over these pages. Returns the totals, the cursors and the limit of the requests,
+    /// and the time it took.
     fn run(
         rate: Option<u32>,
         pages: Vec<RewrappedRows>,

@@ -1,4 +1,5 @@
-//! `mask check`: shows the effect of rules on a sample, by a job with a throw-away key whose output is discarded.
+//! `mask check`: shows the effect of rules on a sample, by a job with a throw-away key whose output
+//! is discarded.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,8 +23,8 @@ use crate::commands::object_store::ObjectStoreArgs;
 /// Arguments of `mask check`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A file of the kind to mask, or a part of one; `-` reads standard input. A Parquet file can be an object,
-    /// s3://bucket/file.parquet
+    /// A file of the kind to mask, or a part of one; `-` reads standard input. A Parquet file can
+    /// be an object, s3://bucket/file.parquet
     #[arg(value_name = "SAMPLE")]
     sample: PathBuf,
     #[command(flatten)]
@@ -283,7 +284,8 @@ impl Trial {
         Ok(out)
     }
 
-    /// Returns the rules whose function did not fit some values, by index, with the number of such values.
+    /// Returns the rules whose function did not fit some values, by index, with the number of such
+    /// values.
     pub(super) fn unfit_rules(&self) -> Vec<(usize, u64)> {
         let all = self.unfit.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter()

@@ -53,7 +53,8 @@ Discovery can miss data: read its result before you rely on it.";
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = HELP)]
 pub(super) struct Args {
-    /// File of NDJSON, JSON, CSV or Parquet to sample. A Parquet file can be an object, s3://bucket/file.parquet
+    /// File of NDJSON, JSON, CSV or Parquet to sample. A Parquet file can be an object,
+    /// s3://bucket/file.parquet
     #[arg(value_name = "FILE", conflicts_with = "database")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -189,13 +190,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     write(args, &discovery)
 }
 
-/// Tries the rules on the file as `mask check` does, and redacts fields whose function does not fit all values.
+/// Tries the rules on the file as `mask check` does, and redacts fields whose function does not fit
+/// all values.
 fn fit(
     discovery: &mut Discovery,
     input: impl Fn() -> Result<Input, Failure>,
     format: FileFormat,
 ) -> Result<(), Failure> {
-    // Only the start of a longer file was read, so `mask file` can still report values that do not fit.
+    // Only the start of a longer file was read, so `mask file` can still report values that do not
+    // fit.
     if !discovery.read_whole {
         return Ok(());
     }

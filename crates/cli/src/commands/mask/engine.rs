@@ -30,7 +30,8 @@ pub(super) struct Remote {
     rules: Arc<Rules>,
     /// The function of each rule, as text.
     functions: Vec<String>,
-    /// Longest time of a request, with its waits for an engine that is overloaded, drains or does not respond.
+    /// Longest time of a request, with its waits for an engine that is overloaded, drains or does
+    /// not respond.
     retry_timeout: Duration,
     pacer: Pacer,
     /// True if the wait was already reported.
@@ -101,8 +102,8 @@ impl Remote {
         };
         let mut has_told = false;
         let waits = |error: &Error, waited| {
-            // Reports at most once per batch. With batches that wait and batches that pass, each retry would otherwise
-            // print a line.
+            // Reports at most once per batch. With batches that wait and batches that pass, each
+            // retry would otherwise print a line.
             if waited > NOTICE && !std::mem::replace(&mut has_told, true) {
                 let seconds = self.retry_timeout.as_secs();
                 self.tell(true, || {
@@ -128,7 +129,8 @@ impl Remote {
 
     /// Reports once that the job waits, and once that it continues.
     fn tell(&self, waits: bool, what: impl FnOnce() -> String) {
-        // Most requests have nothing to report. The plain load lets them avoid contention for the cache line.
+        // Most requests have nothing to report. The plain load lets them avoid contention for the
+        // cache line.
         if self.is_told.load(Ordering::Relaxed) != waits
             && self.is_told.swap(waits, Ordering::Relaxed) != waits
         {

@@ -76,7 +76,8 @@ impl Bar {
 
     fn show(&self) {
         let now = self.progress.moment();
-        // Shows the part that is done if the total is known: the bytes of a file or the rows of a database.
+        // Shows the part that is done if the total is known: the bytes of a file or the rows of a
+        // database.
         let (done, all, unit) = match (now.bytes_all, now.records_all) {
             (0, 0) => return self.bar.tick(),
             (0, rows) => (now.records, rows, "{human_pos} of {human_len} rows"),
@@ -103,8 +104,8 @@ impl Drop for Bar {
     }
 }
 
-/// Prints a table, with the first column aligned left and numbers aligned right. Names of columns come from others, so what
-/// a terminal would obey is escaped.
+/// Prints a table, with the first column aligned left and numbers aligned right. Names of columns
+/// come from others, so what a terminal would obey is escaped.
 fn table(out: &mut dyn Write, head: &[&str], rows: &[Vec<String>]) -> std::io::Result<()> {
     let cell = |text: &String| printable(text).replace(['\n', '\t'], " ");
     let rows: Vec<Vec<String>> = rows

@@ -1,6 +1,7 @@
 //! Clauses of queries, as arguments.
 //!
-//! `PROPERTY=TEXT` sends a text, `PROPERTY:=JSON` any JSON value, so that nothing depends on how a value looks.
+//! `PROPERTY=TEXT` sends a text, `PROPERTY:=JSON` any JSON value, so that nothing depends on how a
+//! value looks.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! Objects and changes in files: one JSON object, an array of objects, or JSON lines.
 //!
-//! JSON lines are read as they are sent, so that a file can be larger than memory. Each item keeps its place, because
-//! errors name the line.
+//! JSON lines are read as they are sent, so that a file can be larger than memory. Each item keeps
+//! its place, because errors name the line.
 
 use std::fmt;
 use std::fs::File;
@@ -43,7 +43,8 @@ impl fmt::Display for ItemLocation {
 }
 
 impl ItemLocation {
-    /// Returns the place of a part of the item. `path` is the part's path in the item, such as `.email`, or empty.
+    /// Returns the place of a part of the item. `path` is the part's path in the item, such as
+    /// `.email`, or empty.
     pub(super) fn part(&self, path: &str) -> String {
         match self {
             Self::Line(_) if !path.is_empty() => format!("{self}: ${path}"),
@@ -254,7 +255,8 @@ impl Iterator for Lines {
     }
 }
 
-/// Returns the error of an invalid line. The parser counts lines from the beginning of its text, so they are left out.
+/// Returns the error of an invalid line. The parser counts lines from the beginning of its text, so
+/// they are left out.
 fn in_line(line: usize, error: &JsonError) -> Failure {
     let text = error.to_string();
     let text = text

@@ -150,7 +150,8 @@ pub(in crate::commands) fn json_line(object: &Object) -> Result<String, Failure>
     Ok(line)
 }
 
-/// Returns the values of an object on one line. JSON escapes control characters, which the terminal would obey.
+/// Returns the values of an object on one line. JSON escapes control characters, which the terminal
+/// would obey.
 fn values(object: &Object) -> Result<String, Failure> {
     let there = object
         .properties

@@ -63,7 +63,8 @@ pub(super) fn add(args: &AddArgs) -> Result<(), Failure> {
     )
 }
 
-/// Returns the key of a request: the given one, and behind the first request with the request's number.
+/// Returns the key of a request: the given one, and behind the first request with the request's
+/// number.
 fn numbered(key: &str, number: usize) -> String {
     if number == 1 {
         key.to_owned()
@@ -78,7 +79,8 @@ pub(super) fn update(input: &InputArgs, common: &Common) -> Result<(), Failure> 
     })
 }
 
-/// Sends the items of a file in requests of bounded size. `send` gets the number of the request, from 1.
+/// Sends the items of a file in requests of bounded size. `send` gets the number of the request,
+/// from 1.
 fn write(
     input: &InputArgs,
     common: &Common,
@@ -135,7 +137,8 @@ pub(super) fn expire(named: &Named, when: &When, common: &Common) -> Result<(), 
     )
 }
 
-/// Changes named objects in requests of bounded size. `change` gets the position of the first of its ids.
+/// Changes named objects in requests of bounded size. `change` gets the position of the first of
+/// its ids.
 fn each(
     ids: &[String],
     common: &Common,
@@ -165,8 +168,8 @@ fn each(
     }
 }
 
-/// Prints the error of each part of a request on a line of its own, and returns the error of the request. `places` are
-/// those of the items of the request.
+/// Prints the error of each part of a request on a line of its own, and returns the error of the
+/// request. `places` are those of the items of the request.
 fn explained(error: Error, places: &[ItemLocation]) -> Failure {
     match &error {
         Error::Rpc(rpc) if tell_parts(rpc, places) => {
@@ -225,7 +228,8 @@ fn of_request(error: Error) -> Failure {
     }
 }
 
-/// Returns the place of a part for people. A path in a request begins with the position of an item: `$[2].email`.
+/// Returns the place of a part for people. A path in a request begins with the position of an item:
+/// `$[2].email`.
 fn located(path: &str, places: &[ItemLocation]) -> String {
     let item = path
         .strip_prefix("$[")

@@ -1,4 +1,5 @@
-//! `rewrap database`: runs a job over the columns of a PostgreSQL database, and prints its progress and report.
+//! `rewrap database`: runs a job over the columns of a PostgreSQL database, and prints its progress
+//! and report.
 
 use std::io::{IsTerminal as _, Write};
 use std::path::PathBuf;
@@ -49,7 +50,8 @@ newest key. docs/rewrap.md says what the command promises.";
     after_long_help = EXAMPLES
 )]
 pub(in crate::commands) struct DatabaseArgs {
-    /// Database to change: postgres://USER@HOST:PORT/NAME, or over a socket postgres:///NAME?user=USER&host=/FOLDER
+    /// Database to change: postgres://USER@HOST:PORT/NAME, or over a socket
+    /// postgres:///NAME?user=USER&host=/FOLDER
     #[arg(long, value_name = "URL")]
     database: String,
     /// File with its password
@@ -85,7 +87,8 @@ pub(in crate::commands) struct DatabaseArgs {
     /// Reason, for the audit trail; a role may require it
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Longest time of a request, with its waits for an engine that is overloaded, restarts or cannot be reached
+    /// Longest time of a request, with its waits for an engine that is overloaded, restarts or
+    /// cannot be reached
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(..=86_400))]
     retry_timeout: u64,
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! The engine of a job: sends envelopes to the RPC `rewrap`, and waits out an engine that is overloaded or restarts.
+//! The engine of a job: sends envelopes to the RPC `rewrap`, and waits out an engine that is
+//! overloaded or restarts.
 
 use std::time::Duration;
 
@@ -21,7 +22,8 @@ pub(super) struct Remote {
     pub(super) reason: Option<String>,
     /// The suite to move to. `None`: the app's.
     pub(super) suite: Option<Suite>,
-    /// Longest time of a request, with its waits for an engine that is overloaded, drains or does not respond.
+    /// Longest time of a request, with its waits for an engine that is overloaded, drains or does
+    /// not respond.
     pub(super) retry_timeout: Duration,
     pub(super) pacer: Pacer,
     /// The line above which waits are reported.

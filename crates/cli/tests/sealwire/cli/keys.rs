@@ -11,7 +11,8 @@ fn output(dev: &Dev, arguments: &[&str]) -> Output {
     sealwire(dev.path(), &dev.operators(arguments))
 }
 
-/// Runs a command that must fail after it has printed its result. Returns what it says about the failure.
+/// Runs a command that must fail after it has printed its result. Returns what it says about the
+/// failure.
 fn failed(dev: &Dev, arguments: &[&str]) -> String {
     let Output {
         status,

@@ -1,4 +1,5 @@
-//! Tests of `sealwire mask`: rules explained on samples, files masked by a real engine, and leaks found.
+//! Tests of `sealwire mask`: rules explained on samples, files masked by a real engine, and leaks
+//! found.
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -140,7 +141,8 @@ fn a_sample_is_explained_field_by_field_without_an_engine() {
     );
     assert_eq!((&explained["unused"], status), (&Value::from(vec![6]), 0));
 
-    // Fields without a rule and values that a function rejects: a job would fail, and so does the check.
+    // Fields without a rule and values that a function rejects: a job would fail, and so does the
+    // check.
     write(
         "sample.json",
         r#"[{"id": 1, "email": "no address", "born": "1990-01-01"}]"#,
@@ -1212,7 +1214,8 @@ fn discovered_rules_pass_the_check_and_show_no_value() {
     );
 }
 
-/// Returns a Parquet file with columns of several types. The last row has values that no function of its columns takes.
+/// Returns a Parquet file with columns of several types. The last row has values that no function
+/// of its columns takes.
 fn patients(count: i64) -> Vec<u8> {
     let texts = |text: &dyn Fn(i64) -> String| -> ArrayRef {
         Arc::new((0..count).map(|at| Some(text(at))).collect::<StringArray>())

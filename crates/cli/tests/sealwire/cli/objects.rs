@@ -135,7 +135,8 @@ fn a_listed_collection_of_objects_is_a_schema() {
         ),
         (&email, &86_400.into(), &3_600.into())
     );
-    // The listed properties are a schema for another collection, once its operator accepts what prefixes reveal.
+    // The listed properties are a schema for another collection, once its operator accepts what
+    // prefixes reveal.
     let schema = people["properties"].to_string();
     let from_file = [
         "collections",

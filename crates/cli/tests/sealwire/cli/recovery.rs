@@ -1,4 +1,5 @@
-//! Tests of `sealwire recovery` and `sealwire root recover`: holders of shares open a store whose providers are lost.
+//! Tests of `sealwire recovery` and `sealwire root recover`: holders of shares open a store whose
+//! providers are lost.
 
 use std::cell::RefCell;
 use std::fs;
@@ -305,7 +306,8 @@ fn shares_recover_a_store_whose_providers_are_lost() {
     let folder = opens(folder);
     assert!(site.ok(&["audit", "verify"]).contains("records 1 to "));
 
-    // After another rotation the same shares still do, in any choice, from standard input, in place of the lost slot.
+    // After another rotation the same shares still do, in any choice, from standard input, in place
+    // of the lost slot.
     site.ok(&["root", "rotate"]);
     assert_eq!(site.slots(), slots(&[(8, "board"), (9, "fresh")]));
     site.lose("fresh.key", "3");
@@ -620,8 +622,8 @@ impl FindKek for MadeUp {
     }
 }
 
-/// Makes a whole state with a root key, an app and an administrator of one's own, with nothing but what the store and the
-/// recovery public key tell.
+/// Makes a whole state with a root key, an app and an administrator of one's own, with nothing but
+/// what the store and the recovery public key tell.
 async fn forged(config: &Path, truth: &Snapshot) -> Snapshot {
     let config = Config::load(config, &Environment::of_process()).unwrap();
     let set = RootRecord::of(truth).unwrap().unwrap().set;

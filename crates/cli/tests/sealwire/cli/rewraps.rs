@@ -1,4 +1,5 @@
-//! Tests of `sealwire rewrap database`: a real PostgreSQL over TLS, a real engine over mutual TLS, and the built program.
+//! Tests of `sealwire rewrap database`: a real PostgreSQL over TLS, a real engine over mutual TLS,
+//! and the built program.
 //!
 //! `SEALWIRE_KILL_ROUNDS` sets the number of kills. The default is 10, and 1,000 is the long form.
 
@@ -118,7 +119,8 @@ impl Shop {
         .unwrap()
     }
 
-    /// Rotates the key. Returns the ids of the old and the new key once the engine encrypts to the new one.
+    /// Rotates the key. Returns the ids of the old and the new key once the engine encrypts to the
+    /// new one.
     fn rotate(&self) -> (String, String) {
         let key = || key_of(&self.seal(&["x".to_owned()], &[])[0]);
         let old = key();
@@ -512,7 +514,8 @@ fn a_change_by_the_application_is_never_overwritten() {
                 PERFORM pg_sleep(0.001); COMMIT; \
             END LOOP; END $$";
     let shop = Shop::start(schema, &rule("t", "v", ""));
-    // All of the application's values are under the old key, so that each change gives the job work.
+    // All of the application's values are under the old key, so that each change gives the job
+    // work.
     let texts: Vec<String> = (0..=CHANGES)
         .flat_map(|version| (0..CHURNED).map(move |id| format!("{id} {version}")))
         .collect();

@@ -1,4 +1,5 @@
-//! Tests of `sealwire kek` and `sealwire root`: a document opens again after every change of the root key.
+//! Tests of `sealwire kek` and `sealwire root`: a document opens again after every change of the
+//! root key.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -402,8 +403,8 @@ fn a_state_that_was_put_back_is_refused_or_only_read() {
     assert_eq!(anchor()["generation"], after + 2);
 }
 
-/// Kills rotations of the root key and of its copies at any moment. `SEALWIRE_KILL_ROUNDS` sets how many, 20 unless it is
-/// set.
+/// Kills rotations of the root key and of its copies at any moment. `SEALWIRE_KILL_ROUNDS` sets how
+/// many, 20 unless it is set.
 #[test]
 fn rotations_of_the_root_key_that_are_killed_lose_nothing() {
     let kills =
@@ -417,7 +418,8 @@ fn rotations_of_the_root_key_that_are_killed_lose_nothing() {
         .enable_all()
         .build()
         .unwrap();
-    // Returns the records, after a check that the root key of earlier ones, if it was replaced, opens none of them.
+    // Returns the records, after a check that the root key of earlier ones, if it was replaced,
+    // opens none of them.
     let read = |earlier: Option<&Snapshot>| {
         runtime.block_on(async {
             let raw = RawStore::open(&config).await;
@@ -492,7 +494,8 @@ fn anchored(home: &Path) -> u64 {
     anchor["generation"].as_u64().unwrap()
 }
 
-/// The anchor is read as soon as a response is there, and after a kill: nothing that comes later is needed.
+/// The anchor is read as soon as a response is there, and after a kill: nothing that comes later is
+/// needed.
 #[test]
 fn every_commit_is_in_the_anchor_before_its_response() {
     let dev = Dev::start();
@@ -617,7 +620,8 @@ fn a_commit_without_its_anchor_is_an_error_that_names_both() {
     assert!(ok(path, &["kek", "list"]).contains("sealed since "));
 }
 
-/// A command on the configured file goes by the anchor as an engine does. On another file it does not.
+/// A command on the configured file goes by the anchor as an engine does. On another file it does
+/// not.
 #[test]
 fn commands_on_the_configured_file_continue_no_older_one() {
     let folder = tempfile::tempdir().unwrap();

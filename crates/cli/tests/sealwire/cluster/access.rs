@@ -1,4 +1,5 @@
-//! Tests of roles on several engines: a role that is revoked on one engine grants nothing on any engine.
+//! Tests of roles on several engines: a role that is revoked on one engine grants nothing on any
+//! engine.
 
 use sealwire_client::control::{PrincipalCall, PrincipalOperation, RoleCall, RoleOperation};
 use sealwire_client::{Client, Encrypt, Error, ErrorCode, to_payload};

@@ -148,8 +148,8 @@ fn a_name_is_not_used_again_while_an_engine_may_serve_what_it_was() {
             }))
             .await
             .unwrap();
-        // The name is taken until the app is deleted on all engines. The frozen engine may still serve the old app
-        // before.
+        // The name is taken until the app is deleted on all engines. The frozen engine may still
+        // serve the old app before.
         let create = async || operator.change_app(app(AppOperation::Create)).await;
         let refused = async || match create().await {
             Err(Error::Rpc(error)) => Some(error),

@@ -1,4 +1,5 @@
-//! Tests of the alerts of `ops/prometheus` with a running Prometheus, which scrapes engines that fail.
+//! Tests of the alerts of `ops/prometheus` with a running Prometheus, which scrapes engines that
+//! fail.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,7 +12,8 @@ use crate::e2e::harness::http_get;
 use crate::operations::read;
 use crate::relay::site::{not_tried, program};
 
-/// A running Prometheus with the alerts of engines. An alert fires as soon as its condition holds for a second.
+/// A running Prometheus with the alerts of engines. An alert fires as soon as its condition holds
+/// for a second.
 struct Prometheus {
     address: SocketAddr,
     child: Child,
@@ -88,7 +90,8 @@ fn alerts_fire_in_a_running_prometheus() {
     };
     let postgres = Postgres::start(Options::default()).unwrap();
     run(async {
-        // A small folder for audit records, authorization switched off, and certificates that end within days.
+        // A small folder for audit records, authorization switched off, and certificates that end
+        // within days.
         let cluster = Cluster::new(&postgres).audited_in_mib(16);
         let mut engines = ["first", "second"].map(|name| cluster.engine(name));
         cluster.furnish(&engines[0]).await;

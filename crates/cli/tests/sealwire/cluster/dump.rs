@@ -1,5 +1,5 @@
-//! A stolen dump, the database's log and the engine's log: no value in any of them, and nothing that says which are
-//! equal.
+//! A stolen dump, the database's log and the engine's log: no value in any of them, and nothing
+//! that says which are equal.
 
 use std::collections::HashMap;
 
@@ -131,8 +131,8 @@ fn a_dump_and_the_logs_hold_no_value_and_do_not_tell_which_are_equal() {
             }
         }
 
-        // With 100 equal values under random tokens, no two rows share eight consecutive bytes that could reveal the
-        // equality.
+        // With 100 equal values under random tokens, no two rows share eight consecutive bytes that
+        // could reveal the equality.
         let sql = "SELECT encode(id, 'hex') || coalesce(encode(fingerprint, 'hex'), '') || ' ' || encode(sealed, 'hex') \
                    FROM sealwire.tokens WHERE tags IS NOT NULL";
         let rows = cluster.database.sql(sql).unwrap();

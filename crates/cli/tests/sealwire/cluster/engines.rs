@@ -59,8 +59,8 @@ pub(crate) struct EngineProcess {
     child: Option<Child>,
 }
 
-/// Returns a server and a new database there. The shared server is replaced by a coordinator of Citus, if there is one, and
-/// the database is then distributed.
+/// Returns a server and a new database there. The shared server is replaced by a coordinator of
+/// Citus, if there is one, and the database is then distributed.
 fn home(postgres: &Postgres) -> (&Postgres, Database<'_>) {
     // Nodes share the settings of roles, and reject changes of them at once.
     static ROLES: Mutex<()> = Mutex::new(());
@@ -118,8 +118,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Configures providers of the root key beside the file `kek.key`. `tables`: the content of the providers' file.
-    /// `more`: settings of the section `[kek]`.
+    /// Configures providers of the root key beside the file `kek.key`. `tables`: the content of the
+    /// providers' file. `more`: settings of the section `[kek]`.
     pub(crate) fn providers(mut self, tables: &str, more: &str) -> Self {
         fs::write(self.path("providers.toml"), tables).unwrap();
         self.kek = format!("providers = \"../providers.toml\"\n{more}");
@@ -142,8 +142,8 @@ impl<'a> Cluster<'a> {
         private(&self.path(name), contents);
     }
 
-    /// Starts a transit server. Returns it with the table of its provider, which has the same name. `more`: settings of
-    /// the table.
+    /// Starts a transit server. Returns it with the table of its provider, which has the same name.
+    /// `more`: settings of the table.
     pub(crate) fn transit(&self, name: &str, more: &str) -> (TransitServer, String) {
         fs::create_dir(self.path(name)).unwrap();
         let certificates = Certificates::make(&self.path(name), "unused").unwrap();
@@ -199,7 +199,8 @@ impl<'a> Cluster<'a> {
         self
     }
 
-    /// Returns the options with which a command reaches an engine's control listener as the operator.
+    /// Returns the options with which a command reaches an engine's control listener as the
+    /// operator.
     pub(crate) fn operator_options(&self, engine: &EngineProcess) -> Vec<String> {
         let Issued {
             cert_pem, key_pem, ..
@@ -253,7 +254,8 @@ impl<'a> Cluster<'a> {
         self.engine_on(name, &self.database.socket_url(), "")
     }
 
-    /// Starts an engine that reaches the database by `url` over TLS, at one of `servers`, and waits until it is ready.
+    /// Starts an engine that reaches the database by `url` over TLS, at one of `servers`, and waits
+    /// until it is ready.
     pub(crate) fn engine_over_tls(
         &self,
         name: &str,

@@ -40,7 +40,8 @@ impl Ledger {
         Self::with_deadline(3_000)
     }
 
-    /// Makes a ledger whose requests have a deadline of ten minutes, so that none fails because the machine is slow.
+    /// Makes a ledger whose requests have a deadline of ten minutes, so that none fails because the
+    /// machine is slow.
     pub(crate) fn patient() -> Arc<Self> {
         Self::with_deadline(600_000)
     }
@@ -189,8 +190,8 @@ impl Ledger {
         failures
     }
 
-    /// Verifies that every acknowledged token leads to its value, that no request is stored in part, and that no value
-    /// has two tokens.
+    /// Verifies that every acknowledged token leads to its value, that no request is stored in
+    /// part, and that no value has two tokens.
     pub(crate) async fn verify(&self, client: &Client, database: &Database<'_>) {
         let random: Vec<_> = self.random.lock().unwrap().clone().into_iter().collect();
         let cards = self.deterministic.lock().unwrap().clone();
@@ -207,8 +208,8 @@ impl Ledger {
                         writing: TokenLookupScope { collection },
                         ..Detokenize::new(APP, &payload)
                     };
-                    // Right after a loss, the store can be unavailable for a moment. A lost token would give another
-                    // error.
+                    // Right after a loss, the store can be unavailable for a moment. A lost token
+                    // would give another error.
                     match client.detokenize(call).await {
                         Err(Error::Rpc(error)) if error.code == ErrorCode::Unavailable => None,
                         found => Some(found.unwrap().to_value::<Vec<String>>().unwrap()),

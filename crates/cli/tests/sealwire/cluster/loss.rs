@@ -1,4 +1,5 @@
-//! Tests of a database that is lost and comes back: the errors of clients, and requests that need no database.
+//! Tests of a database that is lost and comes back: the errors of clients, and requests that need
+//! no database.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -85,8 +86,8 @@ fn a_lost_database_is_unavailable_in_time_and_comes_back_by_itself() {
         cluster.furnish(&engine).await;
         // The client does not retry, so that the test sees the engine's responses.
         let client = cluster.client_with(&[&engine], |config| config.attempts_max = 1);
-        // A client closes a connection on which a request is overdue, and all requests on it fail. So requests that need
-        // no database have connections of their own.
+        // A client closes a connection on which a request is overdue, and all requests on it fail.
+        // So requests that need no database have connections of their own.
         let other = cluster.client_with(&[&engine], |config| {
             config.deadline = Duration::from_secs(HANG_S)
         });
@@ -96,8 +97,8 @@ fn a_lost_database_is_unavailable_in_time_and_comes_back_by_itself() {
             ledger.goes_on(20).await;
             let start = Instant::now();
             (case.lose)();
-            // The database comes back only after these requests. Any request to the database would fail, or wait for
-            // it.
+            // The database comes back only after these requests. Any request to the database would
+            // fail, or wait for it.
             let mut looks = 0;
             while !case.lost_for.is_zero() && (start.elapsed() < case.lost_for || looks < LOOKS_MIN)
             {
@@ -328,7 +329,8 @@ fn writes_go_on_at_the_address_that_takes_them() {
     run(async {
         let cluster = Cluster::new(&first);
         let standby = first.standby().unwrap();
-        // Acknowledged writes are on both: otherwise the standby may lack the last writes of the first.
+        // Acknowledged writes are on both: otherwise the standby may lack the last writes of the
+        // first.
         cluster
             .database
             .sql("ALTER SYSTEM SET synchronous_standby_names = '*'")

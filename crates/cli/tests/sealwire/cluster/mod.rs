@@ -1,6 +1,8 @@
-//! Tests of several engines on one PostgreSQL, as separate processes, from a client's view: agreement, kills, losses.
+//! Tests of several engines on one PostgreSQL, as separate processes, from a client's view:
+//! agreement, kills, losses.
 //!
-//! The database is a throw-away server with fsync on, the engines are the built program, and clients use real mTLS.
+//! The database is a throw-away server with fsync on, the engines are the built program, and
+//! clients use real mTLS.
 
 mod access;
 mod agreement;

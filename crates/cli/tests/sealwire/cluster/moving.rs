@@ -1,4 +1,5 @@
-//! Tests of the command that migrates one engine's folder to the database of several, and compares the copy.
+//! Tests of the command that migrates one engine's folder to the database of several, and compares
+//! the copy.
 
 use std::path::Path;
 use std::process::{Command, Output};

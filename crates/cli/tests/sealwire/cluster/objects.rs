@@ -1,4 +1,5 @@
-//! Tests of objects on several engines with one database: schemas that change under load, a paused engine, kills, and rows that are sealed again.
+//! Tests of objects on several engines with one database: schemas that change under load, a paused
+//! engine, kills, and rows that are sealed again.
 
 mod churn;
 mod compare;

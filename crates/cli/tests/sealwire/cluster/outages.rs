@@ -58,8 +58,8 @@ fn unwraps(engine: &EngineProcess, provider: &str, outcome: &str) -> u64 {
         .sum()
 }
 
-/// The timeouts of the servers that do not answer are 60 s, so that an engine that waits for one of them does not start
-/// within the limit of 30 s for all slots.
+/// The timeouts of the servers that do not answer are 60 s, so that an engine that waits for one of
+/// them does not start within the limit of 30 s for all slots.
 #[test]
 fn an_engine_starts_with_one_good_slot_and_waits_for_no_dead_provider() {
     run(async {
@@ -88,7 +88,8 @@ fn an_engine_starts_with_one_good_slot_and_waits_for_no_dead_provider() {
             .await
             .unwrap()
             .payload;
-        // No process may end while it asks SoftHSM, which can crash then or lose the token. So no engine runs here.
+        // No process may end while it asks SoftHSM, which can crash then or lose the token. So no
+        // engine runs here.
         engine.stop();
         sealwire(&engine, &["kek", "generate", "token"]).unwrap();
         sealwire(&engine, &["kek", "init"]).unwrap();
@@ -147,7 +148,8 @@ fn an_engine_starts_with_one_good_slot_and_waits_for_no_dead_provider() {
     });
 }
 
-/// Serves requests and makes apps while no provider is there. `SEALWIRE_OUTAGE_SECONDS` sets for how long.
+/// Serves requests and makes apps while no provider is there. `SEALWIRE_OUTAGE_SECONDS` sets for
+/// how long.
 #[test]
 fn engines_serve_and_change_apps_while_every_provider_is_down() {
     let time = std::env::var("SEALWIRE_OUTAGE_SECONDS").ok();

@@ -1,4 +1,5 @@
-//! Tests of engines that have only one of the two listeners, as for separate data and control machines.
+//! Tests of engines that have only one of the two listeners, as for separate data and control
+//! machines.
 
 use std::net::TcpStream;
 

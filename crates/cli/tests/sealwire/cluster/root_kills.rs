@@ -1,6 +1,7 @@
 //! Tests with random kills while the root key of a database is rotated.
 //!
-//! `SEALWIRE_KILL_ROUNDS` sets the number of rounds. The default is 6, which has each combination once.
+//! `SEALWIRE_KILL_ROUNDS` sets the number of rounds. The default is 6, which has each combination
+//! once.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -18,7 +19,8 @@ use sealwire_testkit::{Postgres, TransitServer};
 use crate::cluster::engines::{APP, Cluster, EngineProcess, RANDOM, run, until};
 use crate::old_roots::{RawStore, root_of};
 
-/// Pause of the load between two values. All values are opened after every round, so their number must stay small.
+/// Pause of the load between two values. All values are opened after every round, so their number
+/// must stay small.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Values per request when all of them are opened.
 const OPENED_AT_ONCE: usize = 500;

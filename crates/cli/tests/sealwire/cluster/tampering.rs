@@ -11,7 +11,8 @@ use sealwire_testkit::Postgres;
 
 use crate::cluster::engines::{APP, Cluster, EngineProcess, run, until};
 
-/// Writes what anyone with write access to the database can make: a role, and a principal that has it.
+/// Writes what anyone with write access to the database can make: a role, and a principal that has
+/// it.
 struct Thief<'a>(&'a Cluster<'a>);
 
 impl Thief<'_> {
@@ -205,7 +206,8 @@ impl<'a> DatabaseCopy<'a> {
     }
 }
 
-/// The engine is killed when the response of the seal has come, so that no later load can raise its anchor.
+/// The engine is killed when the response of the seal has come, so that no later load can raise its
+/// anchor.
 #[test]
 fn a_seal_outlives_a_restart_and_a_roll_back_of_the_database() {
     run(async {

@@ -1,4 +1,5 @@
-//! Permissions seen from outside: every operation under every kind of certificate and role, and the end of a role.
+//! Permissions seen from outside: every operation under every kind of certificate and role, and the
+//! end of a role.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -75,7 +76,8 @@ pub(crate) async fn everything_on(store: &dyn ControlStore, caller: &str, apps: 
     put(store, &principal_key(&principal), binding.to_record()).await;
 }
 
-/// Starts a server that enforces roles: `full` has all permissions, `elsewhere` all on another app, `nobody` none.
+/// Starts a server that enforces roles: `full` has all permissions, `elsewhere` all on another app,
+/// `nobody` none.
 pub(crate) async fn start() -> Harness {
     Harness::prepared(enforcing, async |control| {
         everything_on(&**control.store(), FULL, "*").await;
@@ -388,7 +390,8 @@ fn message(operation: Operation) -> Vec<u8> {
     out
 }
 
-/// Returns the error of a permitted request whose subject is missing, or exists already; `None` for a result.
+/// Returns the error of a permitted request whose subject is missing, or exists already; `None` for
+/// a result.
 fn permitted(operation: Operation) -> Option<ErrorCode> {
     match operation {
         Operation::AppsCreate => Some(ErrorCode::Conflict),

@@ -1,5 +1,5 @@
-//! The audit trail over real calls: one record each, with the right numbers and nothing of what they carry; and what
-//! callers see when it cannot be written.
+//! The audit trail over real calls: one record each, with the right numbers and nothing of what
+//! they carry; and what callers see when it cannot be written.
 
 mod full;
 
@@ -707,7 +707,8 @@ fn a_flood_of_refused_requests_leaves_some_records_and_their_count() {
                 relay.encrypt(Encrypt::new(APP, &doc(1))).await.unwrap();
             }
         }
-        // The control listener serves an unauthorized client for a few seconds per connection, so the test reconnects.
+        // The control listener serves an unauthorized client for a few seconds per connection, so
+        // the test reconnects.
         let mut denied = 0;
         while denied < 100 {
             let raw = Raw::connect(

@@ -1,4 +1,5 @@
-//! Invalid bytes get the typed error and the fate of the connection that `proto/README.md` promises.
+//! Invalid bytes get the typed error and the fate of the connection that `proto/README.md`
+//! promises.
 
 use std::time::Duration;
 
@@ -453,8 +454,9 @@ fn what_was_said_reaches_a_peer_that_goes_on_sending() {
             raw.send(&crate::e2e::raw::encrypt(1, &Encrypt::new(APP, &document)))
                 .await;
             raw.hear_part(1).await;
-            // To close on these bytes unread would make the system reset the connection and drop what waits to be sent.
-            // They are more than buffers hold, and so is the answer, which is read after them.
+            // To close on these bytes unread would make the system reset the connection and drop
+            // what waits to be sent. They are more than buffers hold, and so is the answer, which
+            // is read after them.
             let _ = raw
                 .try_send(&[vec![0xc1], vec![0x55; 16 << 20]].concat())
                 .await;

@@ -1,4 +1,5 @@
-//! Tests of cancellation: work stops when its result is no longer needed, and leaves nothing behind.
+//! Tests of cancellation: work stops when its result is no longer needed, and leaves nothing
+//! behind.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use crate::e2e::harness::{
 use crate::e2e::hold::CryptoHold;
 use crate::e2e::raw::{Heard, Raw, cancel, encrypt, health, heavy, heavy_within};
 
-/// Fields of the requests that are cancelled. One slice has few of them, because each has a key of its own.
+/// Fields of the requests that are cancelled. One slice has few of them, because each has a key of
+/// its own.
 const MANY: u32 = 2_000;
 /// Most fields in one slice, even on a fast machine: 100 us of key agreements.
 const SLICE_MAX: f64 = 200.0;
@@ -52,7 +54,8 @@ async fn was_stopped(harness: &Harness, reason: &str, hold: CryptoHold) {
         .await;
     println!("{reason}: {done} fields done, {saved} saved");
     assert!((1.0..=SLICE_MAX).contains(&done), "{done}");
-    // The scan counts the scalars around the document too: message type, msgid, method, app, key scope and deadline.
+    // The scan counts the scalars around the document too: message type, msgid, method, app, key
+    // scope and deadline.
     assert!(
         (f64::from(MANY)..=f64::from(MANY) + 6.0).contains(&(saved + done)),
         "{saved} + {done}"
@@ -127,7 +130,8 @@ fn a_connection_that_drops_while_it_may_not_send_ends_its_work() {
         })
         .await;
         let mut raw = harness.raw().await;
-        // The second request waits for the first one's permit, so the server does not read requests at this time.
+        // The second request waits for the first one's permit, so the server does not read requests
+        // at this time.
         let both = [heavy(1, MANY), heavy(2, 10)].concat();
         let mut hold = harness.hold_crypto().await;
         raw.send(&both).await;
@@ -180,7 +184,8 @@ fn waiting_for_a_place_counts_against_the_deadline() {
     run(async {
         let harness = Harness::with(|config| config.limits.in_flight_per_connection_max = 1).await;
         let mut raw = harness.raw().await;
-        // The first request keeps the only permit while the threads are held, so the second exceeds its deadline.
+        // The first request keeps the only permit while the threads are held, so the second exceeds
+        // its deadline.
         let _hold = harness.hold_crypto().await;
         raw.send(&[heavy(1, 100), heavy_within(2, 1_000, Some(300))].concat())
             .await;
@@ -237,9 +242,9 @@ fn call(dice: &mut Dice, msgid: u32, sealed: &[u8]) -> (Vec<u8>, bool) {
     (bytes, kind != 0)
 }
 
-/// Sends requests in rounds of fifty, each with a cancel before it, directly after it, or after its response. Crypto
-/// threads are held during a round, so that a cancel directly after a request with work takes effect. Returns the
-/// number of requests that were stopped.
+/// Sends requests in rounds of fifty, each with a cancel before it, directly after it, or after its
+/// response. Crypto threads are held during a round, so that a cancel directly after a request with
+/// work takes effect. Returns the number of requests that were stopped.
 async fn cancel_at_random(
     harness: &Harness,
     holding: &Mutex<()>,
@@ -297,7 +302,8 @@ async fn cancel_at_random(
     stopped
 }
 
-/// Reads the next response to a pending request. Returns its msgid, and true if the request was stopped.
+/// Reads the next response to a pending request. Returns its msgid, and true if the request was
+/// stopped.
 async fn hear(raw: &mut Raw, waiting: &mut HashSet<u32>) -> (u32, bool) {
     let Heard::Reply(msgid, outcome) = raw.hear().await else {
         panic!("the connection ended")

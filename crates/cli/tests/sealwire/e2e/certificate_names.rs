@@ -1,5 +1,5 @@
-//! Tests of the names in client certificates over real TLS: an invalid name of a kind that counts rejects the certificate,
-//! although the authority signed it and another name is valid.
+//! Tests of the names in client certificates over real TLS: an invalid name of a kind that counts
+//! rejects the certificate, although the authority signed it and another name is valid.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -62,7 +62,8 @@ fn alternative(names: &[(u8, &[u8])]) -> CustomExtension {
     CustomExtension::from_oid_content(&[2, 5, 29, 17], tlv(0x30, &names))
 }
 
-/// Issues a client certificate of the authority whose common name has this tag and these bytes, with these extensions.
+/// Issues a client certificate of the authority whose common name has this tag and these bytes,
+/// with these extensions.
 fn issue(
     authority: &Authority,
     (tag, common_name): (u8, &[u8]),
@@ -81,7 +82,8 @@ fn issue(
     let key = KeyPair::generate().unwrap();
     let der = params.signed_by(&key, &issuer).unwrap().der().to_vec();
 
-    // The library writes no bytes that are not text, so they are put in place, and the certificate is signed again.
+    // The library writes no bytes that are not text, so they are put in place, and the certificate
+    // is signed again.
     let (signed, rest) = element(content(&der));
     let (algorithm, _) = element(rest);
     let (made, wanted) = (tlv(UTF8, placeholder.as_bytes()), tlv(tag, common_name));
@@ -132,7 +134,8 @@ fn certificate_with_invalid_name_is_rejected_over_tls() {
             let good = (DNS, &b"relay.example"[..]);
             let id = (URI, &b"spiffe://org/relay"[..]);
             let evil = b"evil\x1b[31m\n2026 WARN forged\xff".as_slice();
-            /// A common name, a further name with its tag, further extensions, and whether the certificate is accepted.
+            /// A common name, a further name with its tag, further extensions, and whether the
+            /// certificate is accepted.
             type Row<'a> = (&'a str, (u8, &'a [u8]), Vec<CustomExtension>, bool);
             let rows: Vec<Row<'_>> = vec![
                 (

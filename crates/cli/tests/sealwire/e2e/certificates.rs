@@ -1,5 +1,5 @@
-//! Certificates, authorities and revocation lists change while calls run: who may stay loses nothing, who may not is
-//! told.
+//! Certificates, authorities and revocation lists change while calls run: who may stay loses
+//! nothing, who may not is told.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -187,7 +187,8 @@ fn certificates_rotate_under_load_and_nothing_is_dropped() {
         )
         .await;
 
-        // 3. Revocation lists: the old authority's revokes one client, the new authority's is empty.
+        // 3. Revocation lists: the old authority's revokes one client, the new authority's is
+        //    empty.
         let leaver = harness.another_caller("leaver");
         let mut leaving = harness.raw_as(Some(&leaver)).await.unwrap();
         leaving.is_alive().await;
@@ -375,8 +376,8 @@ fn a_certificate_that_ends_while_it_is_connected_ends_the_connection() {
     run(async {
         let harness = Harness::with(|config| config.tls.watch_s = 1).await;
         let mut other = harness.raw().await;
-        // The certificate must be good until its connection is heard once; a machine that stands still tries a longer
-        // one.
+        // The certificate must be good until its connection is heard once; a machine that stands
+        // still tries a longer one.
         let (mut raw, validity) = 'served: {
             for seconds in [2, 8, 32, 128] {
                 let now = OffsetDateTime::now_utc();

@@ -1,4 +1,5 @@
-//! Tests of the control listener: only operators change apps, keys and collections, and changes are served at once.
+//! Tests of the control listener: only operators change apps, keys and collections, and changes are
+//! served at once.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -137,7 +138,8 @@ fn an_app_is_made_served_stopped_and_brought_back() {
             (shown.token_keys.len(), shown.epoch_ms, &*shown.format),
             (1, 0, "native")
         );
-        // The change is served here as soon as the response has arrived, under the response's generation.
+        // The change is served here as soon as the response has arrived, under the response's
+        // generation.
         let sealed = relay.encrypt(Encrypt {
             min_generation: Some(made.generation),
             ..Encrypt::new("new", &payload)
@@ -600,7 +602,8 @@ fn instances_export_info_and_health() {
 fn only_operators_get_in_and_each_listener_has_its_methods() {
     run(async {
         let harness = start().await;
-        // An unlisted certificate of the correct authority gets an error, and the connection is closed.
+        // An unlisted certificate of the correct authority gets an error, and the connection is
+        // closed.
         for call in [
             b"\x94\x00\x07\xabapps.create\x91\x81\xa3app\xa3new".to_vec(),
             health(7),
@@ -653,7 +656,8 @@ fn only_operators_get_in_and_each_listener_has_its_methods() {
 #[test]
 fn who_is_not_listed_keeps_no_operator_out() {
     run(async {
-        // An unauthorized client that sends nothing, or half a message, is disconnected long before these limits.
+        // An unauthorized client that sends nothing, or half a message, is disconnected long before
+        // these limits.
         let harness = Harness::with(|config| {
             config.control = Some(listen(&[OPERATOR]));
             (config.limits.idle_ms_max, config.limits.message_ms_max) = (86_400_000, 3_600_000);
@@ -698,7 +702,8 @@ fn who_is_not_listed_keeps_no_operator_out() {
             matches!(&turned_away, Err(Error::Rpc(error)) if error.code == ErrorCode::Forbidden),
             "{turned_away:?}"
         );
-        // As many connections as the listener accepts, under several names. The operator still connects, and at once.
+        // As many connections as the listener accepts, under several names. The operator still
+        // connects, and at once.
         let mut strangers = Vec::new();
         for name in ["a", "b", "c", "d", "e"] {
             for _ in 0..13 {
@@ -809,7 +814,8 @@ fn a_bad_message_harms_only_its_own_connection() {
             ErrorCode::NotFound,
         )
         .await;
-        // The announced length exceeds that of a control message, so the message is discarded as it arrives.
+        // The announced length exceeds that of a control message, so the message is discarded as it
+        // arrives.
         let long = [
             &b"\x94\x00\x07\xabapps.create\x91\x81\xa3app\xc6\x00\x20\x00\x00"[..],
             &vec![0; 2 << 20],

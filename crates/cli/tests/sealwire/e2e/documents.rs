@@ -326,8 +326,8 @@ fn an_envelope_opens_only_in_its_context_and_under_its_app() {
                 ),
             }
         }
-        // A context is the same as string and as binary of the same bytes: the client sends one of them, this the
-        // other.
+        // A context is the same as string and as binary of the same bytes: the client sends one of
+        // them, this the other.
         let sealed = sealed(b"row 1").await;
         for context in [b"\xa5row 1".to_vec(), b"\xc4\x05row 1".to_vec()] {
             let call = [
@@ -495,7 +495,8 @@ fn report_lists_what_did_not_open_and_opens_the_rest() {
             (1_000, 500, true)
         );
 
-        // Long paths would make a response far larger than its request, and larger than the reserved memory.
+        // Long paths would make a response far larger than its request, and larger than the
+        // reserved memory.
         let long = [b"\x81\xd9\xff".as_slice(), &[b'k'; 255], &many].concat();
         let call = Decrypt {
             on_error: OnError::Report,

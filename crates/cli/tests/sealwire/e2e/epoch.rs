@@ -1,5 +1,5 @@
-//! Tests of epoch scope: only if the operator allows it, one key for many requests, and no sequence number is used
-//! twice.
+//! Tests of epoch scope: only if the operator allows it, one key for many requests, and no sequence
+//! number is used twice.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -95,7 +95,8 @@ fn calls_of_one_epoch_share_a_key_and_later_ones_do_not() {
         harness.set_epoch(15_000).await;
         let (one, other) = (harness.client().await, harness.client().await);
         let document = fields(3);
-        // Retried if the machine was slow and the epoch ended in between: an epoch lasts at least 14 s.
+        // Retried if the machine was slow and the epoch ended in between: an epoch lasts at least
+        // 14 s.
         let (all, request, rewrapped) = loop {
             let begun = Instant::now();
             let mut all = sealed(&one, call(KeyScope::Epoch, &document, b"row 1")).await;
@@ -173,8 +174,9 @@ fn calls_of_one_epoch_share_a_key_and_later_ones_do_not() {
     });
 }
 
-/// Sends requests in rounds of 25. The first is large and is stopped after its first slice; many others are cancelled
-/// at once or later. Returns the key and number of each sealed field, and the number of stopped requests.
+/// Sends requests in rounds of 25. The first is large and is stopped after its first slice; many
+/// others are cancelled at once or later. Returns the key and number of each sealed field, and the
+/// number of stopped requests.
 async fn seal_and_cancel(
     harness: &Harness,
     raw: &mut Raw,

@@ -1,5 +1,5 @@
-//! Evervault strings and files through a server: what others made opens, typed; roles are kept shut; nothing else
-//! moves.
+//! Evervault strings and files through a server: what others made opens, typed; roles are kept
+//! shut; nothing else moves.
 
 use sealwire_apps::{Control, Settings};
 use sealwire_client::{
@@ -157,7 +157,8 @@ fn every_vector_opens_typed_or_is_left_and_listed() {
         for legacy in [false, true] {
             let harness = with_key(legacy, &["*"], unhex(key).as_slice().try_into().unwrap()).await;
             let client = harness.client().await;
-            // Some vectors fail only with another key, or with another switch. Each is sent with its own settings.
+            // Some vectors fail only with another key, or with another switch. Each is sent with
+            // its own settings.
             let of_this = lines
                 .iter()
                 .filter(|v| v["private_key"] == key && v["legacy"] == legacy);
@@ -192,7 +193,8 @@ fn every_vector_opens_typed_or_is_left_and_listed() {
             }
             assert_eq!(document.errors, listed(ErrorCode::CannotOpen, &refused));
             seen = (seen.0 + sent.len() - refused.len(), seen.1 + refused.len());
-            // With the switch off, every string with a legacy tag fails to open, and every other opens.
+            // With the switch off, every string with a legacy tag fails to open, and every other
+            // opens.
             if legacy {
                 let strict =
                     with_key(false, &["*"], unhex(key).as_slice().try_into().unwrap()).await;
@@ -295,8 +297,8 @@ fn in_a_mixed_document_only_what_claims_to_be_sealed_changes() {
             Datatype::String,
             "theirs",
         );
-        // Strings that resemble the format at one end or not at all. Wide headers and duplicate keys show that nothing
-        // is re-encoded.
+        // Strings that resemble the format at one end or not at all. Wide headers and duplicate
+        // keys show that nothing is re-encoded.
         let others = [
             str("ev:"),
             str("ev:x"),
@@ -547,8 +549,8 @@ fn what_is_written_is_the_tag_that_was_asked_for_and_opens_to_the_same_value() {
                 );
             }
         }
-        // The role is part of the sealed data. This server opens it, and a server that does not list the role denies
-        // it.
+        // The role is part of the sealed data. This server opens it, and a server that does not
+        // list the role denies it.
         let writing = Writing {
             format: Some(Format::Evervault),
             role: Some("card-number"),
@@ -796,7 +798,8 @@ fn strings_of_others_move_to_envelopes_and_back_without_being_shown() {
                 .await
                 .unwrap()
                 .payload;
-            // A value without a context does not open under one, unless the request binds it to that context.
+            // A value without a context does not open under one, unless the request binds it to
+            // that context.
             let call = Rewrap {
                 context: b"row 7",
                 on_error: OnError::Report,
@@ -854,8 +857,8 @@ fn strings_of_others_move_to_envelopes_and_back_without_being_shown() {
                 );
             }
         }
-        // The format cannot keep a context, so the request fails instead of dropping it. Containers have no form
-        // either.
+        // The format cannot keep a context, so the request fails instead of dropping it. Containers
+        // have no form either.
         let error = rpc_error(
             rewrap(
                 &client,
@@ -950,7 +953,8 @@ fn a_role_goes_along_or_keeps_the_value_where_it_is() {
     });
 }
 
-/// Tests that rewrapping keeps a value's text. A changed text would reveal a value with a closed role by its length.
+/// Tests that rewrapping keeps a value's text. A changed text would reveal a value with a closed
+/// role by its length.
 #[test]
 fn what_moves_inside_the_format_keeps_its_datatype_and_text() {
     run(async {

@@ -30,15 +30,15 @@ use crate::e2e::raw::Raw;
 /// The app that every server of these tests has.
 pub(crate) const APP: &str = "shop";
 
-/// Longest wait for an expected event. Turns a hang into a failure, and says nothing about speed. A machine ten times
-/// slower than usual, with its cores in use, stays far below it.
+/// Longest wait for an expected event. Turns a hang into a failure, and says nothing about speed. A
+/// machine ten times slower than usual, with its cores in use, stays far below it.
 pub(crate) const HANG: Duration = Duration::from_secs(300);
 
 /// Set in a process that runs one test alone.
 const ALONE: &str = "SEALWIRE_TEST_ALONE";
 
-/// Runs a test that measures the memory of its process, in a process of its own, because other tests of this process
-/// allocate memory at any time. `name` is the test's full path.
+/// Runs a test that measures the memory of its process, in a process of its own, because other
+/// tests of this process allocate memory at any time. `name` is the test's full path.
 pub(crate) fn run_in_own_process(name: &str, body: impl Future<Output = ()>) {
     if std::env::var_os(ALONE).is_some() {
         return run(body);
@@ -66,7 +66,8 @@ pub(crate) fn run(body: impl Future<Output = ()>) {
 pub(crate) fn run_within(limit: Duration, body: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        // More than a configuration allows: tests run beside others, and code that is not optimized.
+        // More than a configuration allows: tests run beside others, and code that is not
+        // optimized.
         .on_thread_unpark(|| inline_budget::renew(Cost::from_nanos(100_000_000)))
         .enable_all()
         .build()
@@ -129,7 +130,8 @@ impl Harness {
         config.crypto.threads = 2;
         // Permissions are tested in `access.rs`.
         config.access.mode = AccessMode::Off;
-        // Making a precomputed table for each key takes longer than most tests; `documents` tests tables.
+        // Making a precomputed table for each key takes longer than most tests; `documents` tests
+        // tables.
         config.crypto.precomputed_tables = 0;
         // Long limits: only the overload tests may depend on predictions of a slow machine.
         config.limits.deadline_ms_default = config.limits.deadline_ms_max;
@@ -171,7 +173,8 @@ impl Harness {
         harness
     }
 
-    /// Opens the apps of the engine's store: a file as another process would, other stores through the engine.
+    /// Opens the apps of the engine's store: a file as another process would, other stores through
+    /// the engine.
     pub(crate) async fn control(&self) -> Control {
         match &self.server {
             Some(server) if self.config.state.mode != Mode::Stateless => {
@@ -384,7 +387,8 @@ impl Harness {
                 return value;
             }
             assert!(Instant::now() < end, "{series} stays {value}");
-            // Each reading renders all series, which takes CPU time from the work that the test waits for.
+            // Each reading renders all series, which takes CPU time from the work that the test
+            // waits for.
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(80));
         }

@@ -32,8 +32,8 @@ async fn probes(admin: SocketAddr, count: usize) -> [Duration; 3] {
     [all[count / 2], all[count * 99 / 100], all[count - 1]]
 }
 
-/// Number of probes: many for the percentiles of an optimised build, few in a debug build to check that every probe
-/// succeeds.
+/// Number of probes: many for the percentiles of an optimised build, few in a debug build to check
+/// that every probe succeeds.
 const PROBES: usize = if cfg!(debug_assertions) { 20 } else { 1_000 };
 
 #[test]

@@ -1,4 +1,5 @@
-//! Work that occupies crypto threads until a test releases it, so that no test depends on the speed of real work.
+//! Work that occupies crypto threads until a test releases it, so that no test depends on the speed
+//! of real work.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Occupies every crypto thread until dropped. Requests that arrive meanwhile wait in the scheduler.
+/// Occupies every crypto thread until dropped. Requests that arrive meanwhile wait in the
+/// scheduler.
 pub(crate) struct CryptoHold {
     engine: Arc<Engine>,
     blocked: Vec<Blocked>,
@@ -44,16 +46,19 @@ impl CryptoHold {
         }
     }
 
-    /// Keeps a slice queued while the threads are held, so that network threads run no work themselves.
+    /// Keeps a slice queued while the threads are held, so that network threads run no work
+    /// themselves.
     pub(crate) fn keep_queue(&mut self) {
         let (thread, _) = block(&self.engine);
         self.blocked.push(thread);
     }
 
-    /// Lets the only crypto thread run one slice of a waiting large request, then holds the thread again.
+    /// Lets the only crypto thread run one slice of a waiting large request, then holds the thread
+    /// again.
     ///
-    /// The request must be from a client named `relay`. Small work precedes large work, and one pick in 16 goes to the
-    /// oldest request. So this function hands the thread from one blocker to the next until that pick has come.
+    /// The request must be from a client named `relay`. Small work precedes large work, and one
+    /// pick in 16 goes to the oldest request. So this function hands the thread from one blocker to
+    /// the next until that pick has come.
     pub(crate) async fn run_one_slice(&mut self) {
         let before = self.large_work_left();
         assert!(before > 0, "no large request waits");
@@ -65,7 +70,8 @@ impl CryptoHold {
         }
     }
 
-    /// Returns the nanoseconds of admitted work in all size classes except the smallest, which the blockers belong to.
+    /// Returns the nanoseconds of admitted work in all size classes except the smallest, which the
+    /// blockers belong to.
     fn large_work_left(&self) -> u64 {
         self.engine.scheduler.gauges().backlog[1..].iter().sum()
     }

@@ -44,7 +44,8 @@ async fn encrypt(client: &Client, key_scope: KeyScope) -> Vec<u8> {
 #[test]
 fn work_without_a_key_agreement_needs_no_crypto_thread() {
     run(async {
-        // A slice that a busy machine interrupts ends by time, and its rest would need a crypto thread.
+        // A slice that a busy machine interrupts ends by time, and its rest would need a crypto
+        // thread.
         let harness = Harness::with(|config| config.schedule.slice_us = 100_000).await;
         harness.set_epoch(EpochLifetime::MS_MAX).await;
         let client = harness.client().await;
@@ -72,7 +73,8 @@ fn work_without_a_key_agreement_needs_no_crypto_thread() {
         let hold = harness.hold_crypto().await;
         assert_eq!(mask(&client).await, b"\x81\xa3pan\xb0************4242");
         let again = encrypt(&client, KeyScope::Epoch).await;
-        // Both were opened before, so their keys are cached. The third was sealed under the second's.
+        // Both were opened before, so their keys are cached. The third was sealed under the
+        // second's.
         for envelope in [&sealed, &in_epoch, &again] {
             assert_eq!(
                 client

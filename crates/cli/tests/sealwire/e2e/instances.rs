@@ -1,4 +1,5 @@
-//! Tests of several engines on one database: changes reach all, and engines come and go without a failed request.
+//! Tests of several engines on one database: changes reach all, and engines come and go without a
+//! failed request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

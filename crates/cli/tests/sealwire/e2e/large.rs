@@ -98,7 +98,8 @@ fn a_reader_that_pauses_holds_up_nobody() {
         let document = mixed(20 << 20);
         let mut slow = harness.raw().await;
         slow.send(&encrypt(1, &Encrypt::new(APP, &document))).await;
-        // The response has over 27 MB, far more than the system's buffers: half of it waits in the server.
+        // The response has over 27 MB, far more than the system's buffers: half of it waits in the
+        // server.
         let whole = slow.hear_part(10 << 20).await;
         for call in 0..50 {
             let small = fields(1 + call % 7);

@@ -27,8 +27,8 @@ fn is_short_of_memory(error: &RpcError) {
     assert_eq!(error.details[0], Detail::text("reason", "memory"));
 }
 
-/// Opens a connection that is served. This can take several attempts, because a slot is free only a moment after its
-/// connection ends.
+/// Opens a connection that is served. This can take several attempts, because a slot is free only a
+/// moment after its connection ends.
 async fn served(harness: &Harness, caller: &Issued) -> Raw {
     let end = Instant::now() + HANG;
     loop {
@@ -70,7 +70,8 @@ fn a_principal_whose_requests_are_rejected_is_read_slowly_and_no_other() {
                 );
             }
         }
-        // A pause lasts at most as long as the other connection's 150 requests, so each connection had several.
+        // A pause lasts at most as long as the other connection's 150 requests, so each connection
+        // had several.
         assert!(harness.metric("sealwire_read_pauses_total").await >= 2.0);
     });
 }
@@ -115,7 +116,8 @@ fn a_flood_that_is_never_read_is_bounded_and_cut() {
         }
         let sent = flooding.await.unwrap();
         println!("{sent} calls taken, {calls_max} and {bytes_max} bytes at most in flight");
-        // A request of 500 fields reserves 70 KB. One more message can be arriving, and one request is the client's.
+        // A request of 500 fields reserves 70 KB. One more message can be arriving, and one request
+        // is the client's.
         assert!(
             calls_max <= 9.0 && bytes_max < 10.0 * 100_000.0,
             "{calls_max} {bytes_max}"
@@ -133,7 +135,8 @@ fn a_flood_of_refused_messages_is_bounded_and_cut() {
     run(async {
         let harness = Harness::with(|config| config.limits.write_stall_ms_max = 1_000).await;
         let client = harness.client().await;
-        // Requests that are rejected while they arrive hold no permit. Their responses must not pile up either.
+        // Requests that are rejected while they arrive hold no permit. Their responses must not
+        // pile up either.
         let bad = [
             &b"\x94\x00\x07\xa7encrypt\x91\x81\xa1k"[..],
             &[0x91; 100],
@@ -216,14 +219,16 @@ fn too_many_bytes_are_answered_overloaded_and_others_are_served() {
         let client = harness.client().await;
         let mut busy = harness.raw().await;
         let hold = harness.hold_crypto().await;
-        // The response is bounded by reply_bytes_max, so about 6.9 of the client's 7 MiB are reserved.
+        // The response is bounded by reply_bytes_max, so about 6.9 of the client's 7 MiB are
+        // reserved.
         busy.send(&heavy(1, 55_000)).await;
         harness
             .metric_becomes("sealwire_bytes_in_flight", |bytes| bytes > 6.5 * MIB as f64)
             .await;
         let second = fields(5_000);
         is_short_of_memory(&rpc_error(client.encrypt(Encrypt::new(APP, &second)).await));
-        // A longer request is rejected while it arrives. Its connection stays open, and later requests are served.
+        // A longer request is rejected while it arrives. Its connection stays open, and later
+        // requests are served.
         let long = fields(50_000);
         let mut raw = harness.raw().await;
         for _ in 0..3 {
@@ -318,7 +323,8 @@ fn an_idle_connection_keeps_no_memory_of_large_messages() {
         "e2e::limits::an_idle_connection_keeps_no_memory_of_large_messages",
         async {
             let harness = Harness::start().await;
-            // A request that is rejected after it has arrived, so that nothing else in the server keeps it.
+            // A request that is rejected after it has arrived, so that nothing else in the server
+            // keeps it.
             let large = [
                 &b"\x94\x00\x07\xa7inspect\x91\x81\xa8envelope\xc6\x02\x80\x00\x00"[..],
                 &vec![0x33; 40 << 20],
@@ -536,7 +542,8 @@ fn a_document_that_encrypt_or_rewrap_returns_is_one_that_decrypt_takes() {
             // Of binary, Evervault makes a file, which is binary, too.
             let is_binary = writing.encoding == Encoding::Binary || writing.format.is_some();
             let longest = if is_binary { 65_300 } else { 60_000 };
-            // Halves the distance between a length that is accepted and one that is denied, down to a byte.
+            // Halves the distance between a length that is accepted and one that is denied, down to
+            // a byte.
             let mut accepted = 40_000;
             let mut denied = longest;
             while denied - accepted > 1 {
@@ -659,7 +666,8 @@ fn a_document_that_encrypt_or_rewrap_returns_is_one_that_decrypt_takes() {
 #[test]
 fn a_long_call_on_tokens_is_counted_once() {
     run(async {
-        // A single client has 512 KiB. The request needs 2 KiB for each token in the response, and twice its message.
+        // A single client has 512 KiB. The request needs 2 KiB for each token in the response, and
+        // twice its message.
         let harness = Harness::with(|config| config.schedule.memory_mib = 1).await;
         let rules = CollectionRules {
             kind: CollectionKind::Random,

@@ -685,8 +685,8 @@ fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
     });
 }
 
-/// Tests that masks ignore the type of a bare Evervault string. The type is not authenticated, so anybody can change
-/// it.
+/// Tests that masks ignore the type of a bare Evervault string. The type is not authenticated, so
+/// anybody can change it.
 #[test]
 fn the_datatype_of_a_bare_string_tells_nothing_behind_a_mask() {
     run(async {

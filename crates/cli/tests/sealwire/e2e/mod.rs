@@ -1,8 +1,10 @@
-//! Tests of the engine from outside: real sockets on loopback, real mutual TLS, real apps in a folder.
+//! Tests of the engine from outside: real sockets on loopback, real mutual TLS, real apps in a
+//! folder.
 //!
-//! Each module tests one guarantee to clients or operators. [`harness`] starts a separate server for every test, so
-//! limits are set where they are tested. Many tests are tables. The tests do not depend on the server's internals:
-//! values that are not visible on the wire are read from `/metrics`, as an operator would.
+//! Each module tests one guarantee to clients or operators. [`harness`] starts a separate server
+//! for every test, so limits are set where they are tested. Many tests are tables. The tests do not
+//! depend on the server's internals: values that are not visible on the wire are read from
+//! `/metrics`, as an operator would.
 
 mod access;
 mod audit;

@@ -1,4 +1,5 @@
-//! Tests of objects over the wire, on each store: added, read, changed, found, and kept from those who have no grant.
+//! Tests of objects over the wire, on each store: added, read, changed, found, and kept from those
+//! who have no grant.
 
 mod access;
 mod keys;
@@ -629,7 +630,8 @@ fn idempotency_keys_belong_to_their_principal() {
                 r#"[{"email": "b@example.com"}]"#,
             );
 
-            // Neither does the other client learn that its guess is right, nor does a wrong one conflict.
+            // Neither does the other client learn that its guess is right, nor does a wrong one
+            // conflict.
             let first = add(&vault.client, one, b"order 7").await.unwrap();
             let guessed = add(&other, one, b"order 7").await.unwrap();
             assert_ne!(guessed, first);

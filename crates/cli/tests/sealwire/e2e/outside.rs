@@ -1,4 +1,5 @@
-//! Tests of public keys: who gets them, and what becomes of values that were sealed to them without an engine.
+//! Tests of public keys: who gets them, and what becomes of values that were sealed to them without
+//! an engine.
 
 use sealwire_apps::{KeyKind, Settings, Target};
 use sealwire_client::control::PublicKeysCall;
@@ -633,7 +634,8 @@ fn a_rewrap_does_not_hide_where_a_value_is_from() {
             origins.push(key_of(&client, reader.value().unwrap()).await.1);
         }
         assert_eq!(origins, [true, false]);
-        // A client that was sealed to a key before it was disabled has lost its value, as with every key.
+        // A client that was sealed to a key before it was disabled has lost its value, as with
+        // every key.
         harness
             .change(async |control, app| control.disable(app, Target::Key(first)).await.unwrap())
             .await;

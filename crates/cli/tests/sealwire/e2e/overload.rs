@@ -10,7 +10,8 @@ use crate::e2e::raw::{Heard, Raw, cancel, encrypt, health, heavy, heavy_within};
 
 const REJECTED: &str = "sealwire_requests_total{method=\"encrypt\",code=\"overloaded\"}";
 
-/// Starts a server with one crypto thread that rejects work with a wait above 20 ms, whatever its deadline.
+/// Starts a server with one crypto thread that rejects work with a wait above 20 ms, whatever its
+/// deadline.
 async fn impatient() -> Harness {
     Harness::with(|config| {
         config.crypto.threads = 1;
@@ -19,7 +20,8 @@ async fn impatient() -> Harness {
     .await
 }
 
-/// Returns the reason in an `overloaded` error. Checks that the error also has a retry time and an estimate.
+/// Returns the reason in an `overloaded` error. Checks that the error also has a retry time and an
+/// estimate.
 fn reason(error: &RpcError) -> &str {
     assert_eq!(error.code, ErrorCode::Overloaded, "{error}");
     assert!(error.retry_after_ms.is_some_and(|ms| ms >= 5), "{error:?}");
@@ -49,9 +51,9 @@ fn burst(msgids: std::ops::Range<u32>) -> Vec<u8> {
 fn a_burst_is_served_delayed_or_refused_and_every_call_hears_of_it() {
     run(async {
         let harness = impatient().await;
-        // Each request is small even on slow cores, below a sixteenth of 20 ms, because larger ones keep waiting. The
-        // requests come over four connections of one client, whose permits allow more than 20 ms of work even on fast
-        // cores.
+        // Each request is small even on slow cores, below a sixteenth of 20 ms, because larger ones
+        // keep waiting. The requests come over four connections of one client, whose permits allow
+        // more than 20 ms of work even on fast cores.
         let small: Vec<u8> = (0..400).flat_map(|msgid| heavy(msgid, 2)).collect();
         let mut all = [
             harness.raw().await,
@@ -181,8 +183,9 @@ fn who_cannot_be_served_in_time_hears_it_at_once() {
     });
 }
 
-/// Sends small requests one after the other. A request that is rejected is sent again, since on a machine that stands still
-/// for 40 ms any request may wait for twice its bound; one that others held up would be rejected each time.
+/// Sends small requests one after the other. A request that is rejected is sent again, since on a
+/// machine that stands still for 40 ms any request may wait for twice its bound; one that others
+/// held up would be rejected each time.
 async fn answers(raw: &mut Raw, msgids: std::ops::Range<u32>) {
     for msgid in msgids {
         loop {
@@ -219,10 +222,11 @@ fn one_callers_batches_do_not_hold_up_another() {
     });
 }
 
-/// Sends a complete request beside three requests whose bodies arrive slowly. Returns the first rejection: on a very
-/// slow machine, each request waits for twice its limit.
+/// Sends a complete request beside three requests whose bodies arrive slowly. Returns the first
+/// rejection: on a very slow machine, each request waits for twice its limit.
 async fn whole_beside_slow_bodies(harness: &Harness) -> Result<(), RpcError> {
-    // 0.2 s of work in 54 KB, of which 40 KB are sent. All but the first wait for admission behind its estimated work.
+    // 0.2 s of work in 54 KB, of which 40 KB are sent. All but the first wait for admission behind
+    // its estimated work.
     let call = heavy(1, 3_000);
     let (begun, rest) = call.split_at(40_000);
     let mut slow = [

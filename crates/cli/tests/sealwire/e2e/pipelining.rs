@@ -61,8 +61,8 @@ fn a_msgid_may_be_used_again_once_it_is_answered() {
 fn a_msgid_in_flight_twice_ends_the_connection() {
     run(async {
         let harness = Harness::start().await;
-        // The second use of a msgid can be any request, even one that is rejected while it arrives. Its response could
-        // be mistaken for the first one's.
+        // The second use of a msgid can be any request, even one that is rejected while it arrives.
+        // Its response could be mistaken for the first one's.
         let refused = b"\x94\x00\x07\xa7encrypt\x91\x81\xa1k\xdd\x00\x60\x00\x00".to_vec();
         for second in [health(7), heavy(7, 1), refused] {
             let mut raw = harness.raw().await;

@@ -1,4 +1,5 @@
-//! Tests of text that claims to be an envelope and is none. Whoever can write a field of a document can put it there.
+//! Tests of text that claims to be an envelope and is none. Whoever can write a field of a document
+//! can put it there.
 
 use sealwire_client::{Client, Error};
 use sealwire_msgpack::{TokenReader, write};
@@ -25,7 +26,8 @@ async fn sealed(client: &Client, app: &str, context: &[u8], value: &str) -> Stri
     TokenReader::new(&document).str_utf8().unwrap().to_owned()
 }
 
-/// Returns a document with each poison in a list, in a map within a list, and as a key, around fields with the text `field`.
+/// Returns a document with each poison in a list, in a map within a list, and as a key, around
+/// fields with the text `field`.
 fn document(poisons: &[String], field: &str) -> Vec<u8> {
     let mut out = Vec::new();
     write::map_len(&mut out, 3);

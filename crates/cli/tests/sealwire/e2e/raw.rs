@@ -82,7 +82,8 @@ impl Raw {
                     CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).unwrap();
                 let key =
                     PrivateKeyDer::from_pem_slice(issued.key_pem.expose().as_bytes()).unwrap();
-                // A resolver sends the certificate as it is. The builder would reject an invalid one itself.
+                // A resolver sends the certificate as it is. The builder would reject an invalid
+                // one itself.
                 let key = provider.key_provider.load_private_key(key).unwrap();
                 let certified = CertifiedKey::new(vec![certificate], key);
                 builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
@@ -150,7 +151,8 @@ impl Raw {
         }
     }
 
-    /// Reads that many bytes without decoding them. Returns true if they contain a complete message.
+    /// Reads that many bytes without decoding them. Returns true if they contain a complete
+    /// message.
     pub(crate) async fn hear_part(&mut self, bytes: usize) -> bool {
         while self.buffer.len() < bytes {
             self.buffer.reserve(64 << 10);
@@ -175,7 +177,8 @@ impl Raw {
         self.answer(u32::MAX).await.unwrap();
     }
 
-    /// Returns true if the connection ends without data: under TLS 1.3 a rejected certificate shows only so.
+    /// Returns true if the connection ends without data: under TLS 1.3 a rejected certificate shows
+    /// only so.
     pub(crate) async fn refuses_to_speak(&mut self) -> bool {
         let mut out = Vec::new();
         request::health(&mut out, 0);
@@ -185,7 +188,8 @@ impl Raw {
         self.hear().await == Heard::End
     }
 
-    /// Asserts that the connection ends, after responses and at most one error notification, which is returned.
+    /// Asserts that the connection ends, after responses and at most one error notification, which
+    /// is returned.
     pub(crate) async fn ends(&mut self) -> Option<RpcError> {
         let mut notice = None;
         loop {
@@ -220,8 +224,9 @@ pub(crate) fn heavy_within(msgid: u32, count: u32, deadline_ms: Option<u32>) -> 
     )
 }
 
-/// Five requests for a connection that can have three in flight. The last two wait for a permit: they are too long to
-/// be read before they have one, and short enough for the buffers of any socket, since nobody reads replies yet.
+/// Five requests for a connection that can have three in flight. The last two wait for a permit:
+/// they are too long to be read before they have one, and short enough for the buffers of any
+/// socket, since nobody reads replies yet.
 pub(crate) fn three_and_two_waiting() -> Vec<u8> {
     (1..=5)
         .flat_map(|msgid| heavy(msgid, if msgid <= 3 { 100 } else { 3_000 }))

@@ -1,5 +1,5 @@
-//! Tests of SIGHUP to the program: valid changes are applied, invalid ones change nothing, and no client is
-//! disconnected.
+//! Tests of SIGHUP to the program: valid changes are applied, invalid ones change nothing, and no
+//! client is disconnected.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;

@@ -32,7 +32,8 @@ async fn narrow() -> Harness {
     .await
 }
 
-/// Sends an incomplete message, which reserves half of the client's share as long as the connection is open.
+/// Sends an incomplete message, which reserves half of the client's share as long as the connection
+/// is open.
 async fn fill(harness: &Harness) -> Raw {
     let mut filler = harness.raw().await;
     let head = [
@@ -87,8 +88,8 @@ fn calls_go_to_the_engine_that_has_room() {
     run(async {
         let full = narrow().await;
         let free = Server::start(&full.config).await.unwrap();
-        // The pauses are so short that every second request can begin with a rejection. The free engine can still hold
-        // the last response too when the next request arrives.
+        // The pauses are so short that every second request can begin with a rejection. The free
+        // engine can still hold the last response too when the next request arrives.
         let mut config = ClientConfig {
             retry_percent: 100,
             attempts_max: 100,

@@ -1,4 +1,5 @@
-//! Tests of rotation and `rewrap`: old envelopes move to the newest key, and only the engine sees their values.
+//! Tests of rotation and `rewrap`: old envelopes move to the newest key, and only the engine sees
+//! their values.
 
 use std::sync::Arc;
 
@@ -394,7 +395,8 @@ fn what_does_not_open_fails_or_is_reported_and_left() {
                 .unwrap()
                 .payload
         };
-        // Anybody with the public key can seal invalid data. Such data must not get a fresh envelope.
+        // Anybody with the public key can seal invalid data. Such data must not get a fresh
+        // envelope.
         let keys = harness
             .control()
             .await

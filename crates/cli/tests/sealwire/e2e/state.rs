@@ -1,4 +1,5 @@
-//! Tests of apps that change under a running engine, and of stores that become unavailable and return.
+//! Tests of apps that change under a running engine, and of stores that become unavailable and
+//! return.
 
 use std::time::Duration;
 
@@ -121,7 +122,8 @@ fn calls_of_a_disabled_app_are_forbidden_until_it_is_enabled() {
                 .payload,
             DOCUMENT
         );
-        // After its removal the app does not exist. Its name is free once this engine serves the removal.
+        // After its removal the app does not exist. Its name is free once this engine serves the
+        // removal.
         harness
             .change(async |control, app| {
                 control
@@ -218,8 +220,8 @@ fn a_demanded_generation_is_looked_for_at_once() {
         let harness = Harness::with(stateless).await;
         let client = harness.client().await;
         let control = harness.control().await;
-        // The change is made as by another process, right after the engine's poll and long before the next, a second
-        // later.
+        // The change is made as by another process, right after the engine's poll and long before
+        // the next, a second later.
         let rotated = control
             .rotate(&shop(), KeyKind::Suite(Suite::P256Psk))
             .await
@@ -315,7 +317,8 @@ fn what_is_kept_in_a_folder_is_there_after_a_restart() {
             })
             .await;
         let first = harness.take_server();
-        // Only one process can use the folder. A second one gets an error that names the first, which continues.
+        // Only one process can use the folder. A second one gets an error that names the first,
+        // which continues.
         let second = Server::start(&harness.config).await;
         assert!(second.unwrap_err().to_string().contains("in use by"));
         seal(&harness.client().await).await;

@@ -1,4 +1,5 @@
-//! Tests of the cipher suites that an app writes and reads, by its operator's settings and by requests.
+//! Tests of the cipher suites that an app writes and reads, by its operator's settings and by
+//! requests.
 
 use std::sync::Arc;
 
@@ -361,8 +362,9 @@ fn xaes_has_no_epoch_and_no_evervault_format() {
     });
 }
 
-/// Whoever has the public key of an engine's key pair seals to it in base mode. The same in PSK mode needs a secret. An app
-/// that is older than PSK mode moves by `apps rotate`, `apps set` and `rewrap`, and then reads nothing of base mode.
+/// Whoever has the public key of an engine's key pair seals to it in base mode. The same in PSK
+/// mode needs a secret. An app that is older than PSK mode moves by `apps rotate`, `apps set` and
+/// `rewrap`, and then reads nothing of base mode.
 #[test]
 fn new_app_writes_psk_mode_and_an_old_one_moves_to_it() {
     run(async {

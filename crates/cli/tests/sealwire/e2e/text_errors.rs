@@ -105,7 +105,8 @@ fn stopped_requests_are_answered_with_text() {
         let _hold = harness.hold_crypto().await;
         raw.send(&[heavy(1, 10), cancel(1)].concat()).await;
         assert!(text(&mut raw, 1).await.starts_with("cancelled: "));
-        // On a slow machine, the engine predicts that a request cannot meet its deadline and rejects it.
+        // On a slow machine, the engine predicts that a request cannot meet its deadline and
+        // rejects it.
         let mut deadline_ms = 1;
         loop {
             raw.send(&heavy_within(2, 10, Some(deadline_ms))).await;

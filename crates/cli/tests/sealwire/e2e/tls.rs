@@ -28,8 +28,8 @@ fn strangers_are_turned_away_and_the_server_goes_on() {
             ("a server's", Some(&a_server)),
         ];
         for (nth, (name, identity)) in cases.into_iter().enumerate() {
-            // Under TLS 1.3, the client's handshake ends before the server has seen its certificate. The alert comes
-            // later.
+            // Under TLS 1.3, the client's handshake ends before the server has seen its
+            // certificate. The alert comes later.
             if let Ok(mut raw) = harness.raw_as(identity).await {
                 let _ = raw.try_send(&health(1)).await;
                 assert_eq!(raw.hear().await, Heard::End, "{name}");

@@ -1,5 +1,5 @@
-//! Tests of tokens over the wire: created, found, detokenized and deleted, by many clients at once, also with a failing
-//! store.
+//! Tests of tokens over the wire: created, found, detokenized and deleted, by many clients at once,
+//! also with a failing store.
 
 mod balky;
 
@@ -553,7 +553,8 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
             );
             let again = strings(&tokenize(&client, "deterministic", &payload).await);
             assert!(again[0] != tokens[0] && again[10] == tokens[10]);
-            // All ten are archived: one when its value got another token and the others by a sweep, or all ten at once.
+            // All ten are archived: one when its value got another token and the others by a sweep,
+            // or all ten at once.
             let archived = Listing {
                 archived: true,
                 ..Listing::default()

@@ -1,5 +1,6 @@
-//! Spans over real calls, at a collector that reads them: beneath the caller's, with the right numbers and nothing of
-//! what calls carry; and what callers see when it does not take them, which is nothing.
+//! Spans over real calls, at a collector that reads them: beneath the caller's, with the right
+//! numbers and nothing of what calls carry; and what callers see when it does not take them, which
+//! is nothing.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -229,7 +230,8 @@ fn spans_of(body: &Value) -> Vec<Span> {
 }
 
 impl Harness {
-    /// Waits until no span is pending. A shutdown would interrupt a running attempt and send its spans again.
+    /// Waits until no span is pending. A shutdown would interrupt a running attempt and send its
+    /// spans again.
     pub(crate) async fn all_sent(&self) {
         self.metric_becomes("sealwire_spans_waiting", |waiting| waiting == 0.0)
             .await;
@@ -535,7 +537,8 @@ fn a_collector_that_is_down_costs_spans_and_no_calls() {
                 };
                 relay.encrypt(call).await.unwrap();
             }
-            // Four spans wait and two are being sent. The others were dropped, or given up after failed attempts.
+            // Four spans wait and two are being sent. The others were dropped, or given up after
+            // failed attempts.
             let mut kept = 40.0;
             for lost in ["no_room", "undelivered"] {
                 kept -= harness.metric(&outcome(lost)).await;

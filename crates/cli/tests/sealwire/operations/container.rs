@@ -1,5 +1,5 @@
-//! Checks that the container file names only existing packages, programs, keys and ports. The container is not built
-//! here.
+//! Checks that the container file names only existing packages, programs, keys and ports. The
+//! container is not built here.
 
 use std::collections::BTreeSet;
 use std::path::Path;

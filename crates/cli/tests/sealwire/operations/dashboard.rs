@@ -1,4 +1,5 @@
-//! Checks that panels and alerts use only existing metrics, and that every metric is used by one of them.
+//! Checks that panels and alerts use only existing metrics, and that every metric is used by one of
+//! them.
 
 use std::collections::BTreeSet;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Tests of `sealwire doctor` from a script's view: exit status and JSON. The findings are tested in the program's
-//! sources.
+//! Tests of `sealwire doctor` from a script's view: exit status and JSON. The findings are tested
+//! in the program's sources.
 
 use std::path::Path;
 use std::process::{Command, Output};

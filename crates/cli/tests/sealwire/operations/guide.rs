@@ -1,9 +1,10 @@
-//! Runs every block of commands in the operator's guide, in order, in one shell, with the built program.
+//! Runs every block of commands in the operator's guide, in order, in one shell, with the built
+//! program.
 //!
-//! The commands differ from the guide in three points: ports are free ones, system folders are below a folder of the
-//! test, and the database is a temporary one. Programs that need a whole machine are replaced: `systemctl` by a script
-//! that starts and stops the unit's program and judges its exit status, `useradd` and `chown` by scripts that check
-//! their arguments.
+//! The commands differ from the guide in three points: ports are free ones, system folders are
+//! below a folder of the test, and the database is a temporary one. Programs that need a whole
+//! machine are replaced: `systemctl` by a script that starts and stops the unit's program and
+//! judges its exit status, `useradd` and `chown` by scripts that check their arguments.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Checks the operators' files against the program: the guide, the dashboard, the alerts, the unit and
-//! the container file.
+//! Checks the operators' files against the program: the guide, the dashboard, the alerts, the unit
+//! and the container file.
 
 mod container;
 mod dashboard;

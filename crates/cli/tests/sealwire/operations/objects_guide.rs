@@ -1,5 +1,5 @@
-//! Runs every block of commands in the guides of objects and data subjects, in order, in one shell, beside a `sealwire
-//! dev`.
+//! Runs every block of commands in the guides of objects and data subjects, in order, in one shell,
+//! beside a `sealwire dev`.
 
 use std::fmt::Write as _;
 use std::fs;

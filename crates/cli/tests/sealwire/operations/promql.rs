@@ -1,8 +1,8 @@
-//! Finds the metrics and labels in a Prometheus expression, and checks them against the metrics of the engine and the
-//! prober.
+//! Finds the metrics and labels in a Prometheus expression, and checks them against the metrics of
+//! the engine and the prober.
 //!
-//! This is not a parser of the whole language. It knows names, selectors and grouping labels, and rejects any other
-//! name that is neither a function nor a metric, so that no mistake is skipped.
+//! This is not a parser of the whole language. It knows names, selectors and grouping labels, and
+//! rejects any other name that is neither a function nor a metric, so that no mistake is skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
@@ -82,7 +82,8 @@ impl Checker {
                     let is_call = FUNCTIONS.contains(&&*name) || AGGREGATIONS.contains(&&*name);
                     if is_call {
                         open.push(name);
-                        // In `sum by (a) (...)`, the grouping precedes the parenthesis of the function.
+                        // In `sum by (a) (...)`, the grouping precedes the parenthesis of the
+                        // function.
                         if let Some(PromqlToken::Name(next)) = tokens.peek().cloned()
                             && GROUPINGS.contains(&&*next)
                         {
@@ -161,7 +162,8 @@ impl Checker {
     }
 }
 
-/// Checks selectors `{label="value", ...}`: the metric must have the labels, with the values in their closed sets.
+/// Checks selectors `{label="value", ...}`: the metric must have the labels, with the values in
+/// their closed sets.
 fn selectors(
     tokens: &mut Peekable<IntoIter<PromqlToken>>,
     name: &str,

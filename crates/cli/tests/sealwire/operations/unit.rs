@@ -1,5 +1,5 @@
-//! The unit names flags, paths and times that the program has, and the program tells a manager what the unit says it
-//! will.
+//! The unit names flags, paths and times that the program has, and the program tells a manager what
+//! the unit says it will.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -144,8 +144,8 @@ fn a_manager_is_told_of_readiness_life_and_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("notify");
     let manager = UnixDatagram::bind(&socket).unwrap();
-    // Messages are lost while the socket's queue of ten is full. All are read at once, and signs of life come
-    // slowly enough for a pause in that.
+    // Messages are lost while the socket's queue of ten is full. All are read at once, and signs of
+    // life come slowly enough for a pause in that.
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || {
         let mut datagram = [0; 512];
@@ -238,7 +238,8 @@ fn get(admin: &str, path: &str) -> Option<String> {
     Some(text.split_once("\r\n\r\n")?.1.to_owned())
 }
 
-/// Waits until a response is as expected. The timeout guards against hangs and says nothing about speed.
+/// Waits until a response is as expected. The timeout guards against hangs and says nothing about
+/// speed.
 fn until(admin: &str, path: &str, is_so: impl Fn(&str) -> bool) {
     let begun = Instant::now();
     while !get(admin, path).is_some_and(|answer| is_so(&answer)) {

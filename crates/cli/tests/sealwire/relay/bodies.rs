@@ -6,7 +6,8 @@ use hyper::body::Bytes;
 use crate::e2e::harness::{Dice, run};
 use crate::relay::site::Site;
 
-/// Routes that encrypt on the way in and decrypt on the way out, held and streamed, and one that masks.
+/// Routes that encrypt on the way in and decrypt on the way out, held and streamed, and one that
+/// masks.
 const ROUTES: &str = r#"
 [[route]]
 name = "orders"
@@ -162,7 +163,8 @@ fn compressed_bodies_are_read_and_forwarded_plain() {
     });
 }
 
-/// A body that cannot be read, cut where its decoder still holds output, passes whole or not at all.
+/// A body that cannot be read, cut where its decoder still holds output, passes whole or not at
+/// all.
 #[test]
 fn a_malformed_body_that_passes_is_complete() {
     run(async {
@@ -191,7 +193,8 @@ fn a_malformed_body_that_passes_is_complete() {
             let (status, _, problem) = site
                 .send_parts("POST", "/orders/1", &headers, vec![sent])
                 .await;
-            // The upstream's echo of it cannot be read either, which is 502 after the upstream was called.
+            // The upstream's echo of it cannot be read either, which is 502 after the upstream was
+            // called.
             assert_eq!(status, expected, "{}", String::from_utf8_lossy(&problem));
             let seen = site
                 .upstream
@@ -209,7 +212,8 @@ fn a_malformed_body_that_passes_is_complete() {
     });
 }
 
-/// Masking gives equal masks for equal values, so the output of two cuts can be compared byte for byte.
+/// Masking gives equal masks for equal values, so the output of two cuts can be compared byte for
+/// byte.
 #[test]
 fn the_output_does_not_depend_on_the_cuts() {
     run(async {

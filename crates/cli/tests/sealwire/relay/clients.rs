@@ -1,5 +1,5 @@
-//! Unmodified clients and upstreams in other languages. Those that this machine lacks are named in the output;
-//! `crates/relay/tests/clients/set-up.sh` installs them.
+//! Unmodified clients and upstreams in other languages. Those that this machine lacks are named in
+//! the output; `crates/relay/tests/clients/set-up.sh` installs them.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -62,8 +62,9 @@ const CANARY: &str = "4111111111111111";
 const BODY: &str = r#"{"pan":"4111111111111111","n":1.50}"#;
 const JSON: &str = "content-type: application/json";
 
-/// Commands that post [`BODY`] to the URL that follows, and print the response's body. In a word, `CLIENTS` is the folder of
-/// the scripts, and `TARGET` that of installed packages. Scripts post it twice.
+/// Commands that post [`BODY`] to the URL that follows, and print the response's body. In a word,
+/// `CLIENTS` is the folder of the scripts, and `TARGET` that of installed packages. Scripts post it
+/// twice.
 const CLIENTS: [(&str, &[&str]); 15] = [
     (
         "curl over HTTP/1.1",
@@ -323,7 +324,8 @@ impl Drop for Browser {
     }
 }
 
-/// A page that came through the relay sends a document and a form with its `fetch`, and reports what it got back.
+/// A page that came through the relay sends a document and a form with its `fetch`, and reports
+/// what it got back.
 #[test]
 fn a_browser_sees_its_own_document() {
     run(async {
@@ -454,7 +456,8 @@ fn upstreams_of_other_languages_see_ciphertext() {
             let url = |path: &str| format!("http://{}{path}", relay.addresses()[0].1);
             for version in ["--http1.1", "--http2-prior-knowledge"] {
                 let post = [version, "-H", JSON, "-d", BODY];
-                // The response has a length, comes in chunks, or is compressed although the relay asks for it as it is.
+                // The response has a length, comes in chunks, or is compressed although the relay
+                // asks for it as it is.
                 for way in ["", "/chunked", "/gzip", "/trailers"] {
                     let (back, head) = curl(&post, &url(&format!("/orders{way}"))).await;
                     assert_eq!(back, BODY, "{name} {way}: {head}");
@@ -522,8 +525,8 @@ fn upstreams_of_other_languages_see_ciphertext() {
     });
 }
 
-/// Frames of gRPC-web: one of data, and one of trailers, whose first byte is 0x80. A relay that read them as text or added
-/// a byte would break them.
+/// Frames of gRPC-web: one of data, and one of trailers, whose first byte is 0x80. A relay that
+/// read them as text or added a byte would break them.
 #[test]
 fn grpc_web_passes_byte_for_byte() {
     run(async {

@@ -133,7 +133,8 @@ fn a_third_party_gets_the_value_that_the_service_does_not_hold() {
                 "{said}"
             );
         }
-        // A destination on the list passes untouched: the client sees the destination's own certificate.
+        // A destination on the list passes untouched: the client sees the destination's own
+        // certificate.
         let (said, is_ok) = curl(
             other.address.port(),
             "localhost",

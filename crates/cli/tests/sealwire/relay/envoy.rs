@@ -1,4 +1,5 @@
-//! A real Envoy proxy whose requests and responses are edited by the relay, with the configuration of `ops/relay/envoy.yaml`.
+//! A real Envoy proxy whose requests and responses are edited by the relay, with the configuration
+//! of `ops/relay/envoy.yaml`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -437,7 +438,8 @@ fn envoy_forwards_nothing_that_the_relay_did_not_edit() {
                 expected
             );
         }
-        // Envoy itself rejects this one with 400. It asks the relay about that response too, without a request.
+        // Envoy itself rejects this one with 400. It asks the relay about that response too,
+        // without a request.
         let (status, ..) = mesh
             .post("/orders/a%2fb", "application/json", body.as_bytes())
             .await

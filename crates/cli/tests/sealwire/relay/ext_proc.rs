@@ -1,4 +1,5 @@
-//! External processing with a real engine, spoken to directly, so that a test can choose the cuts of a body.
+//! External processing with a real engine, spoken to directly, so that a test can choose the cuts
+//! of a body.
 
 use sealwire_relay::ext_proc::proto::{Part, ResponsePart};
 
@@ -10,7 +11,8 @@ use crate::relay::site::Site;
 
 const CANARY: &str = "4111111111111111";
 
-/// Routes that mask, because equal values have equal masks: bodies are held on one, and stream on the other.
+/// Routes that mask, because equal values have equal masks: bodies are held on one, and stream on
+/// the other.
 const ROUTES: &str = r#"
 [listen.envoy]
 address = "127.0.0.1:0"

@@ -1,4 +1,5 @@
-//! An engine that is gone, and responses that cannot be opened: no plaintext passes, and every answer is honest.
+//! An engine that is gone, and responses that cannot be opened: no plaintext passes, and every
+//! answer is honest.
 
 use hyper::StatusCode;
 use hyper::body::Bytes;

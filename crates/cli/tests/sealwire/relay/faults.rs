@@ -1,5 +1,5 @@
-//! Requests while engine and upstream misbehave in every way at once: no value on the wrong side, no request that hangs,
-//! and no answer that is not honest.
+//! Requests while engine and upstream misbehave in every way at once: no value on the wrong side,
+//! no request that hangs, and no answer that is not honest.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Other proxies in front of two relays, with the sample configurations of `ops/relay`. Addresses, paths and three
-//! timeouts are replaced. A program that this machine lacks is named in the output.
+//! Other proxies in front of two relays, with the sample configurations of `ops/relay`. Addresses,
+//! paths and three timeouts are replaced. A program that this machine lacks is named in the output.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
@@ -99,7 +99,8 @@ impl Drop for Running {
 }
 
 impl Front {
-    /// Starts the program with its sample, between a free port and two relays, and waits until it listens.
+    /// Starts the program with its sample, between a free port and two relays, and waits until it
+    /// listens.
     async fn start(
         &self,
         path: &str,

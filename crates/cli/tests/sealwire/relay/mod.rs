@@ -1,4 +1,5 @@
-//! A relay in front of an upstream, with a real engine: values are replaced on both wires, and nothing else changes.
+//! A relay in front of an upstream, with a real engine: values are replaced on both wires, and
+//! nothing else changes.
 
 mod bodies;
 mod clients;

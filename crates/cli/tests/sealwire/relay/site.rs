@@ -1,4 +1,5 @@
-//! A relay between real sockets: an engine behind it, an upstream that records every byte, and requests from outside.
+//! A relay between real sockets: an engine behind it, an upstream that records every byte, and
+//! requests from outside.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -186,7 +187,8 @@ impl Upstream {
         *self.stored.lock().unwrap() = (content_type.to_owned(), chunks);
     }
 
-    /// Sets the response to the next GET. Its chunks are those that the test sends, and it ends when the sender is dropped.
+    /// Sets the response to the next GET. Its chunks are those that the test sends, and it ends
+    /// when the sender is dropped.
     pub(crate) fn lay_down(&self, content_type: &str) -> UnboundedSender<Bytes> {
         let (sender, receiver) = unbounded_channel();
         *self.live.lock().unwrap() = Some((content_type.to_owned(), receiver));
@@ -232,7 +234,8 @@ pub(crate) fn program(name: &str) -> Option<String> {
         .find(|path| Path::new(path).exists())
 }
 
-/// Names a program that this machine lacks in the output. Fails where the tests need all programs, as in `.ci/test`.
+/// Names a program that this machine lacks in the output. Fails where the tests need all programs,
+/// as in `.ci/test`.
 pub(crate) fn not_tried(name: &str) {
     assert!(
         std::env::var_os("SEALWIRE_TEST_ALL_PROGRAMS").is_none(),
@@ -296,8 +299,8 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Starts all three. `routes` is the part of the relay's configuration behind the tables `engine`, `admin`,
-    /// `listen.public` and `upstream.shop`.
+    /// Starts all three. `routes` is the part of the relay's configuration behind the tables
+    /// `engine`, `admin`, `listen.public` and `upstream.shop`.
     pub(crate) async fn start(routes: &str) -> Self {
         let engine = Harness::with(|config| config.crypto.threads = 1).await;
         let (kind, format, scope) = (
@@ -408,7 +411,8 @@ impl Site {
     }
 }
 
-/// The first lines of `routes` for tests whose other programs say nothing about speed: a starved machine exceeds no limit.
+/// The first lines of `routes` for tests whose other programs say nothing about speed: a starved
+/// machine exceeds no limit.
 pub(crate) const PATIENT: &str = "first_byte_timeout_ms = 600000\nbody_idle_timeout_ms = 600000\nconnect_timeout_ms = 600000\n\
      [limits]\nheader_timeout_ms = 600000\nbody_idle_timeout_ms = 600000\n";
 

@@ -20,7 +20,8 @@ fn sealed(keys: &AppKeys, curve: Curve, form: &Form, datatype: Datatype, text: &
     String::from_utf8(out).unwrap()
 }
 
-/// Where a value may differ from the sealed one and still open: the sign of an ephemeral key that is not hashed.
+/// Where a value may differ from the sealed one and still open: the sign of an ephemeral key that
+/// is not hashed.
 fn differs_in_sign_alone(a: &str, b: &str) -> bool {
     let (a, b) = (
         inspect(a.as_bytes()).unwrap(),
@@ -121,7 +122,8 @@ fn no_label_but_its_own_opens_a_string() {
                 for label in Tag::ALL.into_iter().filter(|label| *label != tag) {
                     let colon = if label == Tag::Untagged { "" } else { ":" };
                     let relabelled = format!("ev:{}{colon}{body}", label.text());
-                    // The untagged form is the same thing as RFVC, said differently: nothing is lost by it.
+                    // The untagged form is the same thing as RFVC, said differently: nothing is
+                    // lost by it.
                     let same = [tag, label]
                         .iter()
                         .all(|tag| matches!(tag, Tag::Rfvc | Tag::Untagged));
@@ -412,7 +414,8 @@ fn every_active_key_version_opens_and_the_newest_seals() {
         let string = sealed(&keys, curve, &Form::Plain, Datatype::String, "x");
         assert!(opens(&app([4; 32]), Legacy::Refused, &string).is_some());
     }
-    // A key pair of a suite that the app does not read seals nothing that opens: its public key seals envelopes, too.
+    // A key pair of a suite that the app does not read seals nothing that opens: its public key
+    // seals envelopes, too.
     for curve in Curve::ALL {
         let string = sealed(&app([1; 32]), curve, &Form::Plain, Datatype::String, "x");
         for suite in Suite::ALL {
@@ -442,7 +445,8 @@ fn every_active_key_version_opens_and_the_newest_seals() {
     assert_eq!(opens(&none, Legacy::Allowed, &string), None);
 }
 
-/// Fields of one ephemeral key that were made by different clients, or under either derivation, find their key again.
+/// Fields of one ephemeral key that were made by different clients, or under either derivation,
+/// find their key again.
 #[test]
 fn kept_keys_spare_other_requests_the_agreement_within_their_bounds() {
     let pair = |scalar| KeyPair::from_scalar(Curve::Secp256k1, &[scalar; 32]).unwrap();
@@ -555,7 +559,8 @@ fn one_ephemeral_key_under_two_derivations_opens_in_any_order() {
     }
 }
 
-/// Some 33 bytes are a point on either curve; a string under one curve must not be tried with the other's keys.
+/// Some 33 bytes are a point on either curve; a string under one curve must not be tried with the
+/// other's keys.
 #[test]
 fn one_text_of_a_point_on_two_curves_is_two_keys() {
     let keys = app([0x11; 32]);
@@ -569,7 +574,8 @@ fn one_text_of_a_point_on_two_curves_is_two_keys() {
         })
         .find(is_on_both)
         .unwrap();
-    // The writer knows the private half on one curve at most, so these are made from the app's side.
+    // The writer knows the private half on one curve at most, so these are made from the app's
+    // side.
     let strings = [Tag::Qktc, Tag::S0ls].map(|tag| {
         let ephemeral = PublicKey::from_sec1(tag.curve(), &point).unwrap();
         let newest = newest(&keys, tag.curve());
@@ -932,7 +938,8 @@ proptest! {
     }
 }
 
-/// An opener that ignores datatypes nothing authenticates gives the same text under each, and no other tag changes.
+/// An opener that ignores datatypes nothing authenticates gives the same text under each, and no
+/// other tag changes.
 #[test]
 fn a_datatype_that_nothing_authenticates_can_be_ignored() {
     let keys = app([0x11; 32]);

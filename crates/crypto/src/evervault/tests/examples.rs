@@ -1,4 +1,5 @@
-//! Worked examples that the published clients were checked against, byte for byte, in both directions.
+//! Worked examples that the published clients were checked against, byte for byte, in both
+//! directions.
 
 use super::*;
 use crate::CannotOpen;

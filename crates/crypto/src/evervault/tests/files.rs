@@ -86,8 +86,8 @@ fn every_version_opens_whole_and_in_pieces() {
     }
 }
 
-/// A new checksum is anyone's to make, so damage is tried with one. The sign of version 2's ephemeral key is the
-/// known exception.
+/// A new checksum is anyone's to make, so damage is tried with one. The sign of version 2's
+/// ephemeral key is the known exception.
 #[test]
 fn a_file_with_any_bit_changed_does_not_open() {
     let keys = app([0x11; 32]);
@@ -198,7 +198,8 @@ fn as_file(string: &str, version: FileVersion) -> Vec<u8> {
     checksummed([&header[..], &sealed].concat())
 }
 
-/// A `TENZ` string and a version 3 file have the same key and additional data, and a file's content need not be text.
+/// A `TENZ` string and a version 3 file have the same key and additional data, and a file's content
+/// need not be text.
 #[test]
 fn a_role_cannot_be_shed_by_making_a_string_a_file() {
     let keys = app([0x11; 32]);
@@ -347,8 +348,8 @@ fn unmarked_metadata_needs_the_legacy_switch_and_keeps_its_role() {
     }
 }
 
-/// A weakness of the format that no reader can close: the role of version 5 is not bound to the content. It is why
-/// version 5 is legacy, and why roles are not written into files.
+/// A weakness of the format that no reader can close: the role of version 5 is not bound to the
+/// content. It is why version 5 is legacy, and why roles are not written into files.
 #[test]
 fn a_version_5_file_can_be_rebuilt_without_its_role() {
     let keys = app([0x11; 32]);

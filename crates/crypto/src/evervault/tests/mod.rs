@@ -55,7 +55,8 @@ fn with_metadata(role: Option<&str>) -> Form {
     }
 }
 
-/// Makes a value from its parts, right or wrong, with nothing checked: what the writers cannot be made to write.
+/// Makes a value from its parts, right or wrong, with nothing checked: what the writers cannot be
+/// made to write.
 #[derive(Clone)]
 struct Forge {
     app: [u8; 32],

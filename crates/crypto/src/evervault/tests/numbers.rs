@@ -98,7 +98,8 @@ proptest! {
         }
     }
 
-    /// How other languages print the same float: the fewest digits or 17, with or without a sign in the exponent.
+    /// How other languages print the same float: the fewest digits or 17, with or without a sign in
+    /// the exponent.
     #[test]
     fn a_float_is_known_in_any_print(float in proptest::num::f64::NORMAL | proptest::num::f64::SUBNORMAL) {
         for text in [format!("{float:e}"), format!("{float:.16e}"), format!("{float:?}")] {

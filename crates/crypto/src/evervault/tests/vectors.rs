@@ -1,7 +1,7 @@
 //! `proto/vectors/evervault.jsonl`: the file that every language's implementation reads.
 //!
-//! `SEALWIRE_BLESS=1 cargo test --release -p sealwire-crypto evervault::tests::vectors` writes it anew; a format
-//! change shows as a diff of that file.
+//! `SEALWIRE_BLESS=1 cargo test --release -p sealwire-crypto evervault::tests::vectors` writes it
+//! anew; a format change shows as a diff of that file.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -380,8 +380,8 @@ fn odd_metadata() -> Vec<EvervaultVector> {
     all
 }
 
-/// Content that begins with metadata nothing marks, as some Android clients write it, and as a string has it that was
-/// made a file.
+/// Content that begins with metadata nothing marks, as some Android clients write it, and as a
+/// string has it that was made a file.
 fn unmarked_metadata() -> Vec<EvervaultVector> {
     let mut all = Vec::new();
     for (name, version, role) in [

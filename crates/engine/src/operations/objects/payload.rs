@@ -17,7 +17,8 @@ type Assignment = (u32, Option<Zeroizing<Vec<u8>>>);
 
 /// Errors of one request that are collected; a response lists no more.
 ///
-/// Note: a map can have millions of names. Without a bound, the errors of one request would take gigabytes.
+/// Note: a map can have millions of names. Without a bound, the errors of one request would take
+/// gigabytes.
 pub(super) const ERRORS_MAX: usize = 64;
 /// Longest key of a map that an error repeats, in characters.
 const KEY_CHARS_MAX: usize = 64;

@@ -1,4 +1,5 @@
-//! The clauses of `objects.query`: parsed, turned into index terms, and compared with opened values.
+//! The clauses of `objects.query`: parsed, turned into index terms, and compared with opened
+//! values.
 
 use sealwire_access::PropertyAccess;
 use sealwire_jobs::cost::ExtraWork;
@@ -44,8 +45,8 @@ impl Query {
     /// Resolves the clauses of a payload.
     ///
     /// # Errors
-    /// The result of `denied` for a property that the role does not grant; [`CallFailure::Items`] for invalid clauses;
-    /// [`CallFailure::Param`] for a cursor of another query.
+    /// The result of `denied` for a property that the role does not grant; [`CallFailure::Items`]
+    /// for invalid clauses; [`CallFailure::Param`] for a cursor of another query.
     pub(super) fn new(
         collection: &ObjectCollection,
         payload: &bytes::Bytes,
@@ -101,7 +102,8 @@ impl Query {
             .collect()
     }
 
-    /// Returns the work of comparing an object with every clause: each normalizes a value, as for an index term.
+    /// Returns the work of comparing an object with every clause: each normalizes a value, as for
+    /// an index term.
     pub(super) fn work(&self) -> ExtraWork {
         ExtraWork {
             fields: (self.conditions.len() as u64).div_ceil(TERMS_PER_FIELD),

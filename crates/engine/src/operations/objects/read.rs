@@ -66,7 +66,8 @@ pub(super) fn cursor(text: &str) -> Result<ObjectId, CallFailure> {
 }
 
 impl ObjectsRun<'_> {
-    /// Returns live rows by id. Rows of erased subjects are absent. The caller has reserved memory for them.
+    /// Returns live rows by id. Rows of erased subjects are absent. The caller has reserved memory
+    /// for them.
     pub(super) async fn rows(
         &self,
         ids: Vec<ObjectId>,
@@ -193,7 +194,8 @@ impl ObjectsRun<'_> {
         self.respond(objects, next, out)
     }
 
-    /// Opens rows and writes the values that the response has. With a query, an object that does not match it is `None`.
+    /// Opens rows and writes the values that the response has. With a query, an object that does
+    /// not match it is `None`.
     async fn opened(
         &mut self,
         rows: Vec<ReadableRow>,
@@ -235,7 +237,8 @@ impl ObjectsRun<'_> {
             step,
         )
         .await?;
-        // An audit record does not name the subjects of objects that a query compared and does not return.
+        // An audit record does not name the subjects of objects that a query compared and does not
+        // return.
         let returned = subjects
             .into_iter()
             .filter(|(at, _)| matches!(opened[*at], Ok(Some(_))));
@@ -273,8 +276,8 @@ impl ObjectsRun<'_> {
     }
 }
 
-/// Opens a row and returns the object that a response has, or the id of an object that does not open. `None`: the object
-/// does not match the query.
+/// Opens a row and returns the object that a response has, or the id of an object that does not
+/// open. `None`: the object does not match the query.
 pub(super) fn shown(
     collection: &ObjectCollection,
     readable: &ReadableRow,
@@ -284,7 +287,8 @@ pub(super) fn shown(
 ) -> Result<Option<Object>, String> {
     let row = &readable.row;
     if !row.is_live(time) {
-        // An object can expire after the read. Its values are not compared, so it counts as one that does not match.
+        // An object can expire after the read. Its values are not compared, so it counts as one
+        // that does not match.
         return Ok(query.is_none().then(|| object(row, Vec::new())));
     }
     if reads.properties.is_empty() && query.is_none() {

@@ -128,10 +128,11 @@ impl ObjectSealer {
         self.key
     }
 
-    /// Opens a row and seals its values again, without those of dropped properties. Returns `None` if the row does not open.
+    /// Opens a row and seals its values again, without those of dropped properties. Returns `None`
+    /// if the row does not open.
     ///
-    /// Important: what comes of an old record is authenticated, although the record was not. The caller decides which old
-    /// records may become so.
+    /// Important: what comes of an old record is authenticated, although the record was not. The
+    /// caller decides which old records may become so.
     ///
     /// # Errors
     /// As for [`seal`].
@@ -303,7 +304,8 @@ impl ObjectCollection {
         self.open_with(&row.row, self.subject_key(row)?.as_deref())
     }
 
-    /// Opens a row with the key of its subject. Old records open only in a collection that was not migrated yet.
+    /// Opens a row with the key of its subject. Old records open only in a collection that was not
+    /// migrated yet.
     ///
     /// # Errors
     /// [`CannotOpen`], whatever the reason.
@@ -329,8 +331,8 @@ impl ObjectCollection {
 
 /// Applies assignments to the values of an object. Values of dropped properties are removed.
 ///
-/// Note: a schema forgets its oldest dropped properties. So every number counts as dropped that the schema has given out and
-/// that no property has. Numbers of a newer schema stay.
+/// Note: a schema forgets its oldest dropped properties. So every number counts as dropped that the
+/// schema has given out and that no property has. Numbers of a newer schema stay.
 pub(super) fn assign(collection: &ObjectCollection, values: &mut Values, assignments: Assignments) {
     for (number, value) in assignments {
         match value {

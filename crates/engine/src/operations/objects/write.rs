@@ -283,7 +283,8 @@ impl ObjectsRun<'_> {
         .await
     }
 
-    /// Returns the keys of subjects. A subject without a key gets one, which is written with the objects.
+    /// Returns the keys of subjects. A subject without a key gets one, which is written with the
+    /// objects.
     async fn claimed(&mut self, ids: &[SubjectId]) -> Result<ClaimedSubjects, CallFailure> {
         let distinct: BTreeSet<SubjectId> = ids.iter().copied().collect();
         if distinct.is_empty() {
@@ -488,7 +489,8 @@ impl ObjectsRun<'_> {
                 step,
             )
             .await?;
-            // Small changes can make many large rows, so each part is reserved before the next one is read.
+            // Small changes can make many large rows, so each part is reserved before the next one
+            // is read.
             self.reserve_rows(rows.iter().filter_map(|row| row.as_ref().ok()))?;
             updated.extend(rows);
         }
@@ -531,7 +533,8 @@ impl ObjectsRun<'_> {
     }
 }
 
-/// The keys of the subjects that a request names, and the claims with which the store checks that they are current.
+/// The keys of the subjects that a request names, and the claims with which the store checks that
+/// they are current.
 #[derive(Default)]
 struct ClaimedSubjects {
     keys: Arc<HashMap<SubjectId, Arc<SubjectKey>>>,
@@ -555,8 +558,8 @@ struct AddSpec {
     access: PropertyAccess,
 }
 
-/// Encodes what a request sets besides values. `expires_s` is that of the request, because the collection's can change
-/// before the request is repeated.
+/// Encodes what a request sets besides values. `expires_s` is that of the request, because the
+/// collection's can change before the request is repeated.
 fn details(tags: &[String], expires_s: Option<u64>) -> Vec<u8> {
     let mut details = tags.join("\0").into_bytes();
     if let Some(expires_s) = expires_s {
@@ -761,8 +764,8 @@ fn version_of(id: ObjectId, version: u64) -> ObjectVersion {
     }
 }
 
-/// Returns the work of an object as it came: each of its properties is read, indexed and sealed. An object of the collection
-/// has at most so many index terms.
+/// Returns the work of an object as it came: each of its properties is read, indexed and sealed. An
+/// object of the collection has at most so many index terms.
 pub(super) fn object_work(object: &[u8], terms_max: u64) -> ExtraWork {
     let properties = u64::from(TokenReader::new(object).map_len().unwrap_or(0));
     let terms = terms_max.min(properties.saturating_mul(PROPERTY_TERMS_MAX));

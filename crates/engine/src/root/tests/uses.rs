@@ -246,8 +246,8 @@ async fn no_slot_is_probed_with_an_interval_of_zero() {
     assert_eq!(engine.east.unwraps.load(Relaxed), before);
 }
 
-/// A slot that fails shows in metrics and log, and nowhere else. The log is captured in a process of its own, because
-/// tests beside this one decide which log lines exist.
+/// A slot that fails shows in metrics and log, and nowhere else. The log is captured in a process
+/// of its own, because tests beside this one decide which log lines exist.
 #[test]
 fn a_slot_that_fails_its_probe_is_an_alert_and_no_outage() {
     let mut child = child::command("root::tests::uses::child_process");

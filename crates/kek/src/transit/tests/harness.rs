@@ -67,7 +67,8 @@ impl TransitHarness {
         .await
     }
 
-    /// Starts the server of the test kit, unless the tests are to run against a real one, which has no faults.
+    /// Starts the server of the test kit, unless the tests are to run against a real one, which has
+    /// no faults.
     pub(super) async fn start_with_faults() -> Option<Self> {
         match env::var_os("SEALWIRE_TEST_OPENBAO") {
             None => Some(Self::start_as(None, None).await),

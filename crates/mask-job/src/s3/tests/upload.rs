@@ -24,7 +24,8 @@ fn stores(request: &str, _: usize) -> Vec<u8> {
 const COMPLETE: &str = "POST /lake/in.parquet?uploadId=u1";
 const ABORT: &str = "DELETE /lake/in.parquet?uploadId=u1";
 
-/// Writes a small object. Requests: HEAD, creation, part, HEAD, completion, and what follows from number 5.
+/// Writes a small object. Requests: HEAD, creation, part, HEAD, completion, and what follows from
+/// number 5.
 fn uploaded_small(object: &S3Object, replace: bool) -> Result<(), JobError> {
     let mut upload = S3Upload::begin(object, replace, &JobStop::default())?;
     upload.write(b"small")?;
@@ -424,7 +425,8 @@ fn a_key_that_is_named_like_an_error_is_none() {
     );
 }
 
-/// Runs a small upload against a server that stops the job by its response to a request that begins with `at`.
+/// Runs a small upload against a server that stops the job by its response to a request that begins
+/// with `at`.
 fn stopped_at(
     at: &'static str,
     respond: Respond,
@@ -496,7 +498,8 @@ fn a_stop_is_heeded_until_the_completion_and_waits_for_it_then() {
     };
     const UNKNOWN: &str = "whether the object was made is not known";
     const LEFT: &str = "the parts of the upload u1";
-    // The stop comes with the request, and what is stalled is overdue soon. The errors hold all of these texts.
+    // The stop comes with the request, and what is stalled is overdue soon. The errors hold all of
+    // these texts.
     type Case = (
         &'static str,
         &'static str,

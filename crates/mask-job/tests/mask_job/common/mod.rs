@@ -1,4 +1,5 @@
-//! An engine with the real masking functions in this process, without the RPC, and a database to mask.
+//! An engine with the real masking functions in this process, without the RPC, and a database to
+//! mask.
 
 #![allow(dead_code, reason = "the example `measure` uses only a part")]
 
@@ -38,8 +39,9 @@ impl Local {
         Self::limited(rules, after, None)
     }
 
-    /// Creates an engine that stalls midway: after the job has masked a record, every request waits for
-    /// [`Self::resume`]. A job larger than its chunks in flight cannot complete before that, regardless of speed.
+    /// Creates an engine that stalls midway: after the job has masked a record, every request waits
+    /// for [`Self::resume`]. A job larger than its chunks in flight cannot complete before that,
+    /// regardless of speed.
     pub(crate) fn stalling(rules: &Rules, progress: &Arc<Progress>) -> Arc<Self> {
         let stall = Stall {
             progress: Arc::clone(progress),

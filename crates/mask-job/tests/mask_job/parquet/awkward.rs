@@ -1,4 +1,5 @@
-//! Files that are valid and unusual: old types, metadata of table formats, names that occur twice, maps, and binary text.
+//! Files that are valid and unusual: old types, metadata of table formats, names that occur twice,
+//! maps, and binary text.
 
 use arrow_array::builder::{MapBuilder, StringBuilder};
 use arrow_array::{BinaryArray, FixedSizeBinaryArray, Time64MicrosecondArray};

@@ -1,4 +1,5 @@
-//! Files that announce more than they have, that decompress to far more, or that have very long rows.
+//! Files that announce more than they have, that decompress to far more, or that have very long
+//! rows.
 
 use std::io::Write;
 
@@ -223,7 +224,8 @@ fn what_a_page_announces_is_checked_before_memory_is_taken() {
             page(3, 6, &[1, 0, 1, PLAIN, 4, 4], &text),
             "a page announces more values than it has",
         ),
-        // Lengths: 2^34 of them, more than the page has, blocks of 2^34, and prefixes that are longer than the value before.
+        // Lengths: 2^34 of them, more than the page has, blocks of 2^34, and prefixes that are
+        // longer than the value before.
         (
             TEXT,
             NO_CODEC,
@@ -577,7 +579,8 @@ fn a_footer_is_checked_before_memory_is_taken() {
         .concat();
         [&groups[..], &vec![0; count], &[0]].concat()
     };
-    // A chain of groups with long names, and leaves below them that each have all these names in their path.
+    // A chain of groups with long names, and leaves below them that each have all these names in
+    // their path.
     let of_names = |leaves: usize| {
         let mut out = [&[0x29, 0xfc][..], &varint(leaves + 64)].concat();
         for at in 0..64 {

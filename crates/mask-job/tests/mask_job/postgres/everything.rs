@@ -1,5 +1,5 @@
-//! A database with every built-in type and the kinds of tables that there are, masked as a whole while other sessions
-//! change it, and stopped at random moments.
+//! A database with every built-in type and the kinds of tables that there are, masked as a whole
+//! while other sessions change it, and stopped at random moments.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -153,7 +153,8 @@ const RULES: &str = "\
 /// Rows of all tables.
 const ROWS: u64 = 40 + 500 + 400 + 3 + 40 + 3;
 
-/// A database with all of these, and one table of another owner, whose functions trap who runs them.
+/// A database with all of these, and one table of another owner, whose functions trap who runs
+/// them.
 fn everything() -> Pair<'static> {
     let pair = Pair::with(TABLES);
     let names = pair.source.sql(

@@ -11,8 +11,9 @@ use sealwire_testkit::Postgres;
 use super::{Pair, block_on, keep};
 use crate::common::{Local, rules};
 
-/// Each function adds to a sequence of the owner, which other roles cannot do in a read-only transaction: it raises an
-/// error, which ends the job, as soon as a reader executes it. The switch is a setting of the owner's own sessions.
+/// Each function adds to a sequence of the owner, which other roles cannot do in a read-only
+/// transaction: it raises an error, which ends the job, as soon as a reader executes it. The switch
+/// is a setting of the owner's own sessions.
 const TRAPS: &str = "\
     CREATE FUNCTION trap(anyelement) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN \
         IF current_user <> 'sealwire' THEN RAISE EXCEPTION 'the trap ran as %', current_user; END IF; RETURN 1; END $$; \

@@ -8,7 +8,8 @@ use sealwire_mask_job::{DatabaseJob, Endpoint, JobError, Progress, mask_database
 use super::{Pair, block_on, keep};
 use crate::common::{Local, rules, shop};
 
-/// One of each kind of object that the owner of a database can create, in `public` and in a schema of its own.
+/// One of each kind of object that the owner of a database can create, in `public` and in a schema
+/// of its own.
 const OBJECTS: &str = "\
     CREATE SCHEMA app; CREATE SCHEMA \"Odd \"\"one\"; \
     CREATE TABLE a_first (a text); \
@@ -43,7 +44,8 @@ const OBJECTS: &str = "\
 
 const RULES: [(&str, &str); 1] = [("a", "redact")];
 
-/// Returns everything that users can create and that no extension owns, by the name of its catalog and its own.
+/// Returns everything that users can create and that no extension owns, by the name of its catalog
+/// and its own.
 const EVERYTHING: &str = "\
     SELECT string_agg(i.type || ' ' || i.identity, ', ' ORDER BY i.type, i.identity) FROM ( \
         SELECT 'pg_namespace'::regclass AS class, oid FROM pg_namespace WHERE nspname NOT IN ('public', 'pg_toast') \
@@ -135,7 +137,8 @@ fn removal_waits_for_no_statement_that_still_runs() {
     let rules = rules(&keep(&RULES));
     let blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
     block_on(async {
-        // An open transaction makes the job's CREATE SCHEMA wait. The job is stopped while it waits.
+        // An open transaction makes the job's CREATE SCHEMA wait. The job is stopped while it
+        // waits.
         let options = shop::reached(sealwire_testkit::Postgres::shared(), &pair.target);
         let endpoint = tokio::task::spawn_blocking(move || Endpoint::new(options, "target"))
             .await

@@ -1,6 +1,8 @@
-//! National ids with check digits of twelve further countries. Each function cites the public specification of its form.
+//! National ids with check digits of twelve further countries. Each function cites the public
+//! specification of its form.
 //!
-//! Forms without separators are recognized only if fewer than one in 100 numbers of that length has the form.
+//! Forms without separators are recognized only if fewer than one in 100 numbers of that length has
+//! the form.
 
 /// Verhoeff's dihedral multiplication and permutations ("Error Detecting Decimal Codes", 1969).
 const VERHOEFF_PRODUCT: [[u8; 10]; 10] = [
@@ -26,8 +28,8 @@ const VERHOEFF_ORDER: [[u8; 10]; 8] = [
     [7, 0, 4, 6, 9, 1, 3, 2, 5, 8],
 ];
 
-/// Extracts the digits of a text of a fixed form. In the form, `9` stands for a digit; all other bytes stand for
-/// themselves.
+/// Extracts the digits of a text of a fixed form. In the form, `9` stands for a digit; all other
+/// bytes stand for themselves.
 fn shaped<const N: usize>(text: &[u8], form: &[u8]) -> Option<[u32; N]> {
     if text.len() != form.len() {
         return None;
@@ -69,8 +71,9 @@ fn is_date(day: u32, month: u32) -> bool {
     (1..=days).contains(&day)
 }
 
-/// German tax id (Steuer-IdNr.), `86095742719` or `86 095 742 719`: of the first ten digits one occurs twice or three
-/// times and the others at most once; the last is the check digit of ISO 7064 MOD 11,10 (§ 139b AO, BZSt).
+/// German tax id (Steuer-IdNr.), `86095742719` or `86 095 742 719`: of the first ten digits one
+/// occurs twice or three times and the others at most once; the last is the check digit of ISO 7064
+/// MOD 11,10 (§ 139b AO, BZSt).
 pub(super) fn is_german(text: &[u8]) -> bool {
     let Some(digits) =
         shaped::<11>(text, b"99999999999").or_else(|| shaped(text, b"99 999 999 999"))
@@ -94,8 +97,8 @@ pub(super) fn is_german(text: &[u8]) -> bool {
     (11 - rest) % 10 == digits[10]
 }
 
-/// Polish PESEL, `44051401359`: date of birth from 1900 to 2099 (months of the second century plus 20), order, and a
-/// weighted sum modulo 10 (act on the population register of 24 September 2010).
+/// Polish PESEL, `44051401359`: date of birth from 1900 to 2099 (months of the second century plus
+/// 20), order, and a weighted sum modulo 10 (act on the population register of 24 September 2010).
 pub(super) fn is_polish(text: &[u8]) -> bool {
     let Some(digits) = shaped::<11>(text, b"99999999999") else {
         return false;
@@ -106,8 +109,8 @@ pub(super) fn is_polish(text: &[u8]) -> bool {
         && weighted(&digits, &[1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1]).is_multiple_of(10)
 }
 
-/// Norwegian fødselsnummer or D-number, `01010750160`: day (plus 40 in a D-number), month, year, order, and two check
-/// digits modulo 11 (Skatteetaten).
+/// Norwegian fødselsnummer or D-number, `01010750160`: day (plus 40 in a D-number), month, year,
+/// order, and two check digits modulo 11 (Skatteetaten).
 pub(super) fn is_norwegian(text: &[u8]) -> bool {
     let Some(digits) = shaped::<11>(text, b"99999999999") else {
         return false;
@@ -119,8 +122,8 @@ pub(super) fn is_norwegian(text: &[u8]) -> bool {
         && weighted(&digits, &[5, 4, 3, 2, 7, 6, 5, 4, 3, 2, 1]).is_multiple_of(11)
 }
 
-/// Swedish personnummer, `811218-9876` or `19811218-9876`, `+` from the age of 100, day plus 60 in a
-/// samordningsnummer. Luhn's check covers the ten digits (Skatteverket, SKV 704).
+/// Swedish personnummer, `811218-9876` or `19811218-9876`, `+` from the age of 100, day plus 60 in
+/// a samordningsnummer. Luhn's check covers the ten digits (Skatteverket, SKV 704).
 pub(super) fn is_swedish(text: &[u8]) -> bool {
     let short = match text {
         [b'1', b'8' | b'9', rest @ ..] | [b'2', b'0', rest @ ..] if text.len() == 13 => rest,
@@ -137,8 +140,8 @@ pub(super) fn is_swedish(text: &[u8]) -> bool {
     is_date(day, pair(&digits, 2)) && super::super::luhn(&ascii).is_multiple_of(10)
 }
 
-/// Finnish henkilötunnus, `131052-308T`: date, century sign, order, and a check character by the remainder modulo 31
-/// (Digital and Population Data Services Agency; signs as of 2023).
+/// Finnish henkilötunnus, `131052-308T`: date, century sign, order, and a check character by the
+/// remainder modulo 31 (Digital and Population Data Services Agency; signs as of 2023).
 pub(super) fn is_finnish(text: &[u8]) -> bool {
     let [date @ .., sign, a, b, c, check] = text else {
         return false;
@@ -159,8 +162,8 @@ pub(super) fn is_finnish(text: &[u8]) -> bool {
         && b"0123456789ABCDEFHJKLMNPRSTUVWXY"[(number % 31) as usize] == *check
 }
 
-/// Dutch burgerservicenummer as printed in passports, `1112.22.333`, with the sum modulo 11 ("elfproef", Logisch
-/// Ontwerp BSN). Nine bare digits have it too often by chance.
+/// Dutch burgerservicenummer as printed in passports, `1112.22.333`, with the sum modulo 11
+/// ("elfproef", Logisch Ontwerp BSN). Nine bare digits have it too often by chance.
 pub(super) fn is_dutch(text: &[u8]) -> bool {
     let Some(digits) = shaped::<9>(text, b"9999.99.999") else {
         return false;
@@ -169,8 +172,8 @@ pub(super) fn is_dutch(text: &[u8]) -> bool {
     digits[..8].iter().any(|digit| *digit != 0) && sum % 11 == digits[8]
 }
 
-/// Danish CPR number, `070761-4285`, with the sum modulo 11. Numbers issued since 2007 without a valid sum are not
-/// recognized (CPR-kontoret, "Personnummeret i CPR").
+/// Danish CPR number, `070761-4285`, with the sum modulo 11. Numbers issued since 2007 without a
+/// valid sum are not recognized (CPR-kontoret, "Personnummeret i CPR").
 pub(super) fn is_danish(text: &[u8]) -> bool {
     let Some(digits) = shaped::<10>(text, b"999999-9999") else {
         return false;
@@ -179,8 +182,8 @@ pub(super) fn is_danish(text: &[u8]) -> bool {
         && weighted(&digits, &[4, 3, 2, 7, 6, 5, 4, 3, 2, 1]).is_multiple_of(11)
 }
 
-/// Chilean RUN, `12.345.678-5` or `1.234.567-4`: the last character is the check digit modulo 11, `K` for 10 (Registro
-/// Civil).
+/// Chilean RUN, `12.345.678-5` or `1.234.567-4`: the last character is the check digit modulo 11,
+/// `K` for 10 (Registro Civil).
 pub(super) fn is_chilean(text: &[u8]) -> bool {
     let [body @ .., b'-', check] = text else {
         return false;
@@ -198,8 +201,8 @@ pub(super) fn is_chilean(text: &[u8]) -> bool {
     digits[..2] != [0, 0] && *check == expected
 }
 
-/// Indian Aadhaar number in groups, `2341 2341 2346` or with hyphens. The last digit is Verhoeff's check digit (UIDAI,
-/// "UID numbering scheme").
+/// Indian Aadhaar number in groups, `2341 2341 2346` or with hyphens. The last digit is Verhoeff's
+/// check digit (UIDAI, "UID numbering scheme").
 pub(super) fn is_indian(text: &[u8]) -> bool {
     let Some(digits) =
         shaped::<12>(text, b"9999 9999 9999").or_else(|| shaped(text, b"9999-9999-9999"))
@@ -216,8 +219,8 @@ pub(super) fn is_indian(text: &[u8]) -> bool {
     digits[0] >= 2 && sum == 0
 }
 
-/// Belgian national number, `85.07.30-033.28`: date, order, and 97 minus the remainder modulo 97. From 2000, a 2 stands
-/// before the number (royal decree of 3 April 1984).
+/// Belgian national number, `85.07.30-033.28`: date, order, and 97 minus the remainder modulo 97.
+/// From 2000, a 2 stands before the number (royal decree of 3 April 1984).
 pub(super) fn is_belgian(text: &[u8]) -> bool {
     let Some(digits) = shaped::<11>(text, b"99.99.99-999.99") else {
         return false;
@@ -230,8 +233,8 @@ pub(super) fn is_belgian(text: &[u8]) -> bool {
         && (check == 97 - number % 97 || check == 97 - (2_000_000_000 + number) % 97)
 }
 
-/// Swiss AHV number, `756.9217.0769.85`: the country code 756, nine digits, and the check digit of EAN-13 (Central
-/// Compensation Office).
+/// Swiss AHV number, `756.9217.0769.85`: the country code 756, nine digits, and the check digit of
+/// EAN-13 (Central Compensation Office).
 pub(super) fn is_swiss(text: &[u8]) -> bool {
     let Some(digits) = shaped::<13>(text, b"999.9999.9999.99") else {
         return false;
@@ -240,8 +243,8 @@ pub(super) fn is_swiss(text: &[u8]) -> bool {
         && weighted(&digits, &[1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1]).is_multiple_of(10)
 }
 
-/// Chinese resident identity number, `11010519491231002X`: region, date of birth, order, and the check character of ISO
-/// 7064 MOD 11-2 (GB 11643-1999).
+/// Chinese resident identity number, `11010519491231002X`: region, date of birth, order, and the
+/// check character of ISO 7064 MOD 11-2 (GB 11643-1999).
 pub(super) fn is_chinese(text: &[u8]) -> bool {
     let [body @ .., check] = text else {
         return false;

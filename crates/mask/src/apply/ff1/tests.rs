@@ -1,4 +1,5 @@
-//! NIST's samples with the numerals of [`super`], and every length compared with the numerals of the `fpe` crate.
+//! NIST's samples with the numerals of [`super`], and every length compared with the numerals of
+//! the `fpe` crate.
 
 use aes::{Aes128, Aes192, Aes256, Aes256Enc};
 use fpe::ff1::{FF1, FlexibleNumeralString};

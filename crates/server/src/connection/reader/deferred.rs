@@ -1,4 +1,5 @@
-//! Requests that wait to begin: for an in-flight permit, or because one of their size class was rejected a moment ago.
+//! Requests that wait to begin: for an in-flight permit, or because one of their size class was
+//! rejected a moment ago.
 
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ pub(super) struct DeferredRequest {
     operation: Box<dyn Operation>,
     estimate: Cost,
     pub(super) deadline: Instant,
-    /// When it is rejected if a pause still delays it; `None` for a request that waits for an in-flight permit.
+    /// When it is rejected if a pause still delays it; `None` for a request that waits for an
+    /// in-flight permit.
     pub(super) expires: Option<Instant>,
 }
 
@@ -47,7 +49,8 @@ impl DeferredRequest {
 pub(super) struct ClassBackoff(pub(super) [Option<Instant>; CLASSES]);
 
 impl ClassBackoff {
-    /// Pauses a class and those above: reading requests only to reject them would take time from those that are served.
+    /// Pauses a class and those above: reading requests only to reject them would take time from
+    /// those that are served.
     pub(super) fn after(&mut self, refusal: &Rejection, class: Class) {
         let until = Instant::now() + refusal.retry_after.min(PAUSE_MAX);
         for pause in &mut self.0[class.index()..] {
@@ -60,8 +63,8 @@ impl ClassBackoff {
         self.0[class.index()].filter(|until| *until > Instant::now())
     }
 
-    /// Returns true if a request that arrived at `arrived` is the first one since a pause ended. Forgets the pauses that
-    /// had ended by then.
+    /// Returns true if a request that arrived at `arrived` is the first one since a pause ended.
+    /// Forgets the pauses that had ended by then.
     pub(super) fn take_ended(&mut self, arrived: Instant) -> bool {
         let mut ended = false;
         for pause in &mut self.0 {
@@ -106,7 +109,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.deferred.push_back(deferred);
     }
 
-    /// Begins the deferred requests that can begin, oldest first, and answers those whose deadline has passed.
+    /// Begins the deferred requests that can begin, oldest first, and answers those whose deadline
+    /// has passed.
     pub(super) async fn begin_deferred(&mut self) {
         if self.deferred.is_empty() {
             return;
@@ -135,8 +139,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             };
             if let Some(mut deferred) = self.take_deferred(index) {
                 if deferred.expires.is_none() {
-                    // The connection had its maximum of requests in flight. The peer bounds that wait, so it does not
-                    // count.
+                    // The connection had its maximum of requests in flight. The peer bounds that
+                    // wait, so it does not count.
                     deferred.request.since = Instant::now();
                 }
                 self.begin(deferred.request, deferred.operation, in_flight, None)

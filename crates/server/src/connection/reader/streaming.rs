@@ -1,4 +1,5 @@
-//! Long messages, which are offered to the scheduler while they arrive and discarded when they are rejected.
+//! Long messages, which are offered to the scheduler while they arrive and discarded when they are
+//! rejected.
 
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::scheduler::{AdmissionPermit, AdmissionRequest};
 use sealwire_telemetry::metrics::MethodLabel;
 
-/// A long message that the scheduler knows while it arrives. Only a request on data has a cancel token and an in-flight
-/// permit.
+/// A long message that the scheduler knows while it arrives. Only a request on data has a cancel
+/// token and an in-flight permit.
 pub(super) struct StreamingRequest {
     pub(super) admission: AdmissionPermit,
     pub(super) cancel: Option<CancelGuard>,
@@ -27,8 +28,8 @@ pub(super) struct StreamingRequest {
     looked_at: usize,
 }
 
-/// Waits for the admission of the message that arrives. Returns the rejection of a message that has waited for too
-/// long.
+/// Waits for the admission of the message that arrives. Returns the rejection of a message that has
+/// waited for too long.
 pub(super) async fn admitted(streaming: &mut Option<StreamingRequest>) -> Option<Rejection> {
     let Some(StreamingRequest { admission, .. }) = streaming else {
         return None;
@@ -154,7 +155,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.reject_incomplete(head, &failure, fate).await
     }
 
-    /// Rejects a message that is not complete. A notification has no response, but counts as a rejected request.
+    /// Rejects a message that is not complete. A notification has no response, but counts as a
+    /// rejected request.
     pub(super) async fn reject_incomplete(
         &mut self,
         head: Option<MessageHeader>,
@@ -197,8 +199,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 }
 
-/// Predicts the work of a message that arrives. Of a request on data also returns its msgid and the time that it gives,
-/// in milliseconds.
+/// Predicts the work of a message that arrives. Of a request on data also returns its msgid and the
+/// time that it gives, in milliseconds.
 fn preview(
     scanner: &Scanner,
     buffered: &[u8],

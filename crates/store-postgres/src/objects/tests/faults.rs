@@ -39,7 +39,8 @@ fn marked(n: u128) -> ObjectRow {
     }
 }
 
-/// Writes every statement once, so that the following ones are prepared and a cut hits their execution.
+/// Writes every statement once, so that the following ones are prepared and a cut hits their
+/// execution.
 async fn warm_up(store: &PostgresStore, map: MapId) {
     assert_eq!(
         write(
@@ -90,7 +91,8 @@ async fn a_lost_response_loses_and_doubles_nothing() {
     }
 }
 
-/// Cuts the connection in one statement that adds objects alone, within a transaction, or in a commit.
+/// Cuts the connection in one statement that adds objects alone, within a transaction, or in a
+/// commit.
 async fn connection_is_cut(database: &Database<'_>, at: &str, is_alone: bool, delivered: bool) {
     let case = format!("{at} {is_alone} {delivered}");
     let (map, proxy) = (fresh(), Proxy::start(shared().port()).unwrap());
@@ -358,7 +360,8 @@ async fn a_damaged_group_fails_alone() {
     );
 }
 
-/// Two connections write the same terms in opposite orders: by single statements, by transactions, and by both.
+/// Two connections write the same terms in opposite orders: by single statements, by transactions,
+/// and by both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reversed_batches_do_not_deadlock() {
     let database = shared().database().unwrap();
@@ -405,7 +408,8 @@ async fn reversed_batches_do_not_deadlock() {
 const ROUNDS: u128 = 12;
 const OBJECTS: u128 = 20;
 
-/// Writes the terms of each round, each in a group. In half of the rounds, one of the tasks needs a transaction.
+/// Writes the terms of each round, each in a group. In half of the rounds, one of the tasks needs a
+/// transaction.
 async fn write_in_rounds(store: PostgresStore, map: MapId, task: u128, start: Arc<Barrier>) {
     for round in 0..ROUNDS {
         let row = |n| {
@@ -438,8 +442,8 @@ async fn write_in_rounds(store: PostgresStore, map: MapId, task: u128, start: Ar
     }
 }
 
-/// A transaction reads the expired holder of a unique term without a lock. Another transaction changes the holder before
-/// it is archived.
+/// A transaction reads the expired holder of a unique term without a lock. Another transaction
+/// changes the holder before it is archived.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_changes_meanwhile_is_not_overwritten() {
     let database = shared().database().unwrap();

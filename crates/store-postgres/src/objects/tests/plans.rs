@@ -1,4 +1,5 @@
-//! Plans of the statements that read objects and terms. They must read by whole keys, whatever the statistics are.
+//! Plans of the statements that read objects and terms. They must read by whole keys, whatever the
+//! statistics are.
 
 use crate::PostgresStore;
 use crate::objects::{FENCES, RAISE_FENCE, add, change, read, reseal, sweep, walk, write};
@@ -146,7 +147,8 @@ const STATEMENTS: [(&str, &str, &[IndexCondition]); 29] = [
     ("archive", sweep::ARCHIVE, &[("objects_pkey", "(id = ")]),
 ];
 
-/// Adds objects up to a number. A third of them are expired, a third are archived. Half of them share a term.
+/// Adds objects up to a number. A third of them are expired, a third are archived. Half of them
+/// share a term.
 fn filling(rows: u32) -> String {
     format!(
         "INSERT INTO sealwire.objects (app, collection, id, version, created, updated, expires, archived, key, terms, sealed)
@@ -217,7 +219,8 @@ async fn statements_read_by_whole_keys() {
                     "{case}"
                 );
             }
-            // Terms supply ids in order. Only the merged ids are sorted, once for duplicates and once as the result.
+            // Terms supply ids in order. Only the merged ids are sorted, once for duplicates and
+            // once as the result.
             assert!(
                 sql != read::IDS || plan.matches("Sort Key").count() == 2,
                 "{case}"

@@ -46,8 +46,8 @@ async fn a_clock_that_is_ahead_sweeps_no_object_early() {
         .put_objects(&rows.clone().map(|row| (map, row)))
         .await
         .unwrap();
-    // The clock is a year ahead, and at its maximum. Archived objects are kept for an hour. No page is cut by the number
-    // of due objects, and then each.
+    // The clock is a year ahead, and at its maximum. Archived objects are kept for an hour. No page
+    // is cut by the number of due objects, and then each.
     for (ahead, due_max) in [
         (now + 365 * 24 * HOUR, None),
         (SECONDS_MAX, None),
@@ -277,7 +277,8 @@ async fn a_schema_that_changes_in_use_fails_no_object() {
         .unwrap();
     let map = fresh();
     used(&store, map, 100).await;
-    // The last change alters a result type, after which PostgreSQL rejects the prepared statement forever.
+    // The last change alters a result type, after which PostgreSQL rejects the prepared statement
+    // forever.
     for (n, sql) in (2..).zip([
         "ALTER TABLE sealwire.objects ADD COLUMN more text NOT NULL DEFAULT 'x'",
         "ALTER TABLE sealwire.object_unique ADD COLUMN more int8",

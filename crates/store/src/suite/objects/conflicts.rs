@@ -138,7 +138,8 @@ async fn a_group_reports_all_its_conflicts(store: &dyn ObjectStore) {
     check(store, map, &held(), &[]).await;
 }
 
-/// Every kind of write, in a group whose last write conflicts. No table may show a trace of the group.
+/// Every kind of write, in a group whose last write conflicts. No table may show a trace of the
+/// group.
 async fn a_rejected_group_changes_nothing(store: &dyn ObjectStore) {
     let map = fresh();
     put(store, map, &held()).await;

@@ -1,7 +1,7 @@
 //! Runs random operations on a store and on a minimal model. Both must agree after every step.
 //!
-//! The model is a list of objects without indexes. After every change, each term must lead to its holders. At most one
-//! object that is not archived can hold a unique term.
+//! The model is a list of objects without indexes. After every change, each term must lead to its
+//! holders. At most one object that is not archived can hold a unique term.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

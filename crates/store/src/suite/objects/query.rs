@@ -1,4 +1,5 @@
-//! Tests of [`matching`]: queries agree with a naive search, and their number of statements is bounded.
+//! Tests of [`matching`]: queries agree with a naive search, and their number of statements is
+//! bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use async_trait::async_trait;
 use super::*;
 use crate::{Matches, QUERY_CLAUSES_MAX, QUERY_STATEMENTS_MAX, Reseal, matching};
 
-/// Number of objects of the query tests: enough for a query that cannot finish within the statements of one page.
+/// Number of objects of the query tests: enough for a query that cannot finish within the
+/// statements of one page.
 const OBJECTS: u128 = 7_000;
 const RANDOM_QUERIES: u64 = 60;
 
@@ -37,7 +39,8 @@ fn row(n: u128) -> ObjectRow {
         [&[(1, 0)], &[(1, 1)]][n as usize % 2]
     };
     let others = [(2, n % 7), (3, n % 100), (4, n / 1_000)];
-    // Every third object holds its own number as a unique term, every fifth another one as a shared term.
+    // Every third object holds its own number as a unique term, every fifth another one as a shared
+    // term.
     let own: &[(u32, u128)] = if n.is_multiple_of(3) { &[(5, n)] } else { &[] };
     let number: &[(u32, u128)] = if n.is_multiple_of(5) {
         &[(5, n / 2)]

@@ -24,7 +24,8 @@ async fn a_unique_term_goes_to_one_writer(store: &Arc<dyn ObjectStore>) {
     check(&**store, map, &added, &[]).await;
 }
 
-/// Every task adds an object for each unique term, in its own order. Returns the objects that were added.
+/// Every task adds an object for each unique term, in its own order. Returns the objects that were
+/// added.
 async fn add_each_term(store: &Arc<dyn ObjectStore>, map: MapId, now: u64) -> Vec<ObjectRow> {
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {

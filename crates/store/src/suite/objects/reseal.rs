@@ -244,7 +244,8 @@ async fn a_large_page_ends_early(store: &dyn ObjectStore) {
     assert_eq!(counts(store, map, 10).await, BTreeMap::from([(OLD, 3)]));
 }
 
-/// While all objects are resealed, tasks replace and delete some of them. Each object ends with its last change.
+/// While all objects are resealed, tasks replace and delete some of them. Each object ends with its
+/// last change.
 async fn a_concurrent_change_wins(store: &Arc<dyn ObjectStore>) {
     const OBJECTS: u128 = 120;
     let map = fresh();

@@ -92,7 +92,8 @@ async fn terms_move_between_objects(store: &dyn ObjectStore) {
                 with(3, 2, &[(1, 2)]),
             ],
         ),
-        // The holder with the higher id frees its term for one with a lower id, which is written later.
+        // The holder with the higher id frees its term for one with a lower id, which is written
+        // later.
         (
             [&[], &[], &[(1, 3), (2, 3)]],
             vec![
@@ -208,7 +209,8 @@ async fn expired_holders_are_archived(store: &dyn ObjectStore) {
         write(store, 11, map, writes(11)).await,
         ObjectsWritten::Done
     );
-    // An archived object keeps everything except its terms, also the terms that no other object needs.
+    // An archived object keeps everything except its terms, also the terms that no other object
+    // needs.
     let there = [
         archived(old, 11),
         archived(expiring(object(2), 11), 11),

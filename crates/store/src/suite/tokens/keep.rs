@@ -265,7 +265,8 @@ async fn what_has_expired_is_archived(store: &dyn TokenStore) {
         ..map
     };
     put(store, other, &rows).await;
-    // `now`, `expired_before` and the number of archived rows. Rows that are live at `now` are never archived.
+    // `now`, `expired_before` and the number of archived rows. Rows that are live at `now` are
+    // never archived.
     let cases = [
         (20, 10, 0),
         (20, 11, 1),

@@ -74,7 +74,8 @@ async fn of_other_keys(store: &dyn TokenStore, map: MapId, number: u32, limit: u
     }
 }
 
-/// Returns rows in every state, under versions 1, 2 and `u32::MAX`, and one that is too short to have a version.
+/// Returns rows in every state, under versions 1, 2 and `u32::MAX`, and one that is too short to
+/// have a version.
 fn in_every_state() -> [Row; 6] {
     [
         sealed(1, printed(10, 1)),
@@ -242,7 +243,8 @@ async fn a_large_page_ends_early(store: &dyn TokenStore) {
     assert_eq!(counts(store, map, 10).await, BTreeMap::from([(1, 3)]));
 }
 
-/// While all rows are resealed, tasks delete and expire some of them. A deleted row does not come back.
+/// While all rows are resealed, tasks delete and expire some of them. A deleted row does not come
+/// back.
 async fn a_concurrent_change_wins(store: &Arc<dyn TokenStore>) {
     const ROWS: u128 = 120;
     let map = fresh();

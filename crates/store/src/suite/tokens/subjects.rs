@@ -1,4 +1,5 @@
-//! Tests of rows that name data subjects: claims of their keys, walks through their rows, and erasure.
+//! Tests of rows that name data subjects: claims of their keys, walks through their rows, and
+//! erasure.
 
 use tokio::task::JoinSet;
 

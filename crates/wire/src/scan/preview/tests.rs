@@ -58,8 +58,8 @@ fn truth(message: &[u8]) -> Estimate {
     }
 }
 
-/// Cuts a call on `document` where so much of it has arrived. How many times too much (above 1) or too little is
-/// estimated, in bytes and in leaves, at the worst of the cuts.
+/// Cuts a call on `document` where so much of it has arrived. How many times too much (above 1) or
+/// too little is estimated, in bytes and in leaves, at the worst of the cuts.
 fn worst(document: &[u8], arrived: std::ops::Range<usize>) -> f64 {
     let message = call(&[b"\xa3app\xa1a", &payload(document)]);
     let (before, truth) = (message.len() - document.len(), truth(&message));
@@ -150,7 +150,8 @@ fn what_is_announced_counts_as_there() {
             "{arrived}"
         );
     }
-    // A long first element: too much until the second has begun, as nothing tells that it is special.
+    // A long first element: too much until the second has begun, as nothing tells that it is
+    // special.
     let uneven = [&b"\x92"[..], &string(100_000), b"\x01"].concat();
     let message = call(&[&payload(&uneven)]);
     let estimate = |arrived| estimate(&message[..arrived]).unwrap();
@@ -206,7 +207,8 @@ fn little_is_told_of_little() {
     for arrived in 0..=key {
         assert_eq!(estimate(&message[..arrived]), None, "{arrived}");
     }
-    // A header says only how many values there are at the least; so do several that lie in each other.
+    // A header says only how many values there are at the least; so do several that lie in each
+    // other.
     assert_eq!(
         estimate(&message[..key + 3]),
         Some(Estimate {
@@ -263,7 +265,8 @@ fn an_estimate_keeps_to_the_limits() {
         elements_max: 500,
         ..Limits::default()
     };
-    // One value of 200 bytes and 299 that may be small: more than the limits allow, and told as what they allow.
+    // One value of 200 bytes and 299 that may be small: more than the limits allow, and told as
+    // what they allow.
     let long = [&[0xc4, 200][..], &[0; 200]].concat();
     let message = call(&[&payload(&[&[0xdc, 1, 43][..], &long].concat())]);
     let outlook = after(&mut Scanner::for_requests(limits), &message).unwrap();
@@ -278,7 +281,8 @@ fn an_estimate_keeps_to_the_limits() {
     let message = call(&[&payload(&deep)]);
     let outlook = after(&mut Scanner::for_requests(limits), &message).unwrap();
     assert!(outlook.whole.unwrap().leaves <= 500, "{outlook:?}");
-    // As deep and as wide as a scan allows: the share of the innermost value is no number above 0 any more.
+    // As deep and as wide as a scan allows: the share of the innermost value is no number above 0
+    // any more.
     let limits = Limits {
         message_bytes_max: u64::MAX,
         elements_max: u64::MAX,

@@ -1,6 +1,7 @@
 //! Changes of a schema on three engines, while clients of each write and read objects.
 //!
-//! `SEALWIRE_SCHEMA_ROUNDS` sets the number of rounds of about five seconds. The default is 1, and 720 is the long form.
+//! `SEALWIRE_SCHEMA_ROUNDS` sets the number of rounds of about five seconds. The default is 1, and
+//! 720 is the long form.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -152,7 +153,8 @@ impl Load {
         TokenMap::new(APP, &self.collection)
     }
 
-    /// Drops `level` and adds it with another type, again and again. Returns the schemas since generation `created`.
+    /// Drops `level` and adds it with another type, again and again. Returns the schemas since
+    /// generation `created`.
     async fn change_schema(&self, operators: &[Client; 3], created: u64) -> History {
         let mut history = History(vec![(created, Some(0))]);
         for incarnation in 1..=CHANGES {
@@ -193,7 +195,8 @@ impl Load {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns a new value of the type that the operator added last. The engines can be before or behind.
+    /// Returns a new value of the type that the operator added last. The engines can be before or
+    /// behind.
     fn level(&self) -> Level {
         Level {
             kind: self.kind.load(Ordering::Relaxed) as usize,
@@ -205,8 +208,8 @@ impl Load {
         *self.rejected.lock().unwrap().entry(reason).or_default() += 1;
     }
 
-    /// Counts a rejected request. Panics unless the state of the schema explains the error. `raced`: the request has a
-    /// unique value that other writers want.
+    /// Counts a rejected request. Panics unless the state of the schema explains the error.
+    /// `raced`: the request has a unique value that other writers want.
     fn explain(&self, error: sealwire_client::Error, names_level: bool, raced: bool) {
         let error = rpc_error(error);
         let paths = paths(&error);

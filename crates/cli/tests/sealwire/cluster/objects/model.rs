@@ -1,7 +1,8 @@
 //! A model of a collection whose property `level` is dropped and added again with another type.
 //!
-//! The schema of each generation is known after the changes. Each written value has its own number, so a value that is
-//! read tells which request wrote it, and the response to that request tells by which schema.
+//! The schema of each generation is known after the changes. Each written value has its own number,
+//! so a value that is read tells which request wrote it, and the response to that request tells by
+//! which schema.
 
 use std::collections::HashMap;
 
@@ -92,7 +93,8 @@ pub(super) struct Seen {
     pub(super) level: Option<Option<Level>>,
 }
 
-/// Acknowledged writes of `level` by the number of the value: the value, the object and the generation.
+/// Acknowledged writes of `level` by the number of the value: the value, the object and the
+/// generation.
 pub(super) type Written = HashMap<u64, (Level, String, u64)>;
 
 /// Checks an object of a response against the schema of its generation and the write of the value.

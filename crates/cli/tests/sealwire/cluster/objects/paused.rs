@@ -1,7 +1,8 @@
-//! An engine that is paused while a property is dropped and its name is used again, or while keys are rotated.
+//! An engine that is paused while a property is dropped and its name is used again, or while keys
+//! are rotated.
 //!
-//! The paused engine counts as gone, as after 90 seconds. It continues while the control state is locked, so it still has
-//! the old schema, and the fence of the collection must keep it out.
+//! The paused engine counts as gone, as after 90 seconds. It continues while the control state is
+//! locked, so it still has the old schema, and the fence of the collection must keep it out.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

@@ -234,7 +234,8 @@ impl RewrapLoad {
             );
             after = page.next;
             if after.is_none() {
-                // An engine that has not heard of a rotation does not open what the other one has sealed.
+                // An engine that has not heard of a rotation does not open what the other one has
+                // sealed.
                 self.walks
                     .fetch_add(u64::from(rows + unopened == 0), Ordering::Relaxed);
                 (rows, unopened) = (0, 0);
@@ -242,8 +243,9 @@ impl RewrapLoad {
         }
     }
 
-    /// Changes one object after the other until it is stopped. Returns the states that each can have: two if the response of
-    /// its last change was lost, since the database can still commit what a killed engine sent. Such an object is left alone.
+    /// Changes one object after the other until it is stopped. Returns the states that each can
+    /// have: two if the response of its last change was lost, since the database can still commit
+    /// what a killed engine sent. Such an object is left alone.
     async fn update(
         self: Arc<Self>,
         client: Client,

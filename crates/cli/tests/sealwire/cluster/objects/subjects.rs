@@ -1,8 +1,9 @@
-//! Erasure of data subjects on two engines, while clients add and read objects and tokens of the same subjects, and while
-//! engines are killed.
+//! Erasure of data subjects on two engines, while clients add and read objects and tokens of the
+//! same subjects, and while engines are killed.
 //!
-//! `SEALWIRE_SUBJECTS` sets the number of subjects that the store has besides; the default is 2,000, and 100,000 is the long
-//! form. `SEALWIRE_KILL_ROUNDS` sets the number of kills; the default is 10, and 100 is the long form.
+//! `SEALWIRE_SUBJECTS` sets the number of subjects that the store has besides; the default is
+//! 2,000, and 100,000 is the long form. `SEALWIRE_KILL_ROUNDS` sets the number of kills; the
+//! default is 10, and 100 is the long form.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -336,7 +337,8 @@ impl Load {
         });
     }
 
-    /// Erases a subject. Repeats the request until it has a response and no object is left. Returns when it began.
+    /// Erases a subject. Repeats the request until it has a response and no object is left. Returns
+    /// when it began.
     async fn erase(&self, subject: u64, engine: usize) -> Instant {
         let (begun, subject_name) = (Instant::now(), name(subject));
         let target = SubjectTarget::new(APP, SubjectName::Name(&subject_name));
@@ -398,7 +400,8 @@ impl Load {
         None
     }
 
-    /// Verifies through both engines that exactly those objects and tokens are there that no erasure took.
+    /// Verifies through both engines that exactly those objects and tokens are there that no
+    /// erasure took.
     async fn verify(&self, cluster: &Cluster<'_>, kept: &BTreeSet<String>) {
         let mut erasures: HashMap<u64, Vec<(Instant, Instant)>> = HashMap::new();
         for Erased {

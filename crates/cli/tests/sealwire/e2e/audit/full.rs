@@ -1,7 +1,8 @@
-//! Tests of a disk that is full and then has space again: the responses, and the record of every loss.
+//! Tests of a disk that is full and then has space again: the responses, and the record of every
+//! loss.
 //!
-//! The engine is a process of its own, whose files may not grow any more; that is the error a full disk gives, and
-//! needs no rights.
+//! The engine is a process of its own, whose files may not grow any more; that is the error a full
+//! disk gives, and needs no rights.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -139,7 +140,8 @@ fn a_full_disk_refuses_calls_or_counts_them_and_both_end_with_a_gap() {
             engine.limit_files(Some(segment + 10));
             let (mut good, mut refused) = (1, 0);
             if on_failure == "reject" {
-                // A request whose record was lost is not answered with its result; later requests are not begun.
+                // A request whose record was lost is not answered with its result; later requests
+                // are not begun.
                 for _ in 0..5 {
                     assert_eq!(code(call().await), ErrorCode::Unavailable);
                     refused += 1;

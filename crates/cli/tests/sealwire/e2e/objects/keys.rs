@@ -131,7 +131,8 @@ impl Vault {
         found.unwrap_or_else(|| app.token_keys[0].state.clone())
     }
 
-    /// Returns the newest key version of a suite; of the token key, which seals objects, if it is empty.
+    /// Returns the newest key version of a suite; of the token key, which seals objects, if it is
+    /// empty.
     async fn newest(&self, suite: &str) -> String {
         let keys = self.census(false, 1_000).await.keys;
         keys.into_iter()

@@ -1,5 +1,5 @@
-//! Tests of `access.mode` "observe": it denies no request of a principal without a mask, and no operation shows a value
-//! that a mask hides.
+//! Tests of `access.mode` "observe": it denies no request of a principal without a mask, and no
+//! operation shows a value that a mask hides.
 
 use sealwire_access::{Principal, RoleName, principal_key, role_key};
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
@@ -236,8 +236,8 @@ impl Site {
     }
 }
 
-/// Operations whose values a mask can cover, those whose values no mask can cover or which change who can read them, and
-/// others.
+/// Operations whose values a mask can cover, those whose values no mask can cover or which change
+/// who can read them, and others.
 fn expected(maskable: Got, unmaskable: Got, others: Got) -> Vec<(&'static str, Got)> {
     let list = match unmaskable {
         Got::Secret => Got::Other,

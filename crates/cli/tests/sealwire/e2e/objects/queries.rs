@@ -20,7 +20,8 @@ impl Vault {
             .await
     }
 
-    /// Returns the sorted local parts of the addresses of the objects that a query finds, page by page.
+    /// Returns the sorted local parts of the addresses of the objects that a query finds, page by
+    /// page.
     async fn found(&self, clauses: &str, limit: u32) -> String {
         let (mut names, mut after) = (Vec::new(), None::<String>);
         loop {

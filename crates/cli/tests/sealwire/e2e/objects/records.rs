@@ -1,5 +1,5 @@
-//! Tests of records against somebody who can write the store, of the contexts that clients cannot name, and of the
-//! migration of old records.
+//! Tests of records against somebody who can write the store, of the contexts that clients cannot
+//! name, and of the migration of old records.
 
 use sealwire_client::control::{MigrateCall, MigratedObjects, Page, RewrapRowsCall};
 use sealwire_client::{
@@ -85,8 +85,8 @@ impl Vault {
         )
     }
 
-    /// Returns the row as an older engine would have written it. Without a subject, everybody can who knows the public key of
-    /// the suite.
+    /// Returns the row as an older engine would have written it. Without a subject, everybody can
+    /// who knows the public key of the suite.
     async fn in_old_format(
         &self,
         row: &ObjectRow,
@@ -137,7 +137,8 @@ impl Vault {
         }
     }
 
-    /// Makes the collection one that an older engine created, as whoever can write a store without a root key can do.
+    /// Makes the collection one that an older engine created, as whoever can write a store without
+    /// a root key can do.
     async fn make_old(&self) {
         let change = async |control: &sealwire_apps::Control, _: &sealwire_crypto::AppId| {
             let store = control.store();
@@ -224,7 +225,8 @@ impl Vault {
         }
     }
 
-    /// Returns the rows that a rewrap seals, those that do not open, and those that nobody can authenticate.
+    /// Returns the rows that a rewrap seals, those that do not open, and those that nobody can
+    /// authenticate.
     async fn rewrapped(&self) -> [u64; 3] {
         let call = RewrapRowsCall {
             app: APP,
@@ -459,7 +461,8 @@ fn records_that_a_writer_of_the_store_changes_do_not_open() {
                 );
             }
         }
-        // A subject that the record does not name makes the object absent, and an export does not return it.
+        // A subject that the record does not name makes the object absent, and an export does not
+        // return it.
         vault
             .put(
                 MAP,
@@ -605,7 +608,8 @@ fn migrations_convert_what_an_engine_sealed_and_name_the_rest() {
                 ("\"anna@example.com\"".to_owned(), 1)
             );
 
-            // The operator has looked, and accepts. What does not open keeps the collection open until it is removed.
+            // The operator has looked, and accepts. What does not open keeps the collection open
+            // until it is removed.
             vault.migrate(true, true).await;
             let done = vault.migrate(true, false).await;
             assert_eq!(
@@ -700,7 +704,8 @@ fn migrations_of_erased_subjects_and_strange_requests() {
             .subjects_erase(named("anna"), None, None)
             .await
             .unwrap();
-        // As if the sweep had not come by. Nothing opens the record any more, so it does not keep the collection open.
+        // As if the sweep had not come by. Nothing opens the record any more, so it does not keep
+        // the collection open.
         vault.put(MAP, old.clone()).await;
         // A subject that never was is another matter.
         let ghost = ObjectRow {
@@ -714,7 +719,8 @@ fn migrations_of_erased_subjects_and_strange_requests() {
             ..ghost
         };
         vault.put(MAP, ghost.clone()).await;
-        // Whoever can write the store also writes that the object of somebody else is of the erased subject.
+        // Whoever can write the store also writes that the object of somebody else is of the erased
+        // subject.
         let bob = vault.added("bob@example.com", None).await;
         let robbed = vault.in_old_format(&bob, Suite::Xaes, None).await;
         let sealed = [&old.sealed[..9], &robbed.sealed[1..]].concat();
@@ -778,7 +784,8 @@ fn migrations_of_erased_subjects_and_strange_requests() {
                 "{call:?}"
             );
         }
-        // A repeated request ends like the one that ended the migration, and makes up for what that one could not do.
+        // A repeated request ends like the one that ended the migration, and makes up for what that
+        // one could not do.
         let [first, second] = [call, call].map(|call| vault.operator.collections_migrate(call));
         let (first, second) = (first.await.unwrap(), second.await.unwrap());
         assert!(

@@ -91,7 +91,8 @@ impl Vault {
             .remove(0)
     }
 
-    /// Removes a subject's key and none of its objects, as an engine does that is killed right then.
+    /// Removes a subject's key and none of its objects, as an engine does that is killed right
+    /// then.
     async fn erase_key_only(&self, name: &str) {
         let row = self.key_row(name).await.unwrap();
         let next = row.version + 1;
@@ -147,8 +148,8 @@ impl Vault {
     }
 }
 
-/// Adds objects about Anna to two collections, one of them expired and one archived, and objects about others. Returns the
-/// ids of the objects in the first collection.
+/// Adds objects about Anna to two collections, one of them expired and one archived, and objects
+/// about others. Returns the ids of the objects in the first collection.
 async fn fill(vault: &Vault) -> Vec<String> {
     vault
         .create("orders", vec![PropertySpec::new("email", "email")])

@@ -1,4 +1,5 @@
-//! Tests of tokens that name a data subject: read, exported and erased with the subject's objects, on every store.
+//! Tests of tokens that name a data subject: read, exported and erased with the subject's objects,
+//! on every store.
 
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
 use sealwire_client::{

@@ -48,7 +48,8 @@ impl Balky {
             .unwrap();
     }
 
-    /// Returns the number of waiting operations, including those that were dropped while they waited.
+    /// Returns the number of waiting operations, including those that were dropped while they
+    /// waited.
     pub(crate) fn waits(&self) -> u32 {
         *self.waits.borrow()
     }
