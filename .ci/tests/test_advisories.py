@@ -56,7 +56,7 @@ class Rust(unittest.TestCase):
 
     def test_every_lock_file_is_found(self):
         names = [str(file) for file in advisories.files("Cargo.lock")]
-        self.assertEqual(names, ["Cargo.lock", "crates/fuzz/Cargo.lock", "loadtest/native/Cargo.lock", "python/Cargo.lock"])
+        self.assertEqual(names, ["Cargo.lock", "fuzz/Cargo.lock", "loadtest/native/Cargo.lock", "python/Cargo.lock"])
 
 
 class Npm(unittest.TestCase):

@@ -15,7 +15,7 @@ use sealwire_crypto::{
     AppKeys, Curve, Datatype, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, Opener, Sealer,
     Suite,
 };
-use sealwire_token::{
+use sealwire_records::token::{
     CardEnds, Format, NewToken, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret,
 };
 

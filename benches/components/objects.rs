@@ -8,8 +8,8 @@ use std::sync::Arc;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use sealwire_crypto::{AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Suite};
 use sealwire_msgpack::write;
-use sealwire_objects::{ObjectBinding, Values, old, open, seal};
-use sealwire_token::{SubjectKey, TokenKeyVersion, TokenKeys, TokenSecret};
+use sealwire_records::objects::{ObjectBinding, Values, old, open, seal};
+use sealwire_records::token::{SubjectKey, TokenKeyVersion, TokenKeys, TokenSecret};
 use zeroize::Zeroizing;
 
 const BINDING: ObjectBinding = ObjectBinding {

@@ -11,11 +11,11 @@ use sealwire_benches::document::{FIELD_BYTES, app_keys, document};
 use sealwire_benches::floor::{Aes, TAG_BYTES};
 use sealwire_crypto::evervault;
 use sealwire_crypto::{AppKeys, Curve, Encoding, KeyScope, Opener, Sealer};
+use sealwire_engine::jobs::field_errors::FieldErrors;
+use sealwire_engine::jobs::field_opener::{Evervault, FieldOpener};
+use sealwire_engine::jobs::field_sealer::FieldSealer;
+use sealwire_engine::jobs::masks::disclosure::Disclosure;
 use sealwire_engine::operations::{OpenFields, SealFields, ShowFields, UnopenedFields};
-use sealwire_jobs::field_errors::FieldErrors;
-use sealwire_jobs::field_opener::{Evervault, FieldOpener};
-use sealwire_jobs::field_sealer::FieldSealer;
-use sealwire_jobs::masks::disclosure::Disclosure;
 use sealwire_msgpack::write;
 use sealwire_payload::{
     Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits,

@@ -16,9 +16,9 @@ use std::time::Duration;
 use sealwire_benches::thread_cpu;
 use sealwire_benches::world;
 use sealwire_client::ClientConfig;
-use sealwire_config::{Config, Environment, Mode};
 use sealwire_crypto::Suite;
 use sealwire_server::server::Server;
+use sealwire_settings::{Config, Environment, Mode};
 use tempfile::TempDir;
 
 /// The hidden argument: run an engine from the folder that follows.

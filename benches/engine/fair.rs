@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use sealwire_benches::stats::{Summary, Verdict};
 use sealwire_benches::{say, target};
-use sealwire_config::Mode;
+use sealwire_settings::Mode;
 use serde_json::{Value, json};
 
 use crate::child::{EngineChild, Folder, Setting};

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use sealwire_benches::{is_smoke_run, say, target};
-use sealwire_config::Mode;
+use sealwire_settings::Mode;
 
 use crate::child::Folder;
 use crate::fair::machine::raise_priority;

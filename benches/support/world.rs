@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use sealwire_access::{Binding, Grant, Principal, Role, principal_key, role_key};
 use sealwire_client::{Client, ClientConfig, Pem};
-use sealwire_config::{Config, Mode};
 use sealwire_crypto::{AppId, EpochLifetime, Kek, Suite};
 use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, Usage, Validity};
 use sealwire_server::runtime;
 pub use sealwire_server::runtime::{CRYPTO, NETWORK};
 use sealwire_server::server::{Server, open_control};
+use sealwire_settings::{Config, Mode};
 use sealwire_store::ControlStore as _;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -188,7 +188,7 @@ pub fn prepare_with_suites(
         write(&folder.join(format!("{name}.key")), client.key_pem.expose());
     }
     let kek = Kek::generate_hex().expect("random source");
-    let sealwire_config::KekSource::File(kek_file) = &config.kek else {
+    let sealwire_settings::KekSource::File(kek_file) = &config.kek else {
         unreachable!("the default is a file")
     };
     write(kek_file, &kek);

@@ -101,7 +101,7 @@ class Mask:
     def do_pseudonym(self, value, _):
         name = self.settings["list"]
         h = drawn(self.hash("pseudonym", name.encode(), b"\0", canonical(value)))
-        entries = lambda list_name: (ROOT.parent / f"crates/mask-rules/lists/{list_name}.txt").read_text().splitlines()
+        entries = lambda list_name: (ROOT.parent / f"crates/core/mask-rules/lists/{list_name}.txt").read_text().splitlines()
         if name == "full_names":
             first, last = entries("first_names"), entries("last_names")
             h %= len(first) * len(last)

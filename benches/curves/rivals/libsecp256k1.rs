@@ -1,7 +1,7 @@
 //! libsecp256k1 through its Rust binding.
 //!
 //! The binding blinds its context anew after every multiplication of the generator, which doubles
-//! the cost. The engine's own function (`crates/fixed-base`) blinds once per 64 multiplications.
+//! the cost. The engine's own function (`crates/core/fixed-base`) blinds once per 64 multiplications.
 //! Both run in constant time. `PublicKey::mul_tweak` does not, and is not measured.
 
 use sealwire_curves::{Agreement, Point};

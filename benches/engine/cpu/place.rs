@@ -6,7 +6,7 @@ use std::time::Duration;
 use sealwire_benches::thread_cpu;
 use sealwire_benches::world::{CRYPTO, NETWORK, World};
 use sealwire_client::{Client, ClientConfig};
-use sealwire_config::Mode;
+use sealwire_settings::Mode;
 use tokio::runtime::Runtime;
 
 use crate::child::{EngineChild, Folder, Setting};

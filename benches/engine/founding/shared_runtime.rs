@@ -12,10 +12,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sealwire_crypto::{self as crypto, AppKeys, Sealer};
+use sealwire_engine::jobs::cancel_token::{CancelGuard, CancelTokens, StopReason};
+use sealwire_engine::jobs::field_errors::FieldErrors;
+use sealwire_engine::jobs::field_sealer::FieldSealer;
 use sealwire_engine::operations::SealFields;
-use sealwire_jobs::cancel_token::{CancelGuard, CancelTokens, StopReason};
-use sealwire_jobs::field_errors::FieldErrors;
-use sealwire_jobs::field_sealer::FieldSealer;
 use sealwire_payload::{Budget, Containers, Progress, Selection, Walk, WalkLimits};
 use sealwire_server::server::open_control;
 use sealwire_wire::{

@@ -8,9 +8,9 @@ use sealwire_benches::document::{APP, document};
 use sealwire_benches::is_smoke_run;
 use sealwire_benches::stats::quantile;
 use sealwire_client::{Client, Decrypt, Encrypt};
-use sealwire_config::Mode;
 use sealwire_crypto::{AppId, Suite};
 use sealwire_server::server::open_control;
+use sealwire_settings::Mode;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use sealwire_apps::CollectionName;
 use sealwire_benches::document::APP;
 use sealwire_client::Client;
-use sealwire_config::{Config, Mode};
 use sealwire_crypto::AppId;
 use sealwire_server::server::open_control;
+use sealwire_settings::{Config, Mode};
 use tokio::runtime::Runtime;
 
 use super::Curve;

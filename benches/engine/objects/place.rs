@@ -11,12 +11,12 @@ use sealwire_benches::document::APP;
 use sealwire_client::{
     AddObjects, Client, ClientConfig, Error, ErrorCode, PropertyDisclosure, TokenMap,
 };
-use sealwire_config::{Config, Mode};
 use sealwire_crypto::{AppId, Suite};
 use sealwire_dev_ca::{Access, Existing};
 use sealwire_msgpack::write;
-use sealwire_objects::{PropertyName, PropertySpec, PropertyType, Schema};
+use sealwire_records::objects::{PropertyName, PropertySpec, PropertyType, Schema};
 use sealwire_server::server::open_control;
+use sealwire_settings::{Config, Mode};
 use sealwire_store::{
     ControlStore as _, Filter, MapId, MapView, ObjectId, ObjectRow, ObjectStore as _, Term,
 };

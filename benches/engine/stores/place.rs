@@ -7,13 +7,13 @@ use sealwire_access::{Binding, Grant, Principal, Role, principal_key, role_key};
 use sealwire_apps::{CollectionKind, CollectionName, CollectionRules, Scope};
 use sealwire_benches::document::APP;
 use sealwire_client::{Client, ClientConfig};
-use sealwire_config::{Config, Mode};
 use sealwire_crypto::{AppId, Suite};
 use sealwire_dev_ca::{Access, Existing};
+use sealwire_records::token::Format;
 use sealwire_server::server::open_control;
+use sealwire_settings::{Config, Mode};
 use sealwire_store::ControlStore as _;
 use sealwire_testkit::{Database, Postgres};
-use sealwire_token::Format;
 use tokio::runtime::Runtime;
 
 use crate::child::{EngineChild, Folder, Setting};

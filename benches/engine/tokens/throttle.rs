@@ -3,7 +3,7 @@
 //! PostgreSQL with fsync on, behind a proxy that holds up each piece of an exchange. Four doors
 //! take turns: the engine's throttle; none; a bound without the curve, whose callers wait in order;
 //! the same bound, whose callers are refused. They get two loads: `steady`, that of the simulation
-//! in `crates/store/src/throttle/sim.rs`, and `bursts`, in which rows come whatever became of those
+//! in `crates/engine/store/src/throttle/sim.rs`, and `bursts`, in which rows come whatever became of those
 //! before. Two times are measured: until a row was let in, which the door makes, and until it was
 //! durable, which has the whole queue in it.
 

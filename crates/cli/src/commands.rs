@@ -46,8 +46,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use sealwire_config::{Config, ConfigError, Environment};
-use sealwire_output::errln;
+use sealwire_service::output::errln;
+use sealwire_settings::{Config, ConfigError, Environment};
 
 /// Exit status for invalid arguments, as of the argument parser.
 const EXIT_USAGE: u8 = 2;
@@ -144,7 +144,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 /// Runs the program with the arguments of the process.
 pub fn run() -> ExitCode {
-    sealwire_output::run("sealwire", run_command)
+    sealwire_service::output::run("sealwire", run_command)
 }
 
 /// Ends the calls of PKCS #11 modules, also when a failure of standard output unwinds the stack.
@@ -197,8 +197,8 @@ fn run_command() -> ExitCode {
     drop(calls);
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) if sealwire_output::is_closed_output(&*failure) => {
-            ExitCode::from(sealwire_output::STATUS_CLOSED)
+        Err(failure) if sealwire_service::output::is_closed_output(&*failure) => {
+            ExitCode::from(sealwire_service::output::STATUS_CLOSED)
         }
         Err(failure) => {
             errln!("{}", failure::report(&*failure, as_json));

@@ -19,7 +19,7 @@ mod tests;
 use std::fmt;
 use std::path::Path;
 
-use sealwire_config::{Config, Environment};
+use sealwire_settings::{Config, Environment};
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

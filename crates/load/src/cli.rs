@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sealwire_output::{errln, out, outln};
+use sealwire_service::output::{errln, out, outln};
 
 use crate::fault::Fault;
 use crate::results::Figures;
@@ -95,7 +95,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 /// Runs the program with the arguments of the process.
 pub fn run() -> ExitCode {
-    sealwire_output::run("sealwire-load", run_command)
+    sealwire_service::output::run("sealwire-load", run_command)
 }
 
 fn run_command() -> ExitCode {
@@ -118,8 +118,8 @@ fn run_command() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) if sealwire_output::is_closed_output(&*failure) => {
-            ExitCode::from(sealwire_output::STATUS_CLOSED)
+        Err(failure) if sealwire_service::output::is_closed_output(&*failure) => {
+            ExitCode::from(sealwire_service::output::STATUS_CLOSED)
         }
         Err(failure) => {
             errln!("sealwire-load: {failure}");

@@ -1,6 +1,6 @@
 //! Sealwire's wire contract for Node: encodes requests to frames, and decodes bytes to responses.
 //!
-//! All encoding is in `crates/wire`, which the engine and the Rust client use too. This module has
+//! All encoding is in `crates/core/wire`, which the engine and the Rust client use too. This module has
 //! no socket and no key. A panic becomes an exception. `index.d.ts` declares this interface in
 //! TypeScript.
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use hyper::Method;
 use rustls::ClientConfig;
 use sealwire_benches::thread_cpu;
-use sealwire_config::{Config, Mode};
+use sealwire_settings::{Config, Mode};
 use sealwire_testkit::free_ports;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;

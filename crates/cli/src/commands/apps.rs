@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use sealwire_client::{Format, Pem, Suite};
 use sealwire_crypto::{EpochLifetime, KeyId};
-use sealwire_output::{errln, outln};
+use sealwire_service::output::{errln, outln};
 use sealwire_store::{ControlStore as _, Snapshot};
 use sealwire_store_embedded::FileStore;
 use sealwire_wire::control::{App, AppChanged, AppOperation, Key, RotateKind, Secret};
@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 use super::Failure;
 use super::operator::{ControlTarget, EngineArgs, TargetArgs, explained, export};
-use sealwire_file_trust::FileKind;
+use sealwire_service::trusted_file::FileKind;
 
 /// Arguments of `apps`.
 #[derive(Debug, clap::Args)]
@@ -389,7 +389,8 @@ const KEY_FILE_BYTES_MAX: usize = 64 << 10;
 /// Reads a file with a private key, or standard input. Errors contain none of its text.
 fn read_key(file: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
     if file != Path::new("-") {
-        let read = sealwire_file_trust::read(file, FileKind::Secret, KEY_FILE_BYTES_MAX as u64);
+        let read =
+            sealwire_service::trusted_file::read(file, FileKind::Secret, KEY_FILE_BYTES_MAX as u64);
         return read.map_err(|error| error.reason.into());
     }
     // Allocates the full size once. A growing buffer would leave copies of the key behind that are

@@ -11,14 +11,14 @@ use sealwire_audit::{
     Anchor, AuditKey, CHECKPOINT_FILE, Checkpoint, CheckpointResult, Filter, Follow, Move, Moved,
     Range, RecordView, Report, Timestamp, archive, verify,
 };
-use sealwire_output::outln;
+use sealwire_service::output::outln;
 use serde_json::json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::{Failure, default_config, dev_folder};
-use sealwire_config::{Config, Environment};
 use sealwire_engine::root::audit_kek;
+use sealwire_settings::{Config, Environment};
 
 /// Interval at which `show --follow` polls for new records.
 const FOLLOW_PAUSE: Duration = Duration::from_millis(200);
@@ -273,7 +273,7 @@ pub(super) fn print_selected(
     json: bool,
 ) -> Result<usize, Failure> {
     let (folder, _) = source.find(false)?;
-    let (mut out, mut count) = (BufWriter::new(sealwire_output::Output), 0);
+    let (mut out, mut count) = (BufWriter::new(sealwire_service::output::Output), 0);
     Follow::new(folder).poll(&mut |line| {
         let Some(shown) = filter.take(line) else {
             return Ok(());
@@ -472,7 +472,7 @@ fn show(
     follow: bool,
     json: bool,
 ) -> io::Result<()> {
-    let mut out = BufWriter::new(sealwire_output::Output);
+    let mut out = BufWriter::new(sealwire_service::output::Output);
     let mut last: VecDeque<Vec<u8>> = VecDeque::new();
     let mut trail = Follow::new(folder);
     trail.poll(&mut |line| {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use sealwire_client::{Envelope, Inspect};
-use sealwire_output::outln;
+use sealwire_service::output::outln;
 use serde_json::{Map, Value, json};
 
 use super::Failure;

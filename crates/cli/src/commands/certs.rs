@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::Failure;
 use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, SecretPem, Usage, Validity};
-use sealwire_output::outln;
+use sealwire_service::output::outln;
 
 /// Base name of an authority's files.
 pub(super) const CA: &str = "ca";

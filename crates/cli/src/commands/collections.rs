@@ -7,7 +7,7 @@ mod schema;
 pub(super) use schema::repeated_safely;
 
 use clap::{Subcommand, ValueEnum};
-use sealwire_output::outln;
+use sealwire_service::output::outln;
 use sealwire_wire::EXPIRES_S_MAX;
 use sealwire_wire::control::{
     Collection, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat,

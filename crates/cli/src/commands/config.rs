@@ -2,8 +2,8 @@
 //! the program reads.
 
 use super::{Failure, serve};
-use sealwire_config::Config;
-use sealwire_output::out;
+use sealwire_service::output::out;
+use sealwire_settings::Config;
 use sealwire_telemetry::metrics;
 
 /// Arguments of `config`.

@@ -8,7 +8,7 @@ use sealwire_client::{Client, ClientConfig, Endpoint, Error, ErrorCode, Pem};
 
 use super::failure::RequestFailure;
 use super::{Failure, dev_folder};
-use sealwire_config::Config;
+use sealwire_settings::Config;
 
 /// Pause before a retry if the engine does not name one.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(1);

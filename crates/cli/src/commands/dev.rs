@@ -13,8 +13,8 @@ use sealwire_client::control::{
     PrincipalOperation, RoleCall, RoleOperation, Scope, TokenFormat,
 };
 use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Pem};
-use sealwire_output::{out, outln};
 use sealwire_payload::{WalkLimits, json};
+use sealwire_service::output::{out, outln};
 use sealwire_wire::Method;
 
 use super::dev_relay::{self, DevRelay};

@@ -10,8 +10,8 @@ use sealwire_crypto::Kek;
 
 use super::Failure;
 use super::certs::{CA, CA_DAYS, LEAF_DAYS, issue, load_authority};
-use sealwire_config::{Config, Environment};
 use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, Usage, Validity};
+use sealwire_settings::{Config, Environment};
 
 /// Default path of the folder.
 pub(super) const DEFAULT_PATH: &str = "sealwire-dev";

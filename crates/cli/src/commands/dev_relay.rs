@@ -13,9 +13,9 @@ use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use sealwire_output::outln;
 use sealwire_relay::config::{compile, parse};
 use sealwire_relay::serve::Server;
+use sealwire_service::output::outln;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{Failure, dev_folder};

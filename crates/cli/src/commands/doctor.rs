@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::ConfigArgs;
 use crate::doctor::{self, Finding, Level, Report};
-use sealwire_config::Environment;
-use sealwire_output::{errln, outln};
+use sealwire_service::output::{errln, outln};
+use sealwire_settings::Environment;
 
 /// Arguments of `doctor`.
 #[derive(Debug, clap::Args)]

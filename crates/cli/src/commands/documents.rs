@@ -13,9 +13,9 @@ use sealwire_client::{
     Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode, FieldError, Format,
     KeyScope, OnError, Outside, Reading, Rewrap, Suite, Unbound, Unmatched, Writing,
 };
-use sealwire_mask_job::{ValueType, check_output, named_type};
-use sealwire_output::errln;
+use sealwire_data::mask_job::{ValueType, check_output, named_type};
 use sealwire_payload::{WalkLimits, json};
+use sealwire_service::output::errln;
 
 use super::connect::ConnectArgs;
 use super::object_store::{ObjectStoreArgs, is_object};
@@ -685,7 +685,7 @@ fn write(output: Option<&Path>, text: &[u8]) -> Result<(), Failure> {
             sealwire_dev_ca::Existing::Replace,
         )?),
         None => {
-            let mut stdout = BufWriter::new(sealwire_output::Output);
+            let mut stdout = BufWriter::new(sealwire_service::output::Output);
             Ok(stdout.write_all(text).and_then(|()| stdout.flush())?)
         }
     }

@@ -11,7 +11,7 @@ use std::io;
 use clap::ArgMatches;
 use clap::error::ErrorKind;
 use sealwire_client::{Error as RequestError, ErrorCode};
-use sealwire_config::ConfigError;
+use sealwire_settings::ConfigError;
 use sealwire_wire::RpcError;
 use serde_json::{Value, json};
 
@@ -79,7 +79,7 @@ fn json_line(object: &Value) -> String {
     let text = object.to_string();
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if sealwire_output::is_printable(c) {
+        if sealwire_service::output::is_printable(c) {
             line.push(c);
         } else {
             let mut units = [0; 2];
@@ -324,7 +324,7 @@ mod tests {
             let text = report(&*failure, true);
             assert!(
                 text.chars()
-                    .all(|c| c != '\n' && sealwire_output::is_printable(c)),
+                    .all(|c| c != '\n' && sealwire_service::output::is_printable(c)),
                 "{text}"
             );
             let object: Value = serde_json::from_str(&text).expect("an object");

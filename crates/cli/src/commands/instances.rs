@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::operator::EngineArgs;
-use sealwire_output::outln;
+use sealwire_service::output::outln;
 
 /// Arguments of `instances`.
 #[derive(Debug, clap::Args)]

@@ -4,7 +4,7 @@ mod census;
 mod rewrap;
 
 use clap::Subcommand;
-use sealwire_output::{out, outln};
+use sealwire_service::output::{out, outln};
 
 use super::Failure;
 use super::documents::DocumentProgress;

@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
-use sealwire_mask::Rules;
-use sealwire_mask_job::{
+use sealwire_data::mask_job::{
     Database, DatabaseJob, FileFormat, FileJob, Input, JobError, LeakLimits, LeakReport, Limits,
     Output, Progress, Report, check_output, mask_database, mask_file, verify_databases,
     verify_files,
 };
-use sealwire_output::errln;
+use sealwire_mask::Rules;
+use sealwire_service::output::errln;
 use sealwire_wire::{MASK_ENTRIES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;

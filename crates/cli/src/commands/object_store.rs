@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sealwire_mask_job::{Input, Output, S3Object, S3Settings, S3Store};
+use sealwire_data::mask_job::{Input, Output, S3Object, S3Settings, S3Store};
 
 use super::Failure;
 

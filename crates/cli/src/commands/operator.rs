@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use sealwire_apps::Control;
 use sealwire_client::{Client, Error, ErrorCode};
-use sealwire_config::{AccessMode, Mode};
-use sealwire_output::errln;
+use sealwire_service::output::errln;
+use sealwire_settings::{AccessMode, Mode};
 use sealwire_store::StoreError;
 use sealwire_store_embedded::FileStore;
 use sealwire_wire::RpcError;

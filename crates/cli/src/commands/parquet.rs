@@ -10,7 +10,7 @@ use sealwire_client::{
     Client, Decrypt, DetailValue, Encrypt, Error, ErrorCode, Format, KeyScope, Outside, Reading,
     Suite, Writing,
 };
-use sealwire_mask_job::{
+use sealwire_data::mask_job::{
     ColumnsJob, Direction, DocumentEngine, EngineError, Limits, Progress, ValueType,
     change_columns, check_output,
 };

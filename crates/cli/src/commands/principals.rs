@@ -1,14 +1,14 @@
 //! `principals`: manages the roles of principals, over an engine's control listener or in a file.
 
 use clap::Subcommand;
-use sealwire_output::{errln, outln};
+use sealwire_service::output::{errln, outln};
 use sealwire_wire::control::{CheckCall, Checked, Principal, PrincipalCall, PrincipalOperation};
 
 use super::operator::TargetArgs;
 use super::{ConfigArgs, Failure, kek};
 use sealwire_access::{ADMINISTRATOR, PrincipalKind};
-use sealwire_config::{Config, Mode};
 use sealwire_engine::control;
+use sealwire_settings::{Config, Mode};
 use serde_json::json;
 
 /// Arguments of `principals`.

@@ -9,7 +9,7 @@ use sealwire_client::control::PublicKeysCall;
 use sealwire_client::public_keys::{
     Expected, PublicKeys, Signed, VerifyingKey, signer_from_base64,
 };
-use sealwire_output::outln;
+use sealwire_service::output::outln;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;

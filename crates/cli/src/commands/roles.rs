@@ -3,7 +3,7 @@
 
 use clap::Subcommand;
 use sealwire_access::{self as access, Grant};
-use sealwire_output::{errln, outln};
+use sealwire_service::output::{errln, outln};
 use sealwire_wire::control::{Role, RoleCall, RoleOperation};
 
 use super::Failure;

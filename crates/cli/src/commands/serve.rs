@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sealwire_apps::Control;
-use sealwire_output::{errln, outln};
+use sealwire_service::output::{errln, outln};
 use sealwire_store::StoreError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::filter::Targets;
@@ -15,11 +15,11 @@ use super::{ConfigArgs, Failure, chain};
 pub(super) use crate::core_dumps::forbid as no_core_dumps;
 use crate::doctor::{self, Level};
 use crate::systemd::Supervisor;
-use sealwire_config::{Config, LogFormat, Mode};
 use sealwire_engine::root::Unsealer;
 use sealwire_engine::stores::{Access, Stores, postgres_options};
 use sealwire_server::runtime;
 use sealwire_server::server::{Server, StartError};
+use sealwire_settings::{Config, LogFormat, Mode};
 use sealwire_telemetry::panics;
 
 /// Arguments of `serve` and `config check`.

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
-use sealwire_output::outln;
+use sealwire_service::output::outln;
 use sealwire_store::copy::{Copied, Progress, Side, copy};
 use serde_json::json;
 
 use super::{ConfigArgs, Failure};
-use sealwire_config::{Config, Environment, Mode};
 use sealwire_engine::stores::{Access, Stores, postgres_options};
+use sealwire_settings::{Config, Environment, Mode};
 use sealwire_store_postgres::Distribution;
 
 /// Arguments of `store`.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use sealwire_audit::{Filter, RecordView};
 use sealwire_client::{Client, SubjectErased, SubjectExport, SubjectName, SubjectTarget};
-use sealwire_output::{errln, outln};
+use sealwire_service::output::{errln, outln};
 use serde_json::json;
 
 use super::audit::{self, AuditSource};
@@ -229,7 +229,7 @@ fn find(name: &str, as_json: bool, common: &Common) -> Result<(), Failure> {
 
 fn export(name: &str, common: &Common) -> Result<(), Failure> {
     common.run(async |client| {
-        let mut out = BufWriter::new(sealwire_output::Output);
+        let mut out = BufWriter::new(sealwire_service::output::Output);
         let (target, mut after, mut failed) =
             (common.target(SubjectName::Name(name)), None::<String>, 0);
         loop {

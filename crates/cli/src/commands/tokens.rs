@@ -4,8 +4,8 @@ use std::io::BufRead as _;
 
 use clap::Subcommand;
 use sealwire_client::{Client, Counted, Listing, Sweep, Token, TokenMap, TokenSearch, Tokens};
-use sealwire_output::{errln, outln};
 use sealwire_payload::{WalkLimits, json};
+use sealwire_service::output::{errln, outln};
 use sealwire_wire::{EXPIRES_S_MAX, TOKENS_MAX};
 
 use super::connect::ConnectArgs;

@@ -6,7 +6,7 @@ use std::path::Path;
 use sealwire_audit::{AuditKey, CHECKPOINT_FILE, Checkpoint, NoteError};
 
 use super::{Report, files};
-use sealwire_config::Config;
+use sealwire_settings::Config;
 
 const CHECK: &str = "audit trail";
 

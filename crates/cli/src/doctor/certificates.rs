@@ -11,8 +11,8 @@ use x509_parser::prelude::FromDer as _;
 use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::Report;
-use sealwire_config::Config;
 use sealwire_server::tls;
+use sealwire_settings::Config;
 
 const CHECK: &str = "certificates";
 /// Days before the expiry from which on there is a warning.

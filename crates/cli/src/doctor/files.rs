@@ -4,9 +4,9 @@ use std::fs::Metadata;
 use std::path::Path;
 
 use super::Report;
-use sealwire_config::{Config, KekSource, Mode};
 use sealwire_engine::root::{LOCAL_PROVIDER, Providers};
-use sealwire_file_trust::{Exposure, FileError, FileErrorReason, FileKind, TrustedFile};
+use sealwire_service::trusted_file::{Exposure, FileError, FileErrorReason, FileKind, TrustedFile};
+use sealwire_settings::{Config, KekSource, Mode};
 
 const CHECK: &str = "files";
 /// The effect of an exposed file.
@@ -91,7 +91,7 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
             CHECK,
             format!("{key}: {} has mode {mode:03o}", path.display()),
             "other users can put an older or another state there, and nothing in it would show that",
-            format!("run `chmod o-w,g-w {}`", sealwire_file_trust::quoted(path)),
+            format!("run `chmod o-w,g-w {}`", sealwire_service::trusted_file::quoted(path)),
         );
     }
     report.good(CHECK, format!("{looked} files with secrets were looked at"));

@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 use super::Report;
 use super::engine::RunningEngine;
 use crate::core_dumps;
-use sealwire_config::Config;
+use sealwire_settings::Config;
 
 /// File descriptors that are not for connections: listeners, the store, files that are read, the
 /// runtimes.

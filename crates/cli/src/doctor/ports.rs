@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use super::Report;
 use super::engine::RunningEngine;
-use sealwire_config::Config;
+use sealwire_settings::Config;
 
 const CHECK: &str = "ports";
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sealwire_apps::{RootEntry, RootRecord, RootSlot};
-use sealwire_config::Config;
 use sealwire_crypto::RootKey;
 use sealwire_engine::root::{LOCAL_PROVIDER, Providers, USE_SECONDS_MAX};
 use sealwire_kek::{Pkcs11Provider, ProviderSettings};
+use sealwire_settings::Config;
 use tokio::task::JoinSet;
 
 use super::Report;

@@ -10,9 +10,9 @@ use sealwire_store::{ControlStore, StoreError};
 use sealwire_store_postgres::{CitusCluster, Examined, examine as examine_postgres};
 
 use super::{Report, audit, files, providers};
-use sealwire_config::{AccessMode, Config, Mode};
 use sealwire_engine::root::{Unsealer, audit_kek, copied_record};
 use sealwire_engine::stores::{Access, Stores, postgres_options};
+use sealwire_settings::{AccessMode, Config, Mode};
 
 /// Latency to the database above which every request on a token is slow.
 const LATENCY_MS_MANY: u128 = 20;

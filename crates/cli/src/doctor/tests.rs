@@ -9,7 +9,9 @@ use rcgen::{
 use sealwire_apps::{CollectionName, FIRST_SLOT};
 use sealwire_crypto::{AppId, Kek, RootKey, Suite};
 use sealwire_engine::root::Providers;
-use sealwire_objects::{AcceptedRecords, PropertyName, PropertySpec, PropertyType, Schema};
+use sealwire_records::objects::{
+    AcceptedRecords, PropertyName, PropertySpec, PropertyType, Schema,
+};
 use sealwire_testkit::{Citus, Options, Postgres, Stop};
 use tempfile::TempDir;
 use time::OffsetDateTime;

@@ -7,22 +7,22 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use allocation_counter::measure;
-use sealwire_config::Config;
 use sealwire_crypto::evervault::{self, Form};
 use sealwire_crypto::{
     AppId, AppKeys, Curve, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, KeyVersion,
     Opener, Sealer,
 };
+use sealwire_engine::jobs::field_errors::{FieldErrors, FieldFault};
+use sealwire_engine::jobs::field_opener::{Evervault, FieldOpener};
+use sealwire_engine::jobs::field_sealer::FieldSealer;
+use sealwire_engine::jobs::masks::disclosure::Disclosure;
 use sealwire_engine::operations::{
     OpenFields, OutsideSealers, RewrapFields, SealFields, ShowFields, UnopenedFields,
 };
-use sealwire_jobs::field_errors::{FieldErrors, FieldFault};
-use sealwire_jobs::field_opener::{Evervault, FieldOpener};
-use sealwire_jobs::field_sealer::FieldSealer;
-use sealwire_jobs::masks::disclosure::Disclosure;
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkLimits};
-use sealwire_spans::{Endpoint, Service, SpanMetrics, Traces};
+use sealwire_service::spans::{Endpoint, Service, SpanMetrics, Traces};
+use sealwire_settings::Config;
 use sealwire_wire::OnError;
 
 /// Makes an app with an old and a new key.

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sealwire_apps::{Control, FindKek as _, ROOT_RECORD, RootRecord, fuzzing};
-use sealwire_config::{Config, Environment};
 use sealwire_engine::root::{Providers, Unsealer};
 use sealwire_engine::stores::{Access, Stores};
+use sealwire_settings::{Config, Environment};
 use sealwire_store::{Commit, ControlStore as _, MemoryStore, Snapshot, StoreError, everything};
 
 /// The store of a configuration, read without verification of its records.

@@ -8,7 +8,7 @@ use super::Failure;
 use crate::fault::Fault;
 use crate::probe::{ProbeReport, ProbeSettings, Prober};
 use crate::target::Connect;
-use sealwire_output::errln;
+use sealwire_service::output::errln;
 
 /// Examples at the end of `--help`.
 const EXAMPLES: &str = "\

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use super::Failure;
 use crate::delay::{Relay, milliseconds};
 use crate::results::Delay;
-use sealwire_output::outln;
+use sealwire_service::output::outln;
 
 /// Examples at the end of `--help`.
 const EXAMPLES: &str = "\

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sealwire_output::{out, outln};
+use sealwire_service::output::{out, outln};
 use serde::Serialize;
 
 use super::Failure;

@@ -10,7 +10,7 @@ use crate::fault::Fault;
 use crate::results::{ScaleLoad, ScalePoint};
 use crate::scale::{self, DatabaseAccess, ScaleSettings};
 use crate::table;
-use sealwire_output::errln;
+use sealwire_service::output::errln;
 
 /// Examples at the end of `--help`.
 const EXAMPLES: &str = "\

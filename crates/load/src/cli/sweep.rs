@@ -15,7 +15,7 @@ use crate::sweep::{Steps, Swept, sweep};
 use crate::table::{self, number};
 use crate::target::Target;
 use crate::validation;
-use sealwire_output::errln;
+use sealwire_service::output::errln;
 
 /// Clients of the closed loop that estimates the engine's capacity.
 const GUESS_CALLERS: u32 = 64;

@@ -7,12 +7,12 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use sealwire_apps::{CollectionKind, CollectionName, CollectionRules, Scope};
-use sealwire_config::{AccessMode, Config, KekSource};
 use sealwire_crypto::{AppId, Kek, Suite};
 use sealwire_load::certs;
 use sealwire_load::results::{Figures, Run};
+use sealwire_records::token::Format;
 use sealwire_server::server::{Server, open_control};
-use sealwire_token::Format;
+use sealwire_settings::{AccessMode, Config, KekSource};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 

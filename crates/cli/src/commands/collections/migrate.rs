@@ -3,7 +3,7 @@
 use std::fmt;
 
 use sealwire_client::Client;
-use sealwire_output::{errln, out, outln};
+use sealwire_service::output::{errln, out, outln};
 use sealwire_wire::OBJECTS_MAX;
 use sealwire_wire::control::{MigrateCall, MigratedObjects};
 use serde::Serialize;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sealwire_client::{Error, ErrorCode, RpcError};
-use sealwire_output::errln;
+use sealwire_service::output::errln;
 use sealwire_wire::control::{
     AlterCollection, CollectionCall, CollectionChanged, CollectionOperation,
 };

@@ -13,10 +13,10 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 use sealwire_apps::{RootEntry, RootRecord, SlotChange};
 use sealwire_crypto::RootKey;
 use sealwire_engine::root::{KnownRoots, RootKnowledge};
-use sealwire_file_trust::FileKind;
 use sealwire_kek::recovery::recovery_key_of;
 use sealwire_kek::{RecoveryKey, Share, WrapSlot};
-use sealwire_output::{errln, outln};
+use sealwire_service::output::{errln, outln};
+use sealwire_service::trusted_file::FileKind;
 use sealwire_store::CommitSteps;
 use serde_json::json;
 use zeroize::Zeroizing;
@@ -450,8 +450,11 @@ impl ShareArgs {
             } else {
                 let failed = |what: &dyn std::fmt::Display| format!("{}: {what}", file.display());
                 // Its errors name the file.
-                let bytes =
-                    sealwire_file_trust::read(file, FileKind::Secret, INPUT_BYTES_MAX as u64)?;
+                let bytes = sealwire_service::trusted_file::read(
+                    file,
+                    FileKind::Secret,
+                    INPUT_BYTES_MAX as u64,
+                )?;
                 let text = std::str::from_utf8(&bytes).map_err(|_| failed(&"must be text"))?;
                 shares.push(Share::parse(text).map_err(|error| failed(&error))?);
             }

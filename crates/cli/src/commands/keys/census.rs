@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use sealwire_client::Client;
-use sealwire_output::errln;
+use sealwire_service::output::errln;
 use sealwire_wire::SWEEP_ROWS_MAX;
 use sealwire_wire::control::{Census, CensusCall, CensusKey};
 use serde::Serialize;

@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use sealwire_client::Client;
-use sealwire_output::errln;
+use sealwire_service::output::errln;
 use sealwire_wire::OBJECTS_MAX;
 use sealwire_wire::control::{RewrapRowsCall, RewrappedRows};
 use serde::Serialize;

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sealwire_mask::{MaskSecret, Masks, RuleText, Rules, Target, Unknown, Value, redact};
-use sealwire_mask_job::{
+use sealwire_data::mask_job::{
     Column, Engine, EngineError, FieldReport, FileJob, Input, Limits, Output, Progress, mask_file,
 };
+use sealwire_mask::{MaskSecret, Masks, RuleText, Rules, Target, Unknown, Value, redact};
 use sealwire_msgpack::TokenReader;
-use sealwire_output::outln;
-use sealwire_token::TokenSecret;
+use sealwire_records::token::TokenSecret;
+use sealwire_service::output::outln;
 use serde::Serialize;
 use zeroize::Zeroizing;
 

@@ -4,14 +4,14 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sealwire_discover::{DiscoverOptions, Discovery, FieldVerdict};
-use sealwire_mask::{Function, Mask, MaskSecret, Rules, Value};
-use sealwire_mask_job::{
+use sealwire_data::mask_job::{
     Database, FileFormat, FileJob, Input, JobError, Limits, Output, Progress, check_output,
     discover_database, discover_file, mask_file,
 };
-use sealwire_output::errln;
-use sealwire_token::TokenSecret;
+use sealwire_discover::{DiscoverOptions, Discovery, FieldVerdict};
+use sealwire_mask::{Function, Mask, MaskSecret, Rules, Value};
+use sealwire_records::token::TokenSecret;
+use sealwire_service::output::errln;
 use zeroize::Zeroizing;
 
 use super::check::Trial;
@@ -262,7 +262,7 @@ fn write(args: &Args, discovery: &Discovery) -> Result<(), Failure> {
             Err(error) => return Err(failed(error.error).into()),
         }
     }
-    let mut stdout = sealwire_output::Output;
+    let mut stdout = sealwire_service::output::Output;
     if args.json {
         writeln!(stdout, "{}", serde_json::to_string(discovery)?)?;
     } else if args.out.is_none() {

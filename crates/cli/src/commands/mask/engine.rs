@@ -10,9 +10,9 @@ use sealwire_client::{
     Client, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, Pacer, RetryLimits,
     RpcError, RuleFields, UnknownFields,
 };
+use sealwire_data::mask_job::{Column, Engine, EngineError, answers, payload, place};
 use sealwire_mask::Rules;
-use sealwire_mask_job::{Column, Engine, EngineError, answers, payload, place};
-use sealwire_output::errln;
+use sealwire_service::output::errln;
 
 use super::show::Bar;
 use crate::commands::{Failure, chain};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use sealwire_mask_job::{FieldReport, LeakReport, LeakVerdict, Progress};
-use sealwire_output::printable;
+use sealwire_data::mask_job::{FieldReport, LeakReport, LeakVerdict, Progress};
+use sealwire_service::output::printable;
 
 use super::Done;
 use crate::commands::Failure;
@@ -146,12 +146,12 @@ pub(super) fn counted(count: u64, what: &str) -> String {
 }
 
 pub(super) fn print_table(head: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
-    Ok(table(&mut sealwire_output::Output, head, rows)?)
+    Ok(table(&mut sealwire_service::output::Output, head, rows)?)
 }
 
 /// Prints the results of a job; to standard error if the masked document is on standard output.
 pub(super) fn done(done: &Done, as_json: bool, to_stderr: bool) -> Result<(), Failure> {
-    let (mut stdout, mut stderr) = (sealwire_output::Output, std::io::stderr().lock());
+    let (mut stdout, mut stderr) = (sealwire_service::output::Output, std::io::stderr().lock());
     let out: &mut dyn Write = if to_stderr { &mut stderr } else { &mut stdout };
     if as_json {
         writeln!(out, "{}", serde_json::to_string(done)?)?;
@@ -220,7 +220,7 @@ fn of_field(field: &FieldReport) -> Vec<String> {
 
 /// Prints the originals that were found.
 pub(super) fn leaks(report: &LeakReport, as_json: bool) -> Result<(), Failure> {
-    let mut out = sealwire_output::Output;
+    let mut out = sealwire_service::output::Output;
     if as_json {
         writeln!(out, "{}", serde_json::to_string(report)?)?;
     } else {

@@ -16,7 +16,7 @@ use crate::commands::Failure;
 pub(super) struct ObjectPrinter {
     as_json: bool,
     has_header: bool,
-    out: BufWriter<sealwire_output::Output>,
+    out: BufWriter<sealwire_service::output::Output>,
 }
 
 impl ObjectPrinter {
@@ -24,7 +24,7 @@ impl ObjectPrinter {
         Self {
             as_json,
             has_header: false,
-            out: BufWriter::new(sealwire_output::Output),
+            out: BufWriter::new(sealwire_service::output::Output),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Requests that return objects, page by page.
 
 use sealwire_client::{ObjectListing, Objects};
-use sealwire_output::errln;
 use sealwire_payload::{WalkLimits, json};
+use sealwire_service::output::errln;
 use sealwire_wire::OBJECTS_MAX;
 
 use super::clauses::{self, Clause};

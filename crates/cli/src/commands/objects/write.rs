@@ -3,7 +3,7 @@
 use sealwire_client::{
     AddObjects, Client, Counted, DetailValue, Error, ErrorCode, ItemError, ObjectsChanged, RpcError,
 };
-use sealwire_output::errln;
+use sealwire_service::output::errln;
 use sealwire_wire::{IDEMPOTENCY_KEY_BYTES_MAX, OBJECTS_MAX};
 
 use super::input::{ItemBatch, ItemBatches, ItemLocation};

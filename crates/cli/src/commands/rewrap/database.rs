@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_client::{Pacer, Suite};
-use sealwire_output::errln;
-use sealwire_rewrap_job::{Database, Progress, Report, RewrapJob, RuleReport, Rules};
+use sealwire_data::rewrap_job::{Database, Progress, Report, RewrapJob, RuleReport, Rules};
+use sealwire_service::output::errln;
 
 use super::engine::Remote;
 use crate::commands::Failure;
@@ -100,7 +100,7 @@ pub(super) fn run(args: &DatabaseArgs) -> Result<(), Failure> {
     let text = std::fs::read_to_string(&args.rules).map_err(|error| format!("{path}: {error}"))?;
     let rules = Rules::from_toml(&text).map_err(|error| format!("{path}: {error}"))?;
     let report = args.connect.run(job(args, rules))?;
-    let mut out = sealwire_output::Output;
+    let mut out = sealwire_service::output::Output;
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&report)?)?;
     } else {

@@ -8,8 +8,8 @@ use sealwire_client::{
     Client, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Pacer, RetryLimits,
     Rewrap, Suite, Writing,
 };
-use sealwire_output::errln;
-use sealwire_rewrap_job::{Encoding, Engine, EngineError, RewrapRequest, RewrapResponse};
+use sealwire_data::rewrap_job::{Encoding, Engine, EngineError, RewrapRequest, RewrapResponse};
+use sealwire_service::output::errln;
 
 use crate::commands::chain;
 

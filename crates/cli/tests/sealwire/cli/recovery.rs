@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sealwire_apps::{Control, FindKek, RootRecord};
-use sealwire_config::{Config, Environment};
 use sealwire_crypto::{AppId, Kek, RootKey, Suite};
 use sealwire_engine::root::{Providers, Unsealer};
 use sealwire_engine::stores::{Access, Stores};
 use sealwire_kek::{Share, shares};
+use sealwire_settings::{Config, Environment};
 use sealwire_store::{ControlStore, MemoryStore, Snapshot, StoreError, everything};
 
 use super::root::opens;

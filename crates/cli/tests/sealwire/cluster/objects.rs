@@ -23,7 +23,7 @@ use sealwire_payload::json;
 use crate::cluster::engines::{APP, Cluster, EngineProcess, HANG_S};
 
 /// Counts terms on which objects and tables of terms do not agree.
-const AGREE: &str = include_str!("../../../../store-postgres/src/objects/tests/agree.sql");
+const AGREE: &str = include_str!("../../../../engine/store-postgres/src/objects/tests/agree.sql");
 /// Objects per page when a test reads a whole collection.
 const PAGE: u32 = 500;
 

@@ -21,8 +21,8 @@ use sealwire_client::{
     Listing, Mask, MaskRule, Masking, Pem, PropertyDisclosure, Rewrap, RpcError, RuleFields, Suite,
     Sweep, TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions,
 };
-use sealwire_config::{AccessMode, Config, ControlListen};
 use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
+use sealwire_settings::{AccessMode, Config, ControlListen};
 use sealwire_store::{Commit, ControlStore};
 use sealwire_wire::{
     Call, ObjectsCall, ObjectsOperation, SubjectName, SubjectTarget, SubjectsCall,

@@ -17,9 +17,9 @@ use sealwire_client::{
     Client, ClientConfig, Decrypt, Detokenize, Encrypt, Envelope, ErrorCode, Format, Inspect,
     OnError, Pem, Rewrap, Suite, Tokenize,
 };
-use sealwire_config::{Config, ControlListen, KekSource};
 use sealwire_crypto::Kek;
 use sealwire_dev_ca::Issued;
+use sealwire_settings::{Config, ControlListen, KekSource};
 use sealwire_wire::{Listing, Sweep, TokenLookupScope, TokenMap, TokenizeOptions};
 
 use crate::e2e::harness::{APP, Harness, code, fields, run};

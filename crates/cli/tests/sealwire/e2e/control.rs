@@ -12,8 +12,8 @@ use sealwire_client::control::{
 use sealwire_client::{
     Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Format, Pem, Suite,
 };
-use sealwire_config::ControlListen;
 use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
+use sealwire_settings::ControlListen;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::e2e::harness::{APP, HANG, Harness, code, fields, leaf, rpc_error, run};
@@ -728,7 +728,7 @@ fn who_is_not_listed_keeps_no_operator_out() {
 #[test]
 fn a_control_message_has_a_time_to_arrive_in_full() {
     run(async {
-        let limited = |config: &mut sealwire_config::Config| {
+        let limited = |config: &mut sealwire_settings::Config| {
             config.control = Some(listen(&[OPERATOR]));
             config.limits.message_ms_max = 500;
         };

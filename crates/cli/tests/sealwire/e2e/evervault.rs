@@ -26,7 +26,7 @@ async fn server(legacy: bool, open_roles: &[&str]) -> Harness {
 }
 
 async fn with_key(legacy: bool, open_roles: &[&str], key: &[u8; 32]) -> Harness {
-    let change = |config: &mut sealwire_config::Config| {
+    let change = |config: &mut sealwire_settings::Config| {
         config.evervault.legacy = legacy;
         config.evervault.open_roles = open_roles.iter().map(|role| (*role).to_owned()).collect();
     };

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use sealwire_apps::{CollectionName, CollectionRules, Control, Settings};
 use sealwire_client::{Client, ClientConfig, Error, ErrorCode, Pem, RpcError};
-use sealwire_config::{AccessMode, Config, KekSource, Mode};
 use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek, KeyPair, Suite};
 use sealwire_dev_ca::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
 use sealwire_engine::engine::Engine;
+use sealwire_engine::jobs::inline_budget;
 use sealwire_engine::stores::{self, Stores};
-use sealwire_jobs::inline_budget;
 use sealwire_msgpack::write;
 use sealwire_schedule::Cost;
 use sealwire_server::server::{Server, open_control};
+use sealwire_settings::{AccessMode, Config, KekSource, Mode};
 use sealwire_store::{ObjectStore, TokenStore};
 use tempfile::TempDir;
 use time::OffsetDateTime;

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use sealwire_access::Principal;
 use sealwire_engine::engine::Engine;
-use sealwire_jobs::connection_memory::ConnectionMemory;
-use sealwire_jobs::cost::{OperationKind, SliceBudget};
-use sealwire_jobs::job::{Slice, Slices};
-use sealwire_jobs::scheduler::{AdmissionPermit, AdmissionRequest};
+use sealwire_engine::jobs::connection_memory::ConnectionMemory;
+use sealwire_engine::jobs::cost::{OperationKind, SliceBudget};
+use sealwire_engine::jobs::job::{Slice, Slices};
+use sealwire_engine::jobs::scheduler::{AdmissionPermit, AdmissionRequest};
 use sealwire_schedule::WorkSize;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;

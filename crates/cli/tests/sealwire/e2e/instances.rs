@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use sealwire_apps::Target;
 use sealwire_client::{Client, ClientConfig, Endpoint};
-use sealwire_config::{Config, Mode};
 use sealwire_crypto::{AppId, Suite};
 use sealwire_server::server::Server;
+use sealwire_settings::{Config, Mode};
 use sealwire_store::StoreError;
 use sealwire_testkit::Postgres;
 use sealwire_wire::{Decrypt, Encrypt, ErrorCode};

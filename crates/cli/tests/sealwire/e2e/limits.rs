@@ -7,7 +7,7 @@ use sealwire_apps::{CollectionKind, CollectionRules, Scope};
 use sealwire_client::Error;
 use sealwire_dev_ca::Issued;
 use sealwire_msgpack::write;
-use sealwire_token::Format;
+use sealwire_records::token::Format;
 use sealwire_wire::{
     Decrypt, Detail, Encapsulation, Encoding, Encrypt, ErrorCode, Format as EnvelopeFormat, Mask,
     MaskRule, Masking, OnError, Rewrap, RpcError, RuleFields, Suite, TokenMap, Writing,

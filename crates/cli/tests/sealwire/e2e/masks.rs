@@ -810,10 +810,14 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
             retention_s: None,
         };
         harness
-            .create_collection(APP, "people", rules(sealwire_token::Format::Opaque))
+            .create_collection(
+                APP,
+                "people",
+                rules(sealwire_records::token::Format::Opaque),
+            )
             .await;
         harness
-            .create_collection(APP, "others", rules(sealwire_token::Format::Uuid))
+            .create_collection(APP, "others", rules(sealwire_records::token::Format::Uuid))
             .await;
         let (operator, relay) = (
             connect(&harness, harness.control_address(), FULL).await,

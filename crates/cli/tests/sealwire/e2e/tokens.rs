@@ -11,9 +11,9 @@ use sealwire_apps::{CollectionKind, CollectionRules, Scope, Target};
 use sealwire_client::{Client, Document};
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::json;
+use sealwire_records::token::{CardEnds, Format};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::Postgres;
-use sealwire_token::{CardEnds, Format};
 use sealwire_wire::{
     Decrypt, Detail, Detokenize, Document as Wired, Encrypt, ErrorCode, Listing, OnError, Sweep,
     TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions, TokensCall,

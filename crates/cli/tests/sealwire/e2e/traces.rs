@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
 use sealwire_client::{Decrypt, Detokenize, Encrypt, ErrorCode, Tokenize};
-use sealwire_config::Config;
-use sealwire_spans::Endpoint;
-use sealwire_token::Format;
+use sealwire_records::token::Format;
+use sealwire_service::spans::Endpoint;
+use sealwire_settings::Config;
 use sealwire_wire::{TokenLookupScope, TokenMap, TokenizeOptions};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

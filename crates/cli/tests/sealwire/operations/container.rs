@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use sealwire_config::{Config, Environment, keys};
+use sealwire_settings::{Config, Environment, keys};
 
 use crate::operations::read;
 use crate::operations::unit::takes;

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use sealwire_config::Config;
-use sealwire_config::Limits;
+use sealwire_settings::Config;
+use sealwire_settings::Limits;
 
 use crate::operations::guide::free_ports;
 use crate::operations::{read, repository};

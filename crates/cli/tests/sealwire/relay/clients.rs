@@ -1,5 +1,5 @@
 //! Unmodified clients and upstreams in other languages. Those that this machine lacks are named in
-//! the output; `crates/relay/tests/clients/set-up.sh` installs them.
+//! the output; `crates/relay/relay/tests/clients/set-up.sh` installs them.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -245,7 +245,7 @@ fn root() -> PathBuf {
 /// The command of a row, or none if its program or packages are not installed.
 fn command(words: &[&str]) -> Option<Command> {
     let (clients, target) = (
-        root().join("crates/relay/tests/clients"),
+        root().join("crates/relay/relay/tests/clients"),
         root().join("target"),
     );
     let words: Vec<String> = words
@@ -330,7 +330,8 @@ impl Drop for Browser {
 fn a_browser_sees_its_own_document() {
     run(async {
         let site = Site::start(&[PATIENT, ROUTES].concat()).await;
-        let page = std::fs::read(root().join("crates/relay/tests/clients/page.html")).unwrap();
+        let page =
+            std::fs::read(root().join("crates/relay/relay/tests/clients/page.html")).unwrap();
         site.upstream.store("text/html", &[&page]);
         let folder = tempfile::tempdir().unwrap();
         let browser = Command::new("chromium")

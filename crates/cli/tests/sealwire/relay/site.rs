@@ -305,7 +305,7 @@ impl Site {
         let engine = Harness::with(|config| config.crypto.threads = 1).await;
         let (kind, format, scope) = (
             CollectionKind::Random,
-            sealwire_token::Format::Opaque,
+            sealwire_records::token::Format::Opaque,
             Scope::Collection,
         );
         let rules = CollectionRules {

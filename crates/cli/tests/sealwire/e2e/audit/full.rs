@@ -34,7 +34,7 @@ impl FullDiskEngine {
     /// Starts an engine on the files of a harness.
     fn start(harness: &Harness, on_failure: &str, folder: &Path) -> Self {
         let tls = &harness.config.tls;
-        let sealwire_config::KekSource::File(kek) = &harness.config.kek else {
+        let sealwire_settings::KekSource::File(kek) = &harness.config.kek else {
             panic!("the default is a file")
         };
         let text = format!(

@@ -13,9 +13,9 @@ use sealwire_client::{
     TokenLookupScope, Tokenize, TokenizeOptions,
 };
 use sealwire_crypto::Suite;
-use sealwire_objects::{ObjectBinding, Values};
+use sealwire_records::objects::{ObjectBinding, Values};
+use sealwire_records::token::Format;
 use sealwire_store::{Instance, MapId, MapView, ObjectRow, StoreError};
-use sealwire_token::Format;
 
 use super::{APP, MAP, PEOPLE, Vault, doc, map, one_vault, rpc_error, run, vaults};
 
@@ -181,7 +181,7 @@ impl Vault {
             version,
             created,
         };
-        sealwire_objects::open(&binding, &row.sealed, None, &app.unwrap().token_keys)
+        sealwire_records::objects::open(&binding, &row.sealed, None, &app.unwrap().token_keys)
             .unwrap()
             .values
     }

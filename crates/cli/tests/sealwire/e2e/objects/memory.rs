@@ -18,7 +18,7 @@ fn an_update_of_large_objects_ends_where_its_memory_ends() {
             everything_on(&**control.store(), FULL, "*").await
         };
         // A single client has 16 MiB. A read reserves 8 MiB, and 31 of these objects take 6 MiB.
-        let change = |config: &mut sealwire_config::Config| {
+        let change = |config: &mut sealwire_settings::Config| {
             enforcing(config);
             config.schedule.memory_mib = 32;
         };

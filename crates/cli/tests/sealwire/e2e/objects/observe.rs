@@ -11,8 +11,8 @@ use sealwire_client::{
     Decrypt, Detokenize, Encrypt, Error, Listing, Mask, MaskRule, Masking, Rewrap, RuleFields,
     TokenLookupScope, Tokenize, TokenizeOptions,
 };
-use sealwire_config::AccessMode;
-use sealwire_token::Format;
+use sealwire_records::token::Format;
+use sealwire_settings::AccessMode;
 
 use super::subjects::{ANNA, named};
 use super::*;
@@ -55,7 +55,7 @@ impl Site {
         let prepare = async |control: &sealwire_apps::Control| {
             everything_on(&**control.store(), FULL, "*").await
         };
-        let change = |config: &mut sealwire_config::Config| {
+        let change = |config: &mut sealwire_settings::Config| {
             enforcing(config);
             config.access.mode = mode;
         };

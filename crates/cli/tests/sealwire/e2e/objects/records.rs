@@ -8,9 +8,9 @@ use sealwire_client::{
 };
 use sealwire_crypto::Suite;
 use sealwire_msgpack::write;
-use sealwire_objects::{ObjectBinding, Schema, Values, old, open};
+use sealwire_records::objects::{ObjectBinding, Schema, Values, old, open};
+use sealwire_records::token::SubjectKey;
 use sealwire_store::{Commit, ControlStore as _, ObjectId, SUBJECTS_COLLECTION, SubjectId};
-use sealwire_token::SubjectKey;
 use sha2::{Digest as _, Sha256};
 
 use super::*;
@@ -874,7 +874,7 @@ fn contexts_of_the_engine_are_rejected_in_requests() {
         let vault = one_vault().await;
         let rules = sealwire_apps::CollectionRules {
             kind: sealwire_apps::CollectionKind::Deterministic,
-            format: sealwire_token::Format::Opaque,
+            format: sealwire_records::token::Format::Opaque,
             scope: sealwire_apps::Scope::Context,
             expires_s: None,
             retention_s: None,

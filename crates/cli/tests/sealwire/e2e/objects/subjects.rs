@@ -515,7 +515,7 @@ fn the_audit_trail_names_the_subjects_of_a_request_by_id() {
         let prepare = async |control: &sealwire_apps::Control| {
             everything_on(&**control.store(), FULL, "*").await
         };
-        let change = |config: &mut sealwire_config::Config| {
+        let change = |config: &mut sealwire_settings::Config| {
             enforcing(config);
             config.audit.folder = Some(config.state.folder.parent().unwrap().join("audit"));
         };

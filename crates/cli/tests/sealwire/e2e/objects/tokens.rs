@@ -5,8 +5,8 @@ use sealwire_apps::{CollectionKind, CollectionRules, Scope};
 use sealwire_client::{
     Detokenize, Document, Listing, TokenLookupScope, TokenSearch, Tokenize, TokenizeOptions,
 };
+use sealwire_records::token::Format;
 use sealwire_store::{ObjectGroup, ObjectId, ObjectsWritten, SubjectClaim, SubjectId};
-use sealwire_token::Format;
 
 use super::subjects::{ANNA, named};
 use super::*;
@@ -484,7 +484,7 @@ fn the_audit_trail_names_the_subjects_of_requests_on_tokens() {
         let prepare = async |control: &sealwire_apps::Control| {
             everything_on(&**control.store(), FULL, "*").await
         };
-        let change = |config: &mut sealwire_config::Config| {
+        let change = |config: &mut sealwire_settings::Config| {
             enforcing(config);
             config.audit.folder = Some(config.state.folder.parent().unwrap().join("audit"));
         };

@@ -1,0 +1,344 @@
+//! Encodes answers, for servers. A result is written straight behind its head: nothing is copied or
+//! held back.
+//!
+//! A reply is appended in one piece before the next one starts. [`Document`] can be taken back
+//! while it is being written, so a call that fails halfway leaves no bytes behind.
+
+use sealwire_msgpack::write;
+
+use crate::answer::FieldError;
+use crate::error::{ErrorFormat, RpcError};
+use crate::limits::{FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX};
+use crate::method::Notification;
+
+/// Appends `[1, msgid, nil, `: the caller appends the result, one value.
+pub fn begin(out: &mut Vec<u8>, msgid: u32) {
+    write::array_len(out, 4);
+    write::uint(out, 1);
+    write::uint(out, u64::from(msgid));
+    write::nil(out);
+}
+
+/// Appends a whole response that carries `error` in that form.
+pub fn error(out: &mut Vec<u8>, msgid: u32, error: &RpcError, format: ErrorFormat) {
+    write::array_len(out, 4);
+    write::uint(out, 1);
+    write::uint(out, u64::from(msgid));
+    error.encode_as(out, format);
+    write::nil(out);
+}
+
+/// Appends the notification `[2, "error", [error]]`: the last message before a close for which no
+/// call is to blame.
+pub fn protocol_error(out: &mut Vec<u8>, error: &RpcError) {
+    write::array_len(out, 3);
+    write::uint(out, 2);
+    write::str(out, Notification::Error.name());
+    write::array_len(out, 1);
+    error.encode(out);
+}
+
+/// The reply of a call on a document while its payload is being written:
+/// `{payload, generation, errors?, unmatched?}`.
+#[derive(Debug)]
+#[must_use = "finish or discard it, else half a reply stays in the buffer"]
+pub struct Document {
+    start: usize,
+    map_at: usize,
+}
+
+impl Document {
+    /// Appends everything before the payload. The caller then appends the payload, one value, in as
+    /// many steps as it likes, and calls [`Document::finish`].
+    pub fn begin(out: &mut Vec<u8>, msgid: u32) -> Self {
+        let start = out.len();
+        begin(out, msgid);
+        let map_at = out.len();
+        write::map_len(out, 2);
+        write::str(out, "payload");
+        Self { start, map_at }
+    }
+
+    /// Appends everything behind the payload. Lists the first [`FIELD_ERRORS_MAX`] of `errors`,
+    /// each path cut to [`FIELD_PATH_BYTES_MAX`] bytes, and counts the rest and `omitted` in
+    /// `errors_omitted`. `unmatched` are positions of paths. `encapsulations` are those that fields
+    /// of the payload refer to.
+    pub fn finish(
+        self,
+        out: &mut Vec<u8>,
+        generation: u64,
+        (errors, omitted): (&[FieldError], u64),
+        unmatched: &[u32],
+        encapsulations: &[String],
+    ) {
+        write::str(out, "generation");
+        write::uint(out, generation);
+        let listed = &errors[..errors.len().min(FIELD_ERRORS_MAX)];
+        let omitted = omitted + (errors.len() - listed.len()) as u64;
+        if !listed.is_empty() {
+            // A map of up to 15 keys has its count in the low bits of its one header byte.
+            out[self.map_at] += 1;
+            write::str(out, "errors");
+            write::array_len(out, u32::try_from(listed.len()).unwrap_or(u32::MAX));
+            for error in listed {
+                write::map_len(out, 2);
+                write::str(out, "path");
+                write::str(
+                    out,
+                    &error.path[..error.path.floor_char_boundary(FIELD_PATH_BYTES_MAX)],
+                );
+                write::str(out, "code");
+                write::str(out, error.code.name());
+            }
+        }
+        if omitted > 0 {
+            out[self.map_at] += 1;
+            write::str(out, "errors_omitted");
+            write::uint(out, omitted);
+        }
+        if !unmatched.is_empty() {
+            out[self.map_at] += 1;
+            write::str(out, "unmatched");
+            write::array_len(out, u32::try_from(unmatched.len()).unwrap_or(u32::MAX));
+            unmatched
+                .iter()
+                .for_each(|position| write::uint(out, (*position).into()));
+        }
+        if !encapsulations.is_empty() {
+            out[self.map_at] += 1;
+            write::str(out, "encapsulations");
+            write::array_len(out, u32::try_from(encapsulations.len()).unwrap_or(u32::MAX));
+            encapsulations.iter().for_each(|text| write::str(out, text));
+        }
+    }
+
+    /// Takes back everything since `begin`, so that an error can be answered instead.
+    pub fn discard(self, out: &mut Vec<u8>) {
+        out.truncate(self.start);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::{self, Reply, decode_protocol_error};
+    use crate::error::{Detail, ErrorCode, OverloadReason, push_json_string};
+
+    fn field_errors(count: usize, path: &str) -> Vec<FieldError> {
+        vec![
+            FieldError {
+                path: path.to_owned(),
+                code: ErrorCode::CannotOpen
+            };
+            count
+        ]
+    }
+
+    /// Writes a document reply behind other bytes and reads it back: keys in the map, errors
+    /// listed, omitted.
+    fn check(errors: &[FieldError], omitted: u64, unmatched: &[u32], expect: (u8, usize, u64)) {
+        let mut out = vec![0xc0; 3];
+        let document = Document::begin(&mut out, 9);
+        write::str(&mut out, "payload bytes");
+        document.finish(&mut out, 42, (errors, omitted), unmatched, &[]);
+        let reply = Reply::decode(&out[3..]).unwrap();
+        let result = reply.outcome.unwrap();
+        let decoded = answer::Document::decode(result).unwrap();
+        assert_eq!(
+            (reply.msgid, decoded.generation, decoded.payload),
+            (9, 42, &b"\xadpayload bytes"[..])
+        );
+        assert_eq!(decoded.unmatched, unmatched);
+        assert_eq!(
+            (
+                result[0] & 0x0f,
+                decoded.errors.len(),
+                decoded.errors_omitted
+            ),
+            expect
+        );
+    }
+
+    #[test]
+    fn a_document_reply_has_the_keys_it_needs() {
+        check(&[], 0, &[], (2, 0, 0));
+        check(&field_errors(1, "$.a"), 0, &[], (3, 1, 0));
+        check(&[], 0, &[0, 63], (3, 0, 0));
+        check(&field_errors(1, "$.a"), 5, &[], (4, 1, 5));
+        check(&field_errors(1, "$.a"), 5, &[7], (5, 1, 5));
+        check(
+            &field_errors(FIELD_ERRORS_MAX + 2, "$"),
+            5,
+            &[],
+            (4, FIELD_ERRORS_MAX, 7),
+        );
+    }
+
+    #[test]
+    fn a_long_path_is_cut_between_characters() {
+        let mut out = Vec::new();
+        let document = Document::begin(&mut out, 9);
+        write::nil(&mut out);
+        document.finish(
+            &mut out,
+            0,
+            (&field_errors(1, &format!("$.{}", "é".repeat(1_000))), 0),
+            &[],
+            &[],
+        );
+        let result = Reply::decode(&out).unwrap().outcome.unwrap();
+        let errors = answer::Document::decode(result).unwrap().errors;
+        assert_eq!(errors[0].path, format!("$.{}", "é".repeat(511)));
+    }
+
+    #[test]
+    fn a_discarded_document_leaves_no_bytes() {
+        let mut out = vec![1, 2, 3];
+        let document = Document::begin(&mut out, 9);
+        write::str(&mut out, "half");
+        document.discard(&mut out);
+        assert_eq!(out, [1, 2, 3]);
+    }
+
+    #[test]
+    fn errors_round_trip() {
+        for code in ErrorCode::ALL {
+            let plain = RpcError::new(code, "no");
+            let full = RpcError::new(code, "later")
+                .retry_after_ms(250)
+                .with(Detail::text("limit", "depth_max"))
+                .with(Detail::number("max", u64::MAX));
+            for sent in [plain, full] {
+                let mut out = Vec::new();
+                error(&mut out, u32::MAX, &sent, ErrorFormat::Map);
+                assert_eq!(
+                    Reply::decode(&out),
+                    Ok(Reply {
+                        msgid: u32::MAX,
+                        outcome: Err(sent.clone())
+                    })
+                );
+                out.clear();
+                protocol_error(&mut out, &sent);
+                assert_eq!(decode_protocol_error(&out), Ok(sent));
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_as_text_has_its_code_message_and_hints() {
+        let plain = |message: &'static str| RpcError::new(ErrorCode::NotFound, message);
+        let cases = [
+            (plain("no such method"), "not_found: no such method"),
+            (plain(""), "not_found: "),
+            (plain("a: b"), "not_found: a: b"),
+            (
+                plain("parameter `a\tb\n\u{85}`"),
+                "not_found: parameter `a b  `",
+            ),
+            (
+                plain("later").retry_after_ms(250),
+                "not_found: later\t{\"retry_after_ms\":250}",
+            ),
+            (
+                plain("no").with(Detail::text("path", "$.a")),
+                "not_found: no\t{\"details\":{\"path\":\"$.a\"}}",
+            ),
+            (
+                plain("no").with(Detail::text("path", "$['\"\\']\t\u{7f}\u{9f}é")),
+                "not_found: no\t{\"details\":{\"path\":\"$['\\\"\\\\']\\u0009\\u007f\\u009fé\"}}",
+            ),
+            (
+                RpcError::overloaded(OverloadReason::Memory, 5, Some(u64::MAX)),
+                "overloaded: no memory for the call\t{\"retry_after_ms\":5,\"details\":{\"reason\":\"memory\",\"predicted_ms\":18446744073709551615}}",
+            ),
+        ];
+        for (sent, expect) in cases {
+            let mut out = Vec::new();
+            error(&mut out, 9, &sent, ErrorFormat::Text);
+            // A decoder of maps takes a bare string for `internal`.
+            let expect = RpcError::new(ErrorCode::Internal, expect);
+            assert_eq!(
+                Reply::decode(&out),
+                Ok(Reply {
+                    msgid: 9,
+                    outcome: Err(expect)
+                })
+            );
+        }
+        for code in ErrorCode::ALL {
+            assert!(
+                !code.name().contains(':'),
+                "{code}: the first colon ends the code"
+            );
+            assert_eq!(RpcError::new(code, "m").to_text(), format!("{code}: m"));
+        }
+    }
+
+    /// `proto/vectors/text-errors.jsonl`, which other languages' clients read: responses with each
+    /// code, without hints and with all.
+    #[test]
+    fn vectors_of_text_errors() {
+        let mut lines = String::new();
+        for code in ErrorCode::ALL {
+            let plain = RpcError::new(code, "a sentence: for people");
+            let full = RpcError::new(code, "a \"name\"\n")
+                .retry_after_ms(250)
+                .with(Detail::text("path", "$['\"a\t']"))
+                .with(Detail::number("max", u64::MAX));
+            for sent in [plain, full] {
+                let mut out = Vec::new();
+                error(&mut out, 1, &sent, ErrorFormat::Text);
+                let response: String = out.iter().map(|byte| format!("{byte:02x}")).collect();
+                let mut text = String::new();
+                push_json_string(&mut text, &sent.to_text());
+                lines.push_str(&format!(
+                    "{{\"code\":\"{code}\",\"text\":{text},\"response\":\"{response}\"}}\n"
+                ));
+            }
+        }
+        assert!(
+            lines == include_str!("../../../../proto/vectors/text-errors.jsonl"),
+            "the vectors are now:\n{lines}"
+        );
+    }
+
+    #[test]
+    fn errors_of_other_servers_and_of_newer_ones_are_understood() {
+        let read = |error: &[u8]| {
+            let message = [&[0x94, 1, 7][..], error, &[0xc0]].concat();
+            Reply::decode(&message).map(|reply| reply.outcome.unwrap_err())
+        };
+        assert_eq!(
+            read(b"\xa4oops"),
+            Ok(RpcError::new(ErrorCode::Internal, "oops"))
+        );
+        let newer = b"\x83\xa4code\xa3new\xa7message\xa1m\xa4more\x91\x01";
+        assert_eq!(read(newer), Ok(RpcError::new(ErrorCode::Internal, "m")));
+        assert!(read(b"\x81\xa4code\xa8conflict").is_err(), "no message");
+        assert!(read(b"\x81\xa7message\xa1m").is_err(), "no code");
+        assert!(read(&[0x07]).is_err(), "a number");
+        assert!(read(b"\xa1\xff").is_err(), "not UTF-8");
+    }
+
+    #[test]
+    fn what_is_no_reply_is_refused() {
+        for bytes in [
+            &[][..],
+            &[0xc0],
+            &[0x94, 0, 1, 0xc0, 0xc0],
+            &[0x94, 1, 1, 0xc0],
+            &[0x94, 1, 1, 0xc0, 1, 1],
+        ] {
+            assert!(Reply::decode(bytes).is_err(), "{bytes:02x?}");
+        }
+        for result in [
+            &[0x80][..],
+            b"\x81\xa7payload\x01",
+            b"\x81\xaageneration\x01",
+            b"\x91\x01",
+        ] {
+            assert!(answer::Document::decode(result).is_err(), "{result:02x?}");
+        }
+    }
+}

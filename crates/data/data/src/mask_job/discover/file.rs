@@ -1,0 +1,342 @@
+//! Discovery in a file: NDJSON, JSON or CSV, and the entry for Parquet.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use sealwire_discover::{
+    DiscoverOptions, Discovery, FieldVerdict, MergedFields, PathPart, RULE_STEPS_MAX, Sample,
+    Trial, ValueType, decide_field, is_value_like, merge_maps, names_of, path_text,
+};
+use sealwire_mask_rules::{Rules, Target, Unknown};
+
+use super::parquet::discover_parquet;
+use crate::mask_job::batch::Batch;
+use crate::mask_job::chunker::Cutter;
+use crate::mask_job::error::JobError;
+use crate::mask_job::file_format::FileFormat;
+use crate::mask_job::limits::Limits;
+use crate::mask_job::output::Input;
+use crate::mask_job::plan::{Plan, Step};
+use crate::mask_job::report::{Progress, RunningReport};
+use crate::mask_job::scan::csv::Columns;
+use crate::mask_job::scan::json::{Memory, Scan, Shown};
+use crate::mask_job::scan::text::unescaped;
+use crate::mask_job::scan::tree::{NodeId, Tree};
+use crate::mask_job::scan::{Fault, place};
+
+/// Maximum number of bytes of a file that are read.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+/// Maximum number of distinct paths before maps are recognized.
+const PATHS_MAX: usize = 5_000;
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// The merged fields of documents.
+pub(crate) struct MergedDocuments {
+    pub(crate) merged: MergedFields,
+    /// True if paths were ignored, because there were too many.
+    pub(crate) is_full: bool,
+}
+
+/// The fields of documents with their samples.
+pub(crate) struct Documents {
+    by_node: HashMap<NodeId, Option<usize>>,
+    by_path: HashMap<Vec<PathPart>, usize>,
+    samples: Vec<(Vec<PathPart>, Sample)>,
+    nodes: usize,
+    options: DiscoverOptions,
+    is_full: bool,
+}
+
+impl Documents {
+    pub(crate) fn new(options: DiscoverOptions) -> Self {
+        Self {
+            by_node: HashMap::new(),
+            by_path: HashMap::new(),
+            samples: Vec::new(),
+            nodes: 0,
+            options,
+            is_full: false,
+        }
+    }
+
+    fn add(&mut self, tree: &Tree, node: NodeId, raw: &[u8]) {
+        // The tree starts anew if it has too many nodes.
+        if tree.count() < self.nodes {
+            self.by_node.clear();
+        }
+        self.nodes = tree.count();
+        let at = match self.by_node.get(&node) {
+            Some(at) => *at,
+            None => {
+                let parts: Vec<PathPart> = tree
+                    .steps_of(node)
+                    .into_iter()
+                    .map(|step| match step {
+                        Step::Key(key) => PathPart::Key(key),
+                        Step::Index(_) => PathPart::Any,
+                    })
+                    .collect();
+                let at = self.field(parts);
+                self.by_node.insert(node, at);
+                at
+            }
+        };
+        let Some(at) = at else { return };
+        let (r#type, text) = match raw.first() {
+            Some(b'"') => {
+                let inside = &raw[1..raw.len() - 1];
+                (
+                    ValueType::Text,
+                    unescaped(inside).unwrap_or_else(|| String::from_utf8_lossy(inside)),
+                )
+            }
+            Some(b't' | b'f') => (ValueType::Boolean, String::from_utf8_lossy(raw)),
+            _ => (ValueType::Number, String::from_utf8_lossy(raw)),
+        };
+        self.samples[at].1.add(r#type, &text);
+    }
+
+    fn field(&mut self, parts: Vec<PathPart>) -> Option<usize> {
+        if let Some(at) = self.by_path.get(&parts) {
+            return Some(*at);
+        }
+        if self.samples.len() >= PATHS_MAX {
+            self.is_full = true;
+            return None;
+        }
+        let at = self.samples.len();
+        let seed = self
+            .options
+            .seed
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .wrapping_add(at as u64);
+        self.samples
+            .push((parts.clone(), Sample::new(self.options.sample, seed)));
+        self.by_path.insert(parts, at);
+        Some(at)
+    }
+
+    /// Scans one JSON document. A document that is not JSON is skipped.
+    pub(crate) fn scan(
+        &mut self,
+        text: &[u8],
+        memory: &mut Memory,
+        plan: &Plan,
+        ledger: &RunningReport,
+    ) {
+        let mut batch = Batch::new(Limits::default());
+        let mut show = |tree: &mut Tree, node: NodeId, shown: Shown, raw: &[u8]| {
+            if shown == Shown::Leaf {
+                self.add(tree, node, raw);
+            }
+        };
+        if let Ok(mut scan) = Scan::new(text, plan, ledger, memory, &mut batch) {
+            scan.visitor = Some(&mut show);
+            let _ = scan.document(0);
+        }
+    }
+
+    /// Merges the fields of maps, whose keys are data.
+    pub(crate) fn merged(self) -> MergedDocuments {
+        MergedDocuments {
+            merged: merge_maps(self.samples),
+            is_full: self.is_full,
+        }
+    }
+}
+
+/// Samples a file, or an object that is Parquet, and proposes rules. Blocks while it reads.
+///
+/// # Errors
+/// [`JobError`] if the file cannot be read or is invalid, without values. A CSV header with the
+/// form of data is an error.
+pub fn discover_file(
+    input: &Input,
+    format: FileFormat,
+    options: DiscoverOptions,
+    trial: Trial<'_>,
+    progress: &Progress,
+) -> Result<Discovery, JobError> {
+    match format {
+        FileFormat::Parquet => discover_parquet(input, options, trial, progress),
+        _ => discover_text(input.text_file()?, format, options, trial, progress),
+    }
+}
+
+fn discover_text(
+    path: &Path,
+    format: FileFormat,
+    options: DiscoverOptions,
+    trial: Trial<'_>,
+    progress: &Progress,
+) -> Result<Discovery, JobError> {
+    let rules = Rules::new(Unknown::Keep, Vec::new(), Vec::new());
+    let plan = Plan::new(Arc::new(
+        rules.map_err(|error| JobError::Plan(error.to_string()))?,
+    ));
+    let ledger = RunningReport::default();
+    let name = path.display().to_string();
+    let file = File::open(path).map_err(JobError::io(path))?;
+    let length = file.metadata().map_err(JobError::io(path))?.len();
+    progress.expect(length.min(FILE_BYTES_MAX), 0);
+    let limits = Limits {
+        chunk_bytes: CHUNK_BYTES,
+        ..Limits::default()
+    };
+    let mut cutter = Cutter::new(file, format.cut(), limits, name.clone());
+    let (mut memory, mut columns) = (Memory::new(), None);
+    let mut documents = Documents::new(options);
+    let mut cells: Vec<(String, Sample)> = Vec::new();
+    let mut read_bytes = 0;
+    while let Some(chunk) = cutter.next()? {
+        let broken = |fault: Fault| {
+            let (line, column) = place(&chunk.bytes, chunk.first_line, fault.at);
+            JobError::Broken {
+                name: name.clone(),
+                line,
+                column,
+                what: fault.what,
+            }
+        };
+        if let FileFormat::Csv { delimiter } = format {
+            let mut begin = chunk.skipped;
+            let columns = match &columns {
+                Some(columns) => columns,
+                None => {
+                    let read = Columns::read(&chunk.bytes, begin, delimiter, &plan, &ledger)
+                        .map_err(broken)?;
+                    let (read, end) = read.map_err(JobError::Plan)?;
+                    begin = end;
+                    for (at, name) in read.names().enumerate() {
+                        if is_value_like(name) {
+                            return Err(JobError::Plan(format!(
+                                "{}: the name of column {} has the form of a value, so the first line may be data: \
+                                 write a header with names",
+                                path.display(),
+                                at + 1
+                            )));
+                        }
+                        let seed = options
+                            .seed
+                            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                            .wrapping_add(at as u64);
+                        cells.push((name.to_owned(), Sample::new(options.sample, seed)));
+                    }
+                    columns.insert(read)
+                }
+            };
+            let mut show = |at: usize, _: &str, _, text: &str| {
+                if let Some((_, sample)) = cells.get_mut(at) {
+                    sample.add(ValueType::Text, text);
+                }
+            };
+            columns
+                .values(&chunk.bytes, begin, &mut show)
+                .map_err(broken)?;
+        } else {
+            let mut batch = Batch::new(limits);
+            let mut show = |tree: &mut Tree, node: NodeId, shown: Shown, raw: &[u8]| {
+                if shown == Shown::Leaf {
+                    documents.add(tree, node, raw);
+                }
+            };
+            let mut scan =
+                Scan::new(&chunk.bytes, &plan, &ledger, &mut memory, &mut batch).map_err(broken)?;
+            scan.visitor = Some(&mut show);
+            let scanned = match format {
+                FileFormat::Ndjson => scan.lines(chunk.skipped),
+                _ if chunk.is_array => {
+                    scan.elements(chunk.skipped, chunk.first_record, chunk.is_last)
+                }
+                _ => scan.document(chunk.skipped),
+            };
+            scanned.map_err(broken)?;
+        }
+        read_bytes += chunk.bytes.len() as u64;
+        progress.add(chunk.bytes.len() as u64, 0);
+        if read_bytes >= FILE_BYTES_MAX || documents.is_full {
+            break;
+        }
+    }
+    let mut discovery = Discovery {
+        read_whole: read_bytes >= length,
+        ..Discovery::default()
+    };
+    if read_bytes < length && read_bytes >= FILE_BYTES_MAX {
+        let mib = FILE_BYTES_MAX >> 20;
+        discovery.notes.push(format!(
+            "only the first {mib} MiB were read; later values can need other functions"
+        ));
+    }
+    if let FileFormat::Csv { .. } = format {
+        let table = path
+            .file_stem()
+            .map(|stem| stem.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        discovery.fields = cells
+            .into_iter()
+            .map(|(name, sample)| {
+                let target = Target::Column(name.clone());
+                decide_field(
+                    (&name, &table),
+                    target,
+                    name.clone(),
+                    &sample,
+                    options,
+                    trial,
+                )
+            })
+            .collect();
+        return Ok(discovery);
+    }
+    let stem = path
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let MergedDocuments {
+        merged: MergedFields { fields, maps },
+        is_full,
+    } = documents.merged();
+    if is_full {
+        let note =
+            format!("more than {PATHS_MAX} distinct paths: the rest of the file was not read");
+        discovery.notes.push(note);
+    }
+    for (prefix, is_personal) in maps {
+        let path = path_text(&prefix);
+        discovery.notes.push(match is_personal {
+            true => format!("keys of the map {path} have the form of personal data, and masking never changes keys"),
+            false => format!("keys of the map {path} count as data and are not shown"),
+        });
+    }
+    let mut steps = 0;
+    for (parts, sample) in fields {
+        let (name, parent) = names_of(&parts);
+        let parent = if parent.is_empty() { &stem } else { parent };
+        let path = path_text(&parts);
+        let mut field = decide_field(
+            (name, parent),
+            Target::Path(path.clone()),
+            path,
+            &sample,
+            options,
+            trial,
+        );
+        if field.verdict == FieldVerdict::Sensitive {
+            steps += parts.len() + 1;
+            // All path rules together have a limit. A rule by key has none, but names the key at
+            // any depth.
+            if steps > RULE_STEPS_MAX && matches!(parts.last(), Some(PathPart::Key(_))) {
+                field.target = Some(Target::Column(name.to_owned()));
+                field.mask = Some("redact".to_owned());
+                field
+                    .evidence
+                    .push("too many path rules, so the key at any depth and `redact`".to_owned());
+            }
+        }
+        discovery.fields.push(field);
+    }
+    Ok(discovery)
+}

@@ -1,0 +1,46 @@
+//! The format of a file and how it is cut into chunks.
+
+use crate::mask_job::chunker::Cut;
+
+/// The format of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileFormat {
+    /// One JSON document per line.
+    Ndjson,
+    /// One JSON document. The elements of an array are streamed; any other document is read whole.
+    Json,
+    /// Comma-separated values with a header.
+    Csv {
+        /// The delimiter, such as `b','`, `b';'` or a tab.
+        delimiter: u8,
+    },
+    /// Apache Parquet.
+    Parquet,
+}
+
+impl FileFormat {
+    /// Selects the format by the file extension: `ndjson`, `jsonl`, `json`, `csv`, `tsv`,
+    /// `parquet`. The extension of compressed files, `gz`, is passed over: their content tells that
+    /// they must be decompressed first.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        let (_, ending) = name.strip_suffix(".gz").unwrap_or(name).rsplit_once('.')?;
+        Some(match ending.to_ascii_lowercase().as_str() {
+            "ndjson" | "jsonl" => Self::Ndjson,
+            "json" => Self::Json,
+            "csv" => Self::Csv { delimiter: b',' },
+            "tsv" => Self::Csv { delimiter: b'\t' },
+            "parquet" => Self::Parquet,
+            _ => return None,
+        })
+    }
+
+    /// Returns how the text is cut. Parquet is no text.
+    pub(crate) fn cut(self) -> Cut {
+        match self {
+            Self::Ndjson => Cut::Lines,
+            Self::Json | Self::Parquet => Cut::Elements,
+            Self::Csv { .. } => Cut::QuotedLines,
+        }
+    }
+}

@@ -1,0 +1,506 @@
+//! The leak check: searches the target for originals of masked values.
+//!
+//! The check reads source and target again. Its rules name the sensitive fields and can differ from
+//! the rules of the job. If the job lacked one of these rules, the check fails. Values are stored
+//! as 64-bit hashes, keyed per run, in tables of bounded size. Hashes that do not fit are checked
+//! in further passes, so the result is exact except for hash collisions. The strength of the check
+//! depends on the function:
+//!
+//! * `redact`, `fixed`, `null`, `partial`, `hash` and `email` never return an original. A single
+//!   original in its own field of the target is therefore a leak. An original of at least
+//!   [`ELSEWHERE_CHARS_MIN`] characters is a leak everywhere else, too. It is found as a whole
+//!   value, a key, an array element, or a quoted string in a text. It is also found as a word with
+//!   a digit or `@` in a text, or as a key or value in a text.
+//! * `card`, `phone`, `iban`, `mac` and `fpe` can return another original by chance; `pseudonym`,
+//!   `date_shift`, `generalize` and `noise` often do. Such a field leaks if most of its rows hold
+//!   values that occur exactly as often as in the source. For `card`, `phone`, `iban`, `mac` and
+//!   `fpe`, more than 1 % of originals in other fields is a leak, too, or more than twice the share
+//!   that its own field has by chance.
+
+mod file;
+mod pieces;
+mod postgres;
+mod window;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use sealwire_discover::hide_map_keys;
+use sealwire_mask_rules::{Function, FunctionKind, Literal, REDACTED};
+use serde::Serialize;
+
+pub use file::verify_files;
+pub use postgres::verify_databases;
+
+use crate::mask_job::plan::Plan;
+use pieces::Piece;
+use window::TextWindow;
+
+/// Originals of fewer characters occur elsewhere by chance, so they are searched for only in their
+/// own field.
+pub const ELSEWHERE_CHARS_MIN: usize = 8;
+/// Minimum share of rows with unmoved values at which a field counts as not masked.
+const UNMOVED_MAX: f64 = 0.9;
+/// Minimum number of rows for which shares are meaningful.
+const ROWS_MIN: u64 = 10;
+/// Maximum share of originals in other fields that chance explains.
+const ELSEWHERE_MAX: f64 = 0.01;
+/// Maximum share of originals in other fields that is taken for chance, however many the own field
+/// has.
+const CHANCE_MAX: f64 = 0.1;
+/// Maximum number of target fields that are listed per source field.
+const NAMED_MAX: usize = 5;
+
+/// Limits of a leak check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeakLimits {
+    /// Maximum number of values in each of two tables. Default 3,600,000, which takes 180 MB for
+    /// both tables. Slightly higher limits double the memory, since tables grow by doubling.
+    pub values_max: usize,
+}
+
+impl Default for LeakLimits {
+    fn default() -> Self {
+        Self {
+            values_max: 3_600_000,
+        }
+    }
+}
+
+/// The result of a leak check.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct LeakReport {
+    /// True if no field leaks and the source has an original. Other fields that could not be
+    /// checked do not count.
+    pub passed: bool,
+    /// Number of passes over source and target.
+    pub passes: u32,
+    /// Results by source field that the rules mask.
+    pub fields: Vec<LeakField>,
+    /// Columns that the check did not look at, or in part. They can hold originals.
+    pub skipped: Vec<SkippedColumn>,
+}
+
+/// A column that the check did not look at, or in part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SkippedColumn {
+    /// The column.
+    pub field: String,
+    /// The reason, such as the column's type.
+    pub why: String,
+}
+
+/// The result for one field.
+#[derive(Clone, Debug, Serialize)]
+pub struct LeakField {
+    /// Path, or `schema.table.column`.
+    pub field: String,
+    /// The function by which the rules mask the field.
+    pub function: String,
+    /// Number of non-null values in the source.
+    pub values: u64,
+    /// Number of distinct values in the source.
+    pub originals: u64,
+    /// Number of distinct originals that are in the same field of the target.
+    pub found_in_field: u64,
+    /// Number of non-null source rows whose value occurs exactly as often in the target's field.
+    pub unmoved: u64,
+    /// Number of originals that were searched for in other fields.
+    pub looked_for_elsewhere: u64,
+    /// Number of originals that were found in other fields.
+    pub found_elsewhere: u64,
+    /// Fields where originals were found; at most five.
+    pub elsewhere: Vec<String>,
+    /// The outcome.
+    pub verdict: LeakVerdict,
+}
+
+/// The outcome for one field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeakVerdict {
+    /// No leak.
+    Clean,
+    /// Originals are in the target.
+    Leak,
+    /// No values, or too few to distinguish a leak from chance under this function.
+    NotChecked,
+}
+
+/// A function's guarantee about originals in the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Guarantee {
+    /// No originals occur. `constant`: except for the constant text that the function returns.
+    Absent { constant: bool },
+    /// Originals of other values occur by chance.
+    Rare,
+    /// No guarantee for single values.
+    Moved,
+}
+
+fn promise(name: &str) -> Guarantee {
+    match name {
+        "redact" | "fixed" | "null" => Guarantee::Absent { constant: true },
+        "partial" | "hash" | "email" => Guarantee::Absent { constant: false },
+        "card" | "phone" | "fpe" | "iban" | "mac" => Guarantee::Rare,
+        _ => Guarantee::Moved,
+    }
+}
+
+/// Returns the text that a function gives for every string.
+fn constant(function: &Function) -> Option<String> {
+    match function.kind() {
+        FunctionKind::Redact { with } => Some(with.as_deref().unwrap_or(REDACTED).to_owned()),
+        FunctionKind::Fixed(Literal::Text(text) | Literal::Word(text)) => Some(text.to_string()),
+        _ => None,
+    }
+}
+
+/// The state of a leak check over several passes.
+#[derive(Debug)]
+pub(crate) struct Check {
+    plan: Arc<Plan>,
+    keys: RandomState,
+    fields: Vec<LeakField>,
+    promises: Vec<Guarantee>,
+    /// The text that a field's function gives for every string, if there is one.
+    constants: Vec<Option<String>>,
+    /// Field numbers by name and rule.
+    by_rule: HashMap<(String, usize), usize>,
+    /// Field numbers by name. A name has several fields if several kind rules apply to its values.
+    by_name: HashMap<String, Vec<usize>>,
+    /// Occurrences in source and target, by field and value.
+    own: TextWindow<Occurrences>,
+    /// Values searched for in other fields, with a flag for values that were found.
+    anywhere: TextWindow<SearchTerms>,
+    /// Per field, the number of non-null values in the target during the current pass.
+    target_values: Vec<u64>,
+    skipped: Vec<SkippedColumn>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Occurrences {
+    field: u32,
+    source: u32,
+    target: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SearchTerms {
+    field: u32,
+    is_found: bool,
+}
+
+impl Check {
+    pub(crate) fn new(plan: Arc<Plan>, limits: LeakLimits) -> Self {
+        Self {
+            plan,
+            keys: RandomState::new(),
+            fields: Vec::new(),
+            promises: Vec::new(),
+            constants: Vec::new(),
+            by_rule: HashMap::new(),
+            by_name: HashMap::new(),
+            own: TextWindow::new(limits.values_max),
+            anywhere: TextWindow::new(limits.values_max),
+            target_values: Vec::new(),
+            skipped: Vec::new(),
+        }
+    }
+
+    /// Notes a column that is not looked at.
+    pub(crate) fn skip(&mut self, field: &str, why: &str) {
+        if !self.skipped.iter().any(|column| column.field == field) {
+            self.skipped.push(SkippedColumn {
+                field: field.to_owned(),
+                why: why.to_owned(),
+            });
+        }
+    }
+
+    pub(crate) fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// Returns the number of a field whose values a rule masks, and adds the field if it is new.
+    pub(crate) fn field(&mut self, name: &str, rule: usize) -> usize {
+        if let Some(at) = self.by_rule.get(&(name.to_owned(), rule)) {
+            return *at;
+        }
+        let at = self.fields.len();
+        self.fields.push(LeakField {
+            field: name.to_owned(),
+            function: self.plan.function(rule).to_owned(),
+            values: 0,
+            originals: 0,
+            found_in_field: 0,
+            unmoved: 0,
+            looked_for_elsewhere: 0,
+            found_elsewhere: 0,
+            elsewhere: Vec::new(),
+            verdict: LeakVerdict::Clean,
+        });
+        self.promises.push(promise(self.plan.name(rule)));
+        self.constants.push(
+            self.plan
+                .rules()
+                .get(rule)
+                .and_then(|rule| constant(&rule.function)),
+        );
+        self.target_values.push(0);
+        self.by_rule.insert((name.to_owned(), rule), at);
+        self.by_name.entry(name.to_owned()).or_default().push(at);
+        at
+    }
+
+    /// Returns the numbers of the fields with that name.
+    pub(crate) fn fields_named(&self, name: &str) -> Vec<usize> {
+        self.by_name.get(name).cloned().unwrap_or_default()
+    }
+
+    /// Records a value of the source that a rule masks.
+    pub(crate) fn original(&mut self, field: usize, text: &str) {
+        // An empty text says nothing, and functions that keep the length of a text return it.
+        if text.is_empty() {
+            return;
+        }
+        let own = self.keys.hash_one((field, text));
+        let fresh = Occurrences {
+            field: field as u32,
+            source: 0,
+            target: 0,
+        };
+        if let Some(entry) = self.own.entry(own, fresh) {
+            entry.source = entry.source.saturating_add(1);
+        }
+        if self.promises[field] == Guarantee::Moved {
+            return;
+        }
+        self.seek(field, text);
+        pieces::elements(text, &mut |element| self.seek(field, element));
+    }
+
+    /// Adds an original to those that are searched for in other fields. Of several fields with that
+    /// original, one whose function never returns originals has it.
+    fn seek(&mut self, field: usize, text: &str) {
+        if !is_telling(text) {
+            return;
+        }
+        let fresh = SearchTerms {
+            field: field as u32,
+            is_found: false,
+        };
+        let Some(entry) = self.anywhere.entry(self.keys.hash_one(text), fresh) else {
+            return;
+        };
+        if self.promises[entry.field as usize] == Guarantee::Rare
+            && self.promises[field] != Guarantee::Rare
+        {
+            entry.field = field as u32;
+        }
+    }
+
+    /// Checks a value of the target. `fields` are the numbers of the fields with its name.
+    pub(crate) fn seen(&mut self, name: &str, fields: &[usize], text: &str) {
+        for field in fields {
+            self.target_values[*field] += 1;
+            if let Some(entry) = self.own.find(self.keys.hash_one((*field, text))) {
+                entry.target = entry.target.saturating_add(1);
+            }
+        }
+        // A constant says nothing where it is the mask.
+        if !fields
+            .iter()
+            .any(|field| self.constants[*field].as_deref() == Some(text))
+        {
+            self.sought_with_pieces(name, fields, text);
+        }
+    }
+
+    /// Checks an object key of the target; `name` is the object's path.
+    pub(crate) fn seen_key(&mut self, name: &str, key: &str) {
+        self.sought_with_pieces(name, &[], key);
+    }
+
+    /// Checks a definition or comment of a schema. `name` says which.
+    pub(crate) fn seen_definition(&mut self, name: &str, text: &str) {
+        self.sought_with_pieces(name, &[], text);
+        // What is between single quotes can be a literal of SQL. An apostrophe in a comment must
+        // not shift the pairs, and a doubled quote is one of the literal.
+        text.split('\'')
+            .for_each(|literal| self.sought(name, &[], literal));
+        if text.contains("''") {
+            let text = text.replace("''", "\0");
+            text.split('\'')
+                .for_each(|literal| self.sought(name, &[], &literal.replace('\0', "'")));
+        }
+    }
+
+    fn sought_with_pieces(&mut self, name: &str, fields: &[usize], text: &str) {
+        self.sought(name, fields, text);
+        if text.len() > ELSEWHERE_CHARS_MIN {
+            pieces::each(text, &mut |piece, kind| {
+                // A word without a digit or `@` is an ordinary word that can occur anywhere.
+                if kind == Piece::Value || piece.contains(|c: char| c == '@' || c.is_ascii_digit())
+                {
+                    self.sought(name, fields, piece);
+                }
+            });
+        }
+    }
+
+    fn sought(&mut self, name: &str, fields: &[usize], text: &str) {
+        self.sought_exactly(name, fields, text);
+        // A document can hold what a `char(n)` column had, with its padding.
+        let unpadded = text.trim_end_matches(' ');
+        if unpadded.len() < text.len() {
+            self.sought_exactly(name, fields, unpadded);
+        }
+    }
+
+    fn sought_exactly(&mut self, name: &str, fields: &[usize], text: &str) {
+        if !is_telling(text) {
+            return;
+        }
+        let Some(entry) = self.anywhere.find(self.keys.hash_one(text)) else {
+            return;
+        };
+        let at = entry.field as usize;
+        // A field's own originals are counted per field.
+        if entry.is_found || fields.contains(&at) {
+            return;
+        }
+        entry.is_found = true;
+        let elsewhere = &mut self.fields[at].elsewhere;
+        if elsewhere.len() < NAMED_MAX && !elsewhere.iter().any(|known| known == name) {
+            elsewhere.push(name.to_owned());
+        }
+    }
+
+    /// Adds the results of a pass. Returns true if another pass is necessary.
+    pub(crate) fn end_pass(&mut self) -> bool {
+        for entry in self.own.values() {
+            let field = &mut self.fields[entry.field as usize];
+            field.values += u64::from(entry.source);
+            field.originals += 1;
+            let is_constant = self.promises[entry.field as usize]
+                == Guarantee::Absent { constant: true }
+                && u64::from(entry.target) == self.target_values[entry.field as usize];
+            if entry.target > 0 && !is_constant {
+                field.found_in_field += 1;
+            }
+            if entry.target == entry.source {
+                field.unmoved += u64::from(entry.source);
+            }
+        }
+        for entry in self.anywhere.values() {
+            let field = &mut self.fields[entry.field as usize];
+            field.looked_for_elsewhere += 1;
+            field.found_elsewhere += u64::from(entry.is_found);
+        }
+        self.target_values.fill(0);
+        let (own, anywhere) = (self.own.advance(), self.anywhere.advance());
+        own || anywhere
+    }
+
+    pub(crate) fn report(mut self, passes: u32) -> LeakReport {
+        for (field, promise) in self.fields.iter_mut().zip(&self.promises) {
+            field.verdict = verdict(field, *promise);
+        }
+        // A check that saw no original, such as that of an emptied source, proves nothing.
+        let passed = self.fields.iter().any(|field| field.values > 0)
+            && self
+                .fields
+                .iter()
+                .all(|field| field.verdict != LeakVerdict::Leak);
+        LeakReport {
+            passed,
+            passes,
+            fields: without_map_keys(self.fields),
+            skipped: self.skipped,
+        }
+    }
+}
+
+/// Counts the fields of maps together, since keys of maps are data, and hides keys in the names of
+/// other places.
+fn without_map_keys(fields: Vec<LeakField>) -> Vec<LeakField> {
+    let names: Vec<String> = fields
+        .iter()
+        .flat_map(|field| std::iter::once(&field.field).chain(&field.elsewhere))
+        .cloned()
+        .collect();
+    let mut shown = hide_map_keys(&names).into_iter();
+    let mut merged: Vec<LeakField> = Vec::new();
+    let mut known = HashMap::new();
+    for mut field in fields {
+        field.field = shown.next().unwrap_or_default();
+        field.elsewhere = shown.by_ref().take(field.elsewhere.len()).collect();
+        field.elsewhere.dedup();
+        let at = *known
+            .entry((field.field.clone(), field.function.clone()))
+            .or_insert(merged.len());
+        let Some(other) = merged.get_mut(at) else {
+            merged.push(field);
+            continue;
+        };
+        other.values += field.values;
+        other.originals += field.originals;
+        other.found_in_field += field.found_in_field;
+        other.unmoved += field.unmoved;
+        other.looked_for_elsewhere += field.looked_for_elsewhere;
+        other.found_elsewhere += field.found_elsewhere;
+        for place in field.elsewhere {
+            if other.elsewhere.len() < NAMED_MAX && !other.elsewhere.contains(&place) {
+                other.elsewhere.push(place);
+            }
+        }
+        other.verdict = match (other.verdict, field.verdict) {
+            (LeakVerdict::Leak, _) | (_, LeakVerdict::Leak) => LeakVerdict::Leak,
+            (LeakVerdict::Clean, _) | (_, LeakVerdict::Clean) => LeakVerdict::Clean,
+            _ => LeakVerdict::NotChecked,
+        };
+    }
+    merged
+}
+
+fn verdict(field: &LeakField, promise: Guarantee) -> LeakVerdict {
+    let share = |part: u64, of: u64| {
+        if of == 0 {
+            0.0
+        } else {
+            part as f64 / of as f64
+        }
+    };
+    // Masks are as likely to be originals in another field under the same function as in the field
+    // itself.
+    let chance =
+        ELSEWHERE_MAX.max((2.0 * share(field.found_in_field, field.originals)).min(CHANCE_MAX));
+    let leaks = match promise {
+        Guarantee::Absent { .. } => field.found_in_field > 0 || field.found_elsewhere > 0,
+        Guarantee::Rare | Guarantee::Moved => {
+            field.values >= ROWS_MIN
+                && (share(field.unmoved, field.values) >= UNMOVED_MAX
+                    || share(field.found_elsewhere, field.looked_for_elsewhere) > chance)
+        }
+    };
+    match promise {
+        _ if leaks => LeakVerdict::Leak,
+        _ if field.values == 0 => LeakVerdict::NotChecked,
+        Guarantee::Rare | Guarantee::Moved if field.values < ROWS_MIN => LeakVerdict::NotChecked,
+        _ => LeakVerdict::Clean,
+    }
+}
+
+/// Returns true if a text is long and varied enough not to occur elsewhere by chance.
+fn is_telling(text: &str) -> bool {
+    if text.len() < ELSEWHERE_CHARS_MIN {
+        return false;
+    }
+    let first = text.chars().next();
+    text.chars().count() >= ELSEWHERE_CHARS_MIN && text.chars().any(|c| Some(c) != first)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,377 @@
+//! Atomic output: the output appears only when it is complete.
+//!
+//! On Linux the unfinished output is a file without a name, so even a killed job leaves nothing
+//! behind. If the file system does not support that, a temporary file in the output's directory is
+//! used. It is removed if the job fails.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::mask_job::error::JobError;
+use crate::mask_job::s3::{S3Object, S3Upload};
+use crate::mask_job::stop::JobStop;
+
+/// The destination of a job's output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A file.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// True if a complete output replaces an existing file.
+        replace: bool,
+    },
+    /// An object. Only for Parquet.
+    Object {
+        /// The object.
+        object: S3Object,
+        /// True if a complete output replaces an existing object.
+        replace: bool,
+    },
+    /// Standard output. Bytes written before a failure remain written.
+    Stdout,
+    /// Discards the output. For callers that need only the report.
+    Nowhere,
+}
+
+/// The source of a job's input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A file.
+    File(PathBuf),
+    /// An object. Only for Parquet.
+    Object(S3Object),
+    /// Standard input.
+    Stdin,
+}
+
+impl Input {
+    /// Returns the input's name for error messages.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Object(object) => object.to_string(),
+            Self::Stdin => "standard input".to_owned(),
+        }
+    }
+
+    /// Returns the path of a file that is read twice.
+    pub(crate) fn text_file(&self) -> Result<&Path, JobError> {
+        match self {
+            Self::File(path) => Ok(path),
+            Self::Object(object) => Err(only_parquet(object)),
+            Self::Stdin => Err(JobError::Plan(
+                "standard input is not read twice: name a file".to_owned(),
+            )),
+        }
+    }
+}
+
+/// Returns the error for an object in a format other than Parquet.
+pub(crate) fn only_parquet(object: &S3Object) -> JobError {
+    JobError::Plan(format!(
+        "{object}: only Parquet is read from and written to object stores; copy other files"
+    ))
+}
+
+/// An unfinished output.
+pub(crate) enum UnfinishedOutput {
+    Stdout(io::Stdout),
+    Nowhere,
+    Object(Box<S3Upload>),
+    /// A file without a name.
+    #[cfg(target_os = "linux")]
+    Unnamed {
+        file: BufWriter<File>,
+        path: PathBuf,
+        replace: bool,
+    },
+    Named {
+        file: BufWriter<NamedTempFile>,
+        path: PathBuf,
+        replace: bool,
+    },
+}
+
+impl UnfinishedOutput {
+    /// Creates the output of a job. `input` is the input file, if any; the output must be a
+    /// different file.
+    pub(crate) fn begin(
+        output: &Output,
+        input: Option<Metadata>,
+        stop: &JobStop,
+    ) -> Result<Self, JobError> {
+        let (path, replace) = match output {
+            Output::File { path, replace } => (path, replace),
+            Output::Object { object, replace } => {
+                return Ok(Self::Object(Box::new(S3Upload::begin(
+                    object, *replace, stop,
+                )?)));
+            }
+            Output::Stdout => return Ok(Self::Stdout(io::stdout())),
+            Output::Nowhere => return Ok(Self::Nowhere),
+        };
+        guard(path, *replace, input.as_slice())?;
+        let (path, replace) = (path.clone(), *replace);
+        #[cfg(target_os = "linux")]
+        if let Some(file) = unnamed(folder(&path)) {
+            return Ok(Self::Unnamed {
+                file: BufWriter::new(file),
+                path,
+                replace,
+            });
+        }
+        let file = named(&path).map_err(JobError::io(&path))?;
+        Ok(Self::Named {
+            file: BufWriter::new(file),
+            path,
+            replace,
+        })
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), JobError> {
+        let written = match self {
+            Self::Stdout(out) => out.write_all(bytes),
+            Self::Nowhere => Ok(()),
+            Self::Object(upload) => return upload.write(bytes),
+            #[cfg(target_os = "linux")]
+            Self::Unnamed { file, .. } => file.write_all(bytes),
+            Self::Named { file, .. } => file.write_all(bytes),
+        };
+        written.map_err(JobError::io(self.path()))
+    }
+
+    /// Atomically makes the output durable and visible.
+    pub(crate) fn finish(self) -> Result<(), JobError> {
+        if let Self::Object(upload) = self {
+            return upload.finish();
+        }
+        let path = self.path().to_owned();
+        self.finished().map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => JobError::Exists { path: path.clone() },
+            _ => JobError::Io {
+                path: path.clone(),
+                source,
+            },
+        })
+    }
+
+    /// Discards the output after an error. Returns the error, with what remains if something does.
+    pub(crate) fn abandon(self, error: JobError) -> JobError {
+        match self {
+            Self::Object(upload) => upload.abandon(error),
+            _ => error,
+        }
+    }
+
+    fn finished(self) -> io::Result<()> {
+        match self {
+            Self::Stdout(mut out) => out.flush(),
+            Self::Nowhere | Self::Object(_) => Ok(()),
+            #[cfg(target_os = "linux")]
+            Self::Unnamed {
+                file,
+                path,
+                replace,
+            } => {
+                let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+                file.sync_all()?;
+                link(&file, &path, replace)?;
+                File::open(folder(&path))?.sync_all()
+            }
+            Self::Named {
+                file,
+                path,
+                replace,
+            } => {
+                let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+                file.as_file().sync_all()?;
+                let kept = if replace {
+                    file.persist(&path)
+                } else {
+                    file.persist_noclobber(&path)
+                };
+                kept.map_err(|refused| refused.error)?;
+                File::open(folder(&path))?.sync_all()
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Stdout(_) => Path::new("standard output"),
+            Self::Nowhere => Path::new("nowhere"),
+            // An upload makes its own errors.
+            Self::Object(_) => Path::new("object"),
+            #[cfg(target_os = "linux")]
+            Self::Unnamed { path, .. } => path,
+            Self::Named { path, .. } => path,
+        }
+    }
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
+}
+
+/// Creates a temporary file in the directory of `path`, with a name that shows its purpose.
+fn named(path: &Path) -> io::Result<NamedTempFile> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    tempfile::Builder::new()
+        .prefix(&format!(".{name}."))
+        .suffix(".partial")
+        .tempfile_in(folder(path))
+}
+
+#[cfg(target_os = "linux")]
+fn unnamed(folder: &Path) -> Option<File> {
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let file = File::from(openat(CWD, folder, flags, Mode::RUSR | Mode::WUSR).ok()?);
+    // Linking the file to its name requires /proc.
+    proc_path(&file).exists().then_some(file)
+}
+
+#[cfg(target_os = "linux")]
+fn proc_path(file: &File) -> PathBuf {
+    use std::os::fd::AsRawFd;
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+#[cfg(target_os = "linux")]
+fn link(file: &File, path: &Path, replace: bool) -> io::Result<()> {
+    use rustix::fs::{AtFlags, CWD, linkat};
+    let give_name = |to: &Path| linkat(CWD, proc_path(file), CWD, to, AtFlags::SYMLINK_FOLLOW);
+    if !replace {
+        return Ok(give_name(path)?);
+    }
+    // A link cannot replace a file, but a rename can. The output briefly has both names.
+    let beside = named(path)?.into_temp_path();
+    fs::remove_file(&beside)?;
+    give_name(&beside)?;
+    beside.persist(path).map_err(|refused| refused.error)
+}
+
+/// Checks that a command can write the output `path`: it is none of the files that the command
+/// reads, by any name, and it replaces a regular file only, on request. Commands check their
+/// outputs before they begin their work.
+///
+/// # Errors
+/// [`JobError`] if the output cannot be written.
+pub fn check_output(path: &Path, replace: bool, inputs: &[&Path]) -> Result<(), JobError> {
+    // A missing input is an error elsewhere.
+    let inputs: Vec<Metadata> = inputs
+        .iter()
+        .filter_map(|input| fs::metadata(input).ok())
+        .collect();
+    guard(path, replace, &inputs)
+}
+
+fn guard(path: &Path, replace: bool, inputs: &[Metadata]) -> Result<(), JobError> {
+    use std::os::unix::fs::MetadataExt;
+    let existing = match fs::metadata(path) {
+        Ok(existing) => Some(existing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(JobError::io(path)(error)),
+    };
+    let is_read = |output: &Metadata| {
+        inputs.iter().any(|input| {
+            input.is_file() && (output.dev(), output.ino()) == (input.dev(), input.ino())
+        })
+    };
+    if existing.as_ref().is_some_and(is_read) {
+        return Err(JobError::SameFile {
+            path: path.to_owned(),
+        });
+    }
+    if path.symlink_metadata().is_ok() && !replace {
+        return Err(JobError::Exists {
+            path: path.to_owned(),
+        });
+    }
+    match existing {
+        Some(existing) if existing.is_dir() => {
+            Err(JobError::io(path)(io::ErrorKind::IsADirectory.into()))
+        }
+        Some(existing) if !existing.is_file() => Err(JobError::NotRegular {
+            path: path.to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Creates an output in each way that files are written, independent of the file system.
+    fn drafts(path: &Path, replace: bool) -> Vec<UnfinishedOutput> {
+        let file = BufWriter::new(named(path).expect("a file beside it"));
+        let mut drafts = vec![UnfinishedOutput::Named {
+            file,
+            path: path.to_owned(),
+            replace,
+        }];
+        #[cfg(target_os = "linux")]
+        if let Some(file) = unnamed(folder(path)) {
+            drafts.push(UnfinishedOutput::Unnamed {
+                file: BufWriter::new(file),
+                path: path.to_owned(),
+                replace,
+            });
+        }
+        drafts
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).expect("folder");
+        entries
+            .map(|entry| {
+                entry
+                    .expect("entry")
+                    .file_name()
+                    .to_string_lossy()
+                    .into_owned()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_draft_is_nothing_until_it_is_finished() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("out");
+        let count = drafts(&path, false).len();
+        for at in 0..count {
+            let mut draft = drafts(&path, false).swap_remove(at);
+            draft.write(b"whole").expect("writes");
+            assert!(!path.exists());
+            drop(draft);
+            assert_eq!(names(folder.path()), [""; 0]);
+
+            let mut draft = drafts(&path, false).swap_remove(at);
+            draft.write(b"whole").expect("writes");
+            draft.finish().expect("finishes");
+            assert_eq!(fs::read(&path).expect("reads"), b"whole");
+
+            // Another writer has created the file first.
+            let error = drafts(&path, false)
+                .swap_remove(at)
+                .finish()
+                .expect_err("is there");
+            assert!(matches!(error, JobError::Exists { .. }), "{error}");
+            assert_eq!(fs::read(&path).expect("reads"), b"whole");
+            let mut draft = drafts(&path, true).swap_remove(at);
+            draft.write(b"new").expect("writes");
+            draft.finish().expect("replaces");
+            assert_eq!(fs::read(&path).expect("reads"), b"new");
+            assert_eq!(names(folder.path()), ["out"]);
+            fs::remove_file(&path).expect("removes");
+        }
+    }
+}

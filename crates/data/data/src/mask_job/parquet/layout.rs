@@ -1,0 +1,409 @@
+//! A file and the decision for each of its columns.
+
+use std::sync::Arc;
+
+use arrow_array::ArrayRef;
+use arrow_schema::{DataType, Field, FieldRef, Schema};
+use parquet::arrow::{ARROW_SCHEMA_META_KEY, encode_arrow_schema, parquet_to_arrow_schema};
+use parquet::basic::{Compression, Repetition};
+use parquet::file::metadata::{KeyValue, ParquetMetaData};
+use parquet::schema::types::SchemaDescPtr;
+use sealwire_discover::columns::{LeafDecision, LeafPlan, resolve};
+use sealwire_mask_rules::Target;
+
+use super::read::ReadBatch;
+use super::values::{Levels, Values};
+use crate::mask_job::error::JobError;
+use crate::mask_job::plan::Plan;
+use crate::mask_job::report::{Counts, Label, RunningReport};
+
+/// Keys of file metadata that hold or bound values of columns: the bounding boxes of GeoParquet,
+/// and the least and greatest record key and the bloom filter of record keys of Apache Hudi.
+pub(super) const VALUES_OF_COLUMNS: [&str; 6] = [
+    "geo",
+    "hoodie_min_record_key",
+    "hoodie_max_record_key",
+    "hoodie_bloom_filter_type_code",
+    "org.apache.hudi.bloomfilter",
+    "com.uber.hoodie.bloomfilter",
+];
+
+/// Returns a schema without what bounds values of columns in its metadata. Readers such as pyarrow
+/// take the metadata of the file from there.
+pub(super) fn without_bounds(mut schema: Schema) -> Schema {
+    schema
+        .metadata
+        .retain(|key, _| !VALUES_OF_COLUMNS.contains(&key.as_str()));
+    schema
+}
+
+/// A checked file, with the decision for each of its columns.
+pub(super) struct Layout {
+    pub(super) name: String,
+    pub(super) plan: Arc<Plan>,
+    pub(super) metadata: Arc<ParquetMetaData>,
+    pub(super) leaves: Vec<LeafLayout>,
+    pub(super) ledger: RunningReport,
+    pub(super) output: OutputLayout,
+}
+
+/// The schema, metadata and settings of the output.
+pub(super) struct OutputLayout {
+    pub(super) columns: SchemaDescPtr,
+    pub(super) key_values: Option<Vec<KeyValue>>,
+    /// The dictionary, statistics and bloom filters of changed columns.
+    pub(super) indexing: Indexing,
+}
+
+/// The dictionary, statistics and bloom filters of changed columns in the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Indexing {
+    /// As in the input.
+    Kept,
+    /// None: each value is different, and its order means nothing.
+    Off,
+    /// A dictionary, and statistics of chunks.
+    Usual,
+}
+
+/// A column of the file: a leaf of its schema.
+pub(super) struct LeafLayout {
+    pub(super) plan: LeafPlan,
+    /// True if the values of the column are replaced.
+    pub(super) is_changed: bool,
+    /// True if rules by kind examine a binary column: those of its values that are UTF-8.
+    pub(super) is_binary_text: bool,
+    pub(super) definition_max: i16,
+    pub(super) repetition_max: i16,
+    pub(super) is_optional: bool,
+    /// The length of values of fixed length.
+    pub(super) width: i32,
+    /// The label of each rule that can mask the column.
+    labels: Vec<(usize, Label)>,
+    /// The label under which nulls and kept values are counted.
+    pub(super) kept: Label,
+}
+
+impl LeafLayout {
+    pub(super) fn label(&self, rule: usize) -> Label {
+        self.labels
+            .iter()
+            .find(|(of, _)| *of == rule)
+            .map_or(self.kept, |(_, label)| *label)
+    }
+
+    /// Returns the number of nulls. Empty lists and what is missing with its struct are none.
+    pub(super) fn nulls(&self, levels: &Levels) -> u64 {
+        let is_null = |level: &&i16| self.is_optional && **level == self.definition_max - 1;
+        levels.definitions.iter().filter(is_null).count() as u64
+    }
+}
+
+impl Layout {
+    /// Prepares a job that changes the columns for which `is_changed` is true.
+    pub(super) fn new(
+        name: String,
+        plan: Arc<Plan>,
+        metadata: ParquetMetaData,
+        is_changed: impl Fn(&LeafPlan) -> bool,
+    ) -> Result<Self, JobError> {
+        let invalid = |what: String| JobError::Invalid {
+            name: name.clone(),
+            what,
+        };
+        let schema = metadata.file_metadata().schema_descr_ptr();
+        // Without the Arrow schema that the file may state: the types are those of Parquet.
+        let arrow =
+            parquet_to_arrow_schema(&schema, None).map_err(|error| invalid(error.to_string()))?;
+        let plans = resolve(plan.rules(), &arrow)
+            .map_err(|error| JobError::Plan(format!("{name}: {error}")))?;
+        if plans.len() != schema.num_columns() || plans.is_empty() {
+            return Err(invalid(
+                "it has columns of a kind that cannot be read".to_owned(),
+            ));
+        }
+        let ledger = RunningReport::default();
+        let mut leaves = Vec::with_capacity(plans.len());
+        let texts = if plan.has_kinds() {
+            with_texts(&plan, &arrow)
+        } else {
+            Vec::new()
+        };
+        for (at, (plan_of_leaf, column)) in plans.into_iter().zip(schema.columns()).enumerate() {
+            let is_unnamed_binary =
+                plan_of_leaf.rule.is_none() && *plan_of_leaf.field.data_type() == DataType::Binary;
+            let as_text = texts
+                .get(at)
+                .filter(|text| is_unnamed_binary && text.decision == LeafDecision::Kinds);
+            let (is_binary_text, plan_of_leaf) =
+                (as_text.is_some(), as_text.cloned().unwrap_or(plan_of_leaf));
+            let leaf = LeafLayout {
+                // A column of type null has no value that could change.
+                is_changed: *plan_of_leaf.field.data_type() != DataType::Null
+                    && is_changed(&plan_of_leaf),
+                is_binary_text,
+                definition_max: column.max_def_level(),
+                repetition_max: column.max_rep_level(),
+                is_optional: column.self_type().get_basic_info().has_repetition()
+                    && column.self_type().get_basic_info().repetition() == Repetition::OPTIONAL,
+                width: column.type_length(),
+                labels: labels(&plan, &ledger, &plan_of_leaf),
+                kept: kept_label(&plan, &ledger, &plan_of_leaf),
+                plan: plan_of_leaf,
+            };
+            leaves.push(leaf);
+        }
+        let file = metadata.file_metadata();
+        let output = OutputLayout {
+            columns: file.schema_descr_ptr(),
+            key_values: file.key_value_metadata().cloned(),
+            indexing: Indexing::Kept,
+        };
+        let mut layout = Self {
+            name,
+            plan,
+            metadata: Arc::new(metadata),
+            leaves,
+            ledger,
+            output,
+        };
+        layout.drop_bounds();
+        layout.check_changed()?;
+        layout.count_copied();
+        Ok(layout)
+    }
+
+    pub(super) fn changed_columns(&self) -> impl Iterator<Item = usize> {
+        (0..self.leaves.len()).filter(|column| self.is_changed(*column))
+    }
+
+    pub(super) fn is_changed(&self, column: usize) -> bool {
+        self.leaves[column].is_changed
+    }
+
+    /// Rejects changed columns, and columns of their subjects, that cannot be read or written.
+    pub(super) fn check_changed(&self) -> Result<(), JobError> {
+        for column in self.changed_columns() {
+            self.check_column(column)?;
+            for (_, subject) in self.leaves[column].plan.subject_leaves() {
+                self.check_column(subject)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_column(&self, column: usize) -> Result<(), JobError> {
+        let plan = &self.leaves[column].plan;
+        let error = |what: String| {
+            Err(JobError::Plan(format!(
+                "{}: column {}: {what}",
+                self.name,
+                plan.path.text()
+            )))
+        };
+        let descriptor = self.metadata.file_metadata().schema_descr().column(column);
+        if let Err((_, what)) =
+            Values::empty(descriptor.physical_type()).to_arrow(plan.field.data_type())
+        {
+            return error(format!("{what} (as {})", plan.field.data_type()));
+        }
+        let codecs = self
+            .metadata
+            .row_groups()
+            .iter()
+            .map(|group| group.column(column).compression());
+        match codecs.filter_map(unknown_codec).next() {
+            Some(codec) => error(format!(
+                "it is compressed with {codec}, which this program lacks"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Drops what bounds values of columns from the metadata of the file, if a column is changed.
+    /// Some writers repeat the metadata within the Arrow schema.
+    fn drop_bounds(&mut self) {
+        let is_changed = self.changed_columns().next().is_some();
+        let file = self.metadata.file_metadata();
+        let Some(entries) = self.output.key_values.as_mut().filter(|_| is_changed) else {
+            return;
+        };
+        let before = entries.len();
+        entries.retain(|entry| !VALUES_OF_COLUMNS.contains(&entry.key.as_str()));
+        let had_bounds = entries.len() < before;
+        let schema = parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata()).ok();
+        let has_bounds = |schema: &Schema| {
+            VALUES_OF_COLUMNS
+                .iter()
+                .any(|key| schema.metadata().contains_key(key))
+        };
+        // A schema that does not fit the file's, as after a column was renamed, is left as it is
+        // where there is nothing to repeat.
+        if schema
+            .as_ref()
+            .map_or(!had_bounds, |schema| !has_bounds(schema))
+        {
+            return;
+        }
+        if let Some(at) = entries
+            .iter()
+            .position(|entry| entry.key == ARROW_SCHEMA_META_KEY)
+        {
+            match schema.map(without_bounds) {
+                Some(schema) => entries[at].value = Some(encode_arrow_schema(&schema)),
+                None => drop(entries.remove(at)),
+            }
+        }
+    }
+
+    /// Returns values of a column as Arrow values. `Err` tells what is wrong with a value, and its
+    /// index if that is known.
+    pub(super) fn to_arrow(
+        &self,
+        column: usize,
+        values: &Values,
+    ) -> Result<ArrayRef, (usize, &'static str)> {
+        let leaf = &self.leaves[column];
+        match values.to_texts().filter(|_| leaf.is_binary_text) {
+            Some(texts) => Ok(texts),
+            None => values.to_arrow(leaf.plan.field.data_type()),
+        }
+    }
+
+    /// Returns the Arrow schema of the types that the file has as Parquet.
+    pub(super) fn schema(&self) -> Result<Schema, JobError> {
+        let schema = self.metadata.file_metadata().schema_descr();
+        parquet_to_arrow_schema(schema, None).map_err(|error| self.invalid(&error.to_string()))
+    }
+
+    /// Returns true if the values of a column can be read as Arrow values of a type that masks
+    /// know.
+    pub(super) fn is_readable(&self, column: usize) -> bool {
+        let physical = self
+            .metadata
+            .file_metadata()
+            .schema_descr()
+            .column(column)
+            .physical_type();
+        Values::empty(physical)
+            .to_arrow(self.leaves[column].plan.field.data_type())
+            .is_ok()
+    }
+
+    /// Counts the values of columns that are copied, as the metadata states them.
+    pub(super) fn count_copied(&self) {
+        let mut counts = Counts::default();
+        for column in (0..self.leaves.len()).filter(|column| !self.is_changed(*column)) {
+            for chunk in self
+                .metadata
+                .row_groups()
+                .iter()
+                .map(|group| group.column(column))
+            {
+                let values = u64::try_from(chunk.num_values()).unwrap_or(0);
+                let nulls = chunk
+                    .statistics()
+                    .and_then(|statistics| statistics.null_count_opt())
+                    .unwrap_or(0);
+                counts.kept(self.leaves[column].kept, values.saturating_sub(nulls));
+                counts.nulls(self.leaves[column].kept, nulls);
+            }
+        }
+        self.ledger.add(&counts);
+    }
+
+    pub(super) fn invalid(&self, what: &str) -> JobError {
+        JobError::Invalid {
+            name: self.name.clone(),
+            what: what.to_owned(),
+        }
+    }
+
+    pub(super) fn column_invalid(&self, column: usize, what: &str) -> JobError {
+        self.invalid(&format!(
+            "column {}: {what}",
+            self.leaves[column].plan.path.text()
+        ))
+    }
+
+    /// Creates the error for the value with this index in its batch.
+    pub(super) fn value_error(&self, batch: &ReadBatch, at: usize, what: &str) -> JobError {
+        let leaf = &self.leaves[batch.column];
+        let is_value = |entry: &usize| {
+            leaf.definition_max == 0 || batch.levels.definitions[*entry] == leaf.definition_max
+        };
+        let entry = (0..batch.entries).filter(is_value).nth(at).unwrap_or(0);
+        let row = match leaf.repetition_max {
+            0 => entry as u64,
+            _ => batch.levels.repetitions[1..=entry]
+                .iter()
+                .filter(|level| **level == 0)
+                .count() as u64,
+        };
+        JobError::Row {
+            table: self.name.clone(),
+            column: leaf.plan.path.text().to_owned(),
+            row: batch.first_row + row + 1,
+            what: what.to_owned(),
+        }
+    }
+}
+
+/// Returns the decisions under which binary columns are text. Old writers do not annotate text as
+/// such.
+fn with_texts(plan: &Plan, schema: &Schema) -> Vec<LeafPlan> {
+    let fields = schema.fields().iter().map(as_text).collect::<Vec<_>>();
+    resolve(plan.rules(), &Schema::new(fields)).unwrap_or_default()
+}
+
+fn as_text(field: &FieldRef) -> FieldRef {
+    let data_type = match field.data_type() {
+        DataType::Binary => DataType::Utf8,
+        DataType::List(item) => DataType::List(as_text(item)),
+        DataType::Map(entries, is_sorted) => DataType::Map(as_text(entries), *is_sorted),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(as_text).collect()),
+        other => other.clone(),
+    };
+    Arc::new(Field::clone(field).with_data_type(data_type))
+}
+
+/// Returns the label of each rule that can mask a column.
+fn labels(plan: &Plan, ledger: &RunningReport, leaf: &LeafPlan) -> Vec<(usize, Label)> {
+    let name = leaf.path.text();
+    match leaf.decision {
+        LeafDecision::Rule(rule) => vec![(
+            rule,
+            ledger.label(plan.field(name.to_owned(), Some(rule), None)),
+        )],
+        LeafDecision::Keep => Vec::new(),
+        LeafDecision::Kinds => {
+            let kinds = plan
+                .rules()
+                .iter()
+                .enumerate()
+                .filter(|(_, rule)| matches!(rule.target, Target::Kind(_)));
+            let label =
+                |rule| ledger.label(plan.field(name.to_owned(), Some(rule), plan.kind_name(rule)));
+            kinds.map(|(rule, _)| (rule, label(rule))).collect()
+        }
+    }
+}
+
+/// Returns the label under which nulls and kept values of a column are counted.
+fn kept_label(plan: &Plan, ledger: &RunningReport, leaf: &LeafPlan) -> Label {
+    ledger.label(plan.field(leaf.path.text().to_owned(), leaf.rule, None))
+}
+
+/// Returns the name of a codec that this program cannot write.
+fn unknown_codec(compression: Compression) -> Option<&'static str> {
+    match compression {
+        Compression::UNCOMPRESSED
+        | Compression::SNAPPY
+        | Compression::GZIP(_)
+        | Compression::BROTLI(_)
+        | Compression::LZ4
+        | Compression::LZ4_RAW
+        | Compression::ZSTD(_) => None,
+        Compression::LZO => Some("LZO"),
+    }
+}

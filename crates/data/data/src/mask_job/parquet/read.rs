@@ -1,0 +1,354 @@
+//! Reads changed columns in batches of rows.
+
+use std::sync::Arc;
+
+use arrow_array::ArrayRef;
+use arrow_buffer::NullBuffer;
+use parquet::file::metadata::RowGroupMetaData;
+use sealwire_discover::columns::{Leaf, SubjectValues};
+use tokio::sync::mpsc;
+
+use super::column_rows::{ColumnRows, Rows, RowsError};
+use super::layout::Layout;
+use super::source::SourceFile;
+use super::values::{Levels, Values};
+use crate::mask_job::error::JobError;
+use crate::mask_job::limits::Limits;
+use crate::mask_job::memory::{ByteBudget, BytePermit};
+
+/// Maximum number of rows of the first batch of a column chunk. Later batches have as many as the
+/// size of the values allows.
+const FIRST_ROWS_MAX: usize = 64;
+/// Bytes that an entry takes beside those of its value: a reference, levels, and an offset in an
+/// array.
+const VALUE_BYTES: usize = 40;
+/// Factor by which batches grow at most.
+const GROWTH_MAX: usize = 4;
+
+/// Rows of one changed column.
+#[derive(Debug)]
+pub(super) struct ReadBatch {
+    /// Index of the column among all leaves.
+    pub(super) column: usize,
+    /// Number of the first row in the file, from 0.
+    pub(super) first_row: u64,
+    pub(super) values: Values,
+    pub(super) levels: Levels,
+    pub(super) entries: usize,
+    pub(super) subjects: Vec<ReadSubjects>,
+    /// Held until the batch is written.
+    pub(super) permit: BytePermit,
+}
+
+impl ReadBatch {
+    /// Returns the bytes that the batch takes in memory, with an estimate of what its values need
+    /// beside their bytes.
+    fn memory(&self) -> usize {
+        let subjects = self
+            .subjects
+            .iter()
+            .map(|subjects| subjects.values.bytes() + VALUE_BYTES * subjects.rows.len());
+        self.values.bytes() + VALUE_BYTES * self.entries + subjects.sum::<usize>()
+    }
+}
+
+/// The subjects of one rule for the values of a batch.
+#[derive(Debug)]
+pub(super) struct ReadSubjects {
+    rule: usize,
+    column: usize,
+    values: Values,
+    /// The index in `values` of each value's subject. The index after the last: there is none.
+    rows: Vec<usize>,
+}
+
+/// A part of a changed column.
+#[derive(Debug)]
+pub(super) enum ColumnPart<B> {
+    Batch(B),
+    /// The column chunk ends.
+    End,
+}
+
+/// Reads the changed columns of all row groups, in the order in which they are written. Ends early
+/// if the receiver is closed.
+pub(super) fn read_columns(
+    source: &SourceFile,
+    layout: &Layout,
+    (limits, budget): (Limits, &ByteBudget),
+    parts: &mpsc::Sender<Result<ColumnPart<ReadBatch>, JobError>>,
+) {
+    let send = |part| parts.blocking_send(part).map_err(|_| Stop::Closed);
+    let read_all = || -> Result<(), Stop> {
+        let source = Arc::new(source.clone());
+        let mut first_row = 0;
+        for group in layout.metadata.row_groups() {
+            for column in layout.changed_columns() {
+                let chunk = ChunkRows {
+                    layout,
+                    source: &source,
+                    group,
+                    column,
+                    first_row,
+                    limits,
+                };
+                chunk.read(|mut batch| {
+                    batch.permit = budget
+                        .reserve_blocking(batch.memory(), parts)
+                        .ok_or(Stop::Closed)?;
+                    send(Ok(ColumnPart::Batch(batch)))
+                })?;
+                send(Ok(ColumnPart::End))?;
+            }
+            first_row += group.num_rows() as u64;
+        }
+        Ok(())
+    };
+    if let Err(Stop::Failed(error)) = read_all() {
+        // Without a receiver nobody needs the error.
+        let _ = parts.blocking_send(Err(error));
+    }
+}
+
+/// A reason to stop reading.
+enum Stop {
+    /// The receiver is closed.
+    Closed,
+    Failed(JobError),
+}
+
+impl From<JobError> for Stop {
+    fn from(error: JobError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The rows of one column chunk.
+pub(super) struct ChunkRows<'a> {
+    pub(super) layout: &'a Layout,
+    pub(super) source: &'a Arc<SourceFile>,
+    pub(super) group: &'a RowGroupMetaData,
+    pub(super) column: usize,
+    /// Number in the file of the row group's first row.
+    pub(super) first_row: u64,
+    pub(super) limits: Limits,
+}
+
+impl ChunkRows<'_> {
+    fn rows(&self, column: usize) -> Result<ColumnRows<'_>, JobError> {
+        let rows = usize::try_from(self.group.num_rows()).unwrap_or(usize::MAX);
+        let leaf = &self.layout.leaves[column];
+        let rows = ColumnRows::new(
+            self.source,
+            self.group.column(column),
+            leaf,
+            (rows, self.limits),
+        );
+        rows.map_err(|error| self.layout.column_invalid(column, &error.to_string()))
+    }
+
+    /// Calls `met` with all batches.
+    pub(super) fn read_all(
+        &self,
+        mut met: impl FnMut(ReadBatch) -> Result<(), JobError>,
+    ) -> Result<(), JobError> {
+        match self.read(|batch| met(batch).map_err(Stop::Failed)) {
+            Ok(()) | Err(Stop::Closed) => Ok(()),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Calls `met` with batches until it returns false.
+    pub(super) fn read_while(
+        &self,
+        mut met: impl FnMut(ReadBatch) -> Result<bool, JobError>,
+    ) -> Result<(), JobError> {
+        match self.read(|batch| {
+            if met(batch)? {
+                Ok(())
+            } else {
+                Err(Stop::Closed)
+            }
+        }) {
+            Ok(()) | Err(Stop::Closed) => Ok(()),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
+    fn read(&self, mut send: impl FnMut(ReadBatch) -> Result<(), Stop>) -> Result<(), Stop> {
+        let plan = &self.layout.leaves[self.column].plan;
+        let mut own = self.rows(self.column)?;
+        let mut subjects = Vec::new();
+        for (rule, column) in plan.subject_leaves() {
+            subjects.push((rule, column, self.rows(column)?));
+        }
+        let rows = self.group.num_rows() as u64;
+        let (mut done, mut take) = (0, self.first_rows());
+        while done < rows {
+            let wanted = take.min(usize::try_from(rows - done).unwrap_or(take));
+            let mut records = self.fill(self.column, &mut own, wanted, done)?;
+            for (_, column, subject) in &mut subjects {
+                records = self.fill(*column, subject, records, done)?;
+            }
+            let Rows {
+                values,
+                levels,
+                entries,
+                ..
+            } = own.take(records);
+            let subjects = subjects.iter_mut().map(|(rule, column, subject)| {
+                self.subjects((*rule, *column, subject.take(records)), (&levels, entries))
+            });
+            let subjects = subjects.collect::<Result<_, _>>()?;
+            take = next_rows(
+                take,
+                records,
+                entries.max(values.len()),
+                values.bytes(),
+                self.limits,
+            );
+            let (column, first_row) = (self.column, self.first_row + done);
+            done += records as u64;
+            // A batch in flight must not keep a whole page in memory.
+            let values = values.detached();
+            let permit = BytePermit::default();
+            send(ReadBatch {
+                column,
+                first_row,
+                values,
+                levels,
+                entries,
+                subjects,
+                permit,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of rows that a column has for the next batch. `done` is the number of
+    /// rows before it.
+    fn fill(
+        &self,
+        column: usize,
+        rows: &mut ColumnRows<'_>,
+        records: usize,
+        done: u64,
+    ) -> Result<usize, JobError> {
+        match rows.fill(records) {
+            Ok(0) => Err(self
+                .layout
+                .column_invalid(column, "it has fewer rows than its row group")),
+            Ok(records) => Ok(records),
+            Err(RowsError::Invalid(what)) => Err(self.layout.column_invalid(column, &what)),
+            Err(RowsError::TooLong) => Err(JobError::RowTooLong {
+                name: self.layout.name.clone(),
+                column: self.layout.leaves[column].plan.path.text().to_owned(),
+                row: self.first_row + done + 1,
+                bytes_max: self.limits.record_bytes_max,
+            }),
+        }
+    }
+
+    /// Returns the number of rows of the first batch, by the size of the chunk. The values of a
+    /// dictionary can be longer.
+    fn first_rows(&self) -> usize {
+        let size = usize::try_from(self.group.column(self.column).uncompressed_size()).unwrap_or(0);
+        let rows = usize::try_from(self.group.num_rows()).unwrap_or(1).max(1);
+        let by_bytes = self.limits.batch_bytes_max / (size / rows).max(1);
+        by_bytes
+            .min(self.limits.batch_values_max)
+            .clamp(1, FIRST_ROWS_MAX)
+    }
+
+    /// Returns the subjects of a batch. Values of a list below the struct share the subject of the
+    /// struct.
+    fn subjects(
+        &self,
+        (rule, column, rows): (usize, usize, Rows),
+        (levels, entries): (&Levels, usize),
+    ) -> Result<ReadSubjects, JobError> {
+        let (leaf, own) = (
+            &self.layout.leaves[column],
+            &self.layout.leaves[self.column],
+        );
+        let Rows {
+            values,
+            levels: theirs,
+            entries: instances,
+            ..
+        } = rows;
+        let odd = || {
+            self.layout
+                .column_invalid(column, "its rows do not fit those of its masked neighbour")
+        };
+        let mut next_value = 0;
+        let value_of_instance: Vec<usize> = (0..instances)
+            .map(|instance| {
+                let is_there =
+                    leaf.definition_max == 0 || theirs.definitions[instance] == leaf.definition_max;
+                next_value += usize::from(is_there);
+                if is_there {
+                    next_value - 1
+                } else {
+                    values.len()
+                }
+            })
+            .collect();
+        let mut rows = Vec::new();
+        let mut begun = 0_usize;
+        for entry in 0..entries {
+            let repetition = levels.repetitions.get(entry).copied().unwrap_or(0);
+            begun += usize::from(repetition <= leaf.repetition_max);
+            if own.definition_max == 0 || levels.definitions[entry] == own.definition_max {
+                let instance = begun.checked_sub(1).ok_or_else(odd)?;
+                rows.push(*value_of_instance.get(instance).ok_or_else(odd)?);
+            }
+        }
+        let values = values.detached();
+        if begun == instances {
+            Ok(ReadSubjects {
+                rule,
+                column,
+                values,
+                rows,
+            })
+        } else {
+            Err(odd())
+        }
+    }
+}
+
+/// Returns the number of rows for the next batch: as many as a request holds, judged by the batch
+/// before.
+fn next_rows(take: usize, records: usize, values: usize, bytes: usize, limits: Limits) -> usize {
+    let by_bytes = records.saturating_mul(limits.batch_bytes_max) / bytes.max(1);
+    let by_values = records.saturating_mul(limits.batch_values_max) / values.max(1);
+    by_bytes
+        .min(by_values)
+        .clamp(1, take.saturating_mul(GROWTH_MAX))
+}
+
+impl ReadSubjects {
+    /// Returns the subjects as columns. `Err` names the column and what is wrong with it.
+    pub(super) fn values(
+        mut self,
+        layout: &Layout,
+    ) -> Result<SubjectValues, (usize, &'static str)> {
+        let count = self.values.len();
+        self.values.push_empty();
+        let data_type = layout.leaves[self.column].plan.field.data_type();
+        let array: ArrayRef = self
+            .values
+            .to_arrow(data_type)
+            .map_err(|(_, what)| (self.column, what))?;
+        let present: NullBuffer = (0..=count)
+            .map(|at| at < count)
+            .collect::<Vec<bool>>()
+            .into();
+        Ok(SubjectValues {
+            rule: self.rule,
+            leaf: Leaf::of(array, Some(present)),
+            rows: Some(self.rows),
+        })
+    }
+}

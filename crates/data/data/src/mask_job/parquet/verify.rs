@@ -1,0 +1,170 @@
+//! The leak check of a Parquet file: its values as texts.
+
+use std::sync::Arc;
+
+use arrow_schema::DataType;
+use parquet::file::reader::Length;
+use sealwire_discover::columns::{Leaf, LeafDecision, each_value};
+use sealwire_msgpack::{Token, TokenReader};
+
+use super::layout::Layout;
+use super::read::ChunkRows;
+use super::source::{self, SourceFile};
+use crate::mask_job::batch::plain;
+use crate::mask_job::error::JobError;
+use crate::mask_job::leak::{Check, LeakReport};
+use crate::mask_job::limits::Limits;
+use crate::mask_job::output::Input;
+use crate::mask_job::report::Progress;
+
+/// Checks `target` for originals of the values that the rules mask in `source`.
+pub(crate) fn verify(
+    source: &Input,
+    target: &Input,
+    mut check: Check,
+    limits: Limits,
+    progress: &Progress,
+) -> Result<LeakReport, JobError> {
+    // All passes read what was opened.
+    let open = |input: &Input| {
+        source::open(input, progress.job_stop()).map(|opened| (input.name(), opened))
+    };
+    let (source, target) = (open(source)?, open(target)?);
+    let bytes = source.1.len() + target.1.len();
+    for pass in 1.. {
+        progress.expect(bytes * u64::from(pass), 0);
+        originals(&source, &mut check, limits, progress).map_err(|error| source.1.cause(error))?;
+        seen(&target, &mut check, limits, progress).map_err(|error| target.1.cause(error))?;
+        if !check.end_pass() {
+            return Ok(check.report(pass));
+        }
+    }
+    Ok(LeakReport::default())
+}
+
+/// Records the values of the source that rules mask.
+fn originals(
+    input: &(String, SourceFile),
+    check: &mut Check,
+    limits: Limits,
+    progress: &Progress,
+) -> Result<(), JobError> {
+    let plan = Arc::clone(check.plan());
+    each_text(
+        input,
+        check,
+        limits,
+        progress,
+        |layout, column, check, text| {
+            let (leaf, Some(text)) = (&layout.leaves[column].plan, text) else {
+                return;
+            };
+            let rule = match leaf.decision {
+                LeafDecision::Rule(rule) => Some(rule),
+                LeafDecision::Kinds => plan.kind_rule(text).filter(|rule| !plan.keeps(*rule)),
+                LeafDecision::Keep => None,
+            };
+            if let Some(rule) = rule {
+                let field = check.field(leaf.path.text(), rule);
+                check.original(field, text);
+            }
+        },
+    )
+}
+
+/// Checks the values of the target.
+fn seen(
+    input: &(String, SourceFile),
+    check: &mut Check,
+    limits: Limits,
+    progress: &Progress,
+) -> Result<(), JobError> {
+    let mut numbers: Vec<Option<Vec<usize>>> = Vec::new();
+    each_text(
+        input,
+        check,
+        limits,
+        progress,
+        |layout, column, check, text| {
+            let name = layout.leaves[column].plan.path.text();
+            let Some(text) = text else {
+                let why = match layout.is_readable(column) {
+                    true => "some of its values are not UTF-8".to_owned(),
+                    false => format!(
+                        "its type {} cannot be read",
+                        layout.leaves[column].plan.field.data_type()
+                    ),
+                };
+                check.skip(name, &why);
+                return;
+            };
+            numbers.resize(layout.leaves.len(), None);
+            let numbers = numbers[column].get_or_insert_with(|| check.fields_named(name));
+            check.seen(name, numbers, text);
+        },
+    )
+}
+
+/// Calls `met` with every value of a file, as text. `None` stands for binary values that are no
+/// UTF-8, and once for a column of a type that cannot be read.
+fn each_text(
+    (name, file): &(String, SourceFile),
+    check: &mut Check,
+    limits: Limits,
+    progress: &Progress,
+    mut met: impl FnMut(&Layout, usize, &mut Check, Option<&str>),
+) -> Result<(), JobError> {
+    let metadata = source::read_metadata(name, file)?;
+    let layout = Layout::new(
+        name.clone(),
+        Arc::clone(check.plan()),
+        metadata,
+        super::is_masked,
+    )?;
+    let (length, file) = (file.len(), Arc::new(file.clone()));
+    let mut text = Vec::new();
+    for column in (0..layout.leaves.len()).filter(|column| !layout.is_readable(*column)) {
+        met(&layout, column, check, None);
+    }
+    for (at, group) in layout.metadata.row_groups().iter().enumerate() {
+        for column in (0..layout.leaves.len()).filter(|column| layout.is_readable(*column)) {
+            let chunk = ChunkRows {
+                layout: &layout,
+                source: &file,
+                group,
+                column,
+                first_row: 0,
+                limits,
+            };
+            chunk.read_all(|batch| {
+                let leaf = &layout.leaves[column];
+                let data_type = if leaf.is_binary_text {
+                    &DataType::Binary
+                } else {
+                    leaf.plan.field.data_type()
+                };
+                let array = batch.values.to_arrow(data_type);
+                let array = array.map_err(|(_, what)| layout.column_invalid(column, what))?;
+                each_value(&Leaf::new(array), |_, value| {
+                    text.clear();
+                    let is_text = match TokenReader::new(value).token() {
+                        Ok(Token::Bin(bytes)) => {
+                            text.extend_from_slice(bytes);
+                            true
+                        }
+                        Ok(token) => plain(token, &mut text).is_some(),
+                        Err(_) => false,
+                    };
+                    if is_text {
+                        met(&layout, column, check, std::str::from_utf8(&text).ok());
+                    }
+                });
+                Ok(())
+            })?;
+        }
+        let groups = layout.metadata.num_row_groups() as u64;
+        let share = |part: u64| length * part / groups.max(1);
+        progress.add(share(at as u64 + 1) - share(at as u64), 0);
+    }
+    Ok(())
+}

@@ -1,0 +1,224 @@
+//! Objects in S3-compatible stores: `s3://bucket/key`, read by ranges and written in parts.
+//!
+//! The crate `object_store` signs requests, repeats failed ones and knows the protocol. Its
+//! requests go through the connector here, which trusts the configured authority alone and bounds
+//! each request in time and size.
+//!
+//! Jobs read and write in threads that may block, so all functions here block. One thread of this
+//! module drives the sockets.
+
+mod completion;
+mod connector;
+mod failure;
+mod read;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod upload;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::path::Path as Key;
+use object_store::{BackoffConfig, RetryConfig};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::mask_job::error::JobError;
+use completion::Completion;
+use connector::{RequestTimeouts, S3Connector};
+pub(crate) use read::S3Reader;
+use settings::S3Account;
+pub use settings::S3Settings;
+pub(crate) use upload::S3Upload;
+
+/// Maximum length of a key in bytes, as S3 has it.
+const KEY_BYTES_MAX: usize = 1_024;
+/// The scheme of the names of objects.
+const SCHEME: &str = "s3://";
+/// Maximum number of times that a failed request is repeated.
+const RETRIES_MAX: usize = 4;
+/// Pause before the first retry. Later pauses are random, and at most twice the pause before.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+/// Longest pause before a retry.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// An S3-compatible store. Clones share its connections.
+#[derive(Clone)]
+pub struct S3Store(Arc<StoreState>);
+
+struct StoreState {
+    account: S3Account,
+    connector: S3Connector,
+    /// Drives the sockets. `None` while the state is dropped.
+    runtime: Option<Runtime>,
+}
+
+impl Drop for StoreState {
+    fn drop(&mut self) {
+        // A usual drop waits, which asynchronous callers must not.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl S3Store {
+    /// Prepares connections to a store. Opens none.
+    ///
+    /// # Errors
+    /// [`JobError::Plan`] if a setting is missing or invalid, with what to set.
+    pub fn new(settings: S3Settings) -> Result<Self, JobError> {
+        Self::with_timeouts(settings, RequestTimeouts::DEFAULT)
+    }
+
+    fn with_timeouts(settings: S3Settings, timeouts: RequestTimeouts) -> Result<Self, JobError> {
+        let account = settings.checked()?;
+        let connector = S3Connector::new(account.tls.clone(), settings.plain, timeouts);
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("s3")
+            .enable_all()
+            .build();
+        let runtime = runtime
+            .map_err(|error| JobError::Plan(format!("no thread for connections: {error}")))?;
+        Ok(Self(Arc::new(StoreState {
+            account,
+            connector,
+            runtime: Some(runtime),
+        })))
+    }
+
+    /// Returns true if a name is one of an object: `s3://bucket/key`.
+    #[must_use]
+    pub fn is_object_name(name: &str) -> bool {
+        name.starts_with(SCHEME)
+    }
+
+    /// Names an object by `s3://bucket/key`. The key is taken as it is, without percent decoding.
+    ///
+    /// # Errors
+    /// [`JobError::Plan`] if the name is invalid.
+    pub fn object(&self, name: &str) -> Result<S3Object, JobError> {
+        let bad = |what: &str| JobError::Plan(format!("{name}: {what}"));
+        let rest = name
+            .strip_prefix(SCHEME)
+            .ok_or_else(|| bad("the name of an object is s3://bucket/key"))?;
+        let (bucket, key) = rest
+            .split_once('/')
+            .ok_or_else(|| bad("name the bucket and the key: s3://bucket/key"))?;
+        let is_in_bucket_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        if !(3..=255).contains(&bucket.len())
+            || !bucket.bytes().all(is_in_bucket_name)
+            || bucket.starts_with('.')
+        {
+            return Err(bad(
+                "the bucket must have 3 to 255 letters, digits, dots, underscores and hyphens",
+            ));
+        }
+        let parsed = Key::parse(key).ok().filter(|parsed| {
+            parsed.as_ref() == key && !key.is_empty() && key.len() <= KEY_BYTES_MAX
+        });
+        let key = parsed.ok_or_else(|| {
+            bad("the key must have at most 1024 bytes, no empty part, no part . or .. and no control character")
+        })?;
+        Ok(S3Object {
+            store: self.clone(),
+            bucket: bucket.to_owned(),
+            key,
+        })
+    }
+
+    /// Runs a future of the store until it ends, or until `stopped` does, which is an error.
+    /// Blocks.
+    fn run<T>(
+        &self,
+        stopped: impl Future<Output = ()>,
+        future: impl Future<Output = T>,
+    ) -> Result<T, JobError> {
+        self.runtime().block_on(async {
+            tokio::select! {
+                biased;
+                done = future => Ok(done),
+                () = stopped => Err(JobError::Stopped),
+            }
+        })
+    }
+
+    fn runtime(&self) -> &Runtime {
+        match &self.0.runtime {
+            Some(runtime) => runtime,
+            None => unreachable!("the runtime is there until the store is dropped"),
+        }
+    }
+}
+
+impl fmt::Debug for S3Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("S3Store")
+            .field(&self.0.account.endpoint)
+            .finish()
+    }
+}
+
+/// An object, which need not exist.
+#[derive(Clone)]
+pub struct S3Object {
+    store: S3Store,
+    bucket: String,
+    key: Key,
+}
+
+impl S3Object {
+    /// Creates a client for the bucket, of an upload if there is a completion.
+    fn client(&self, completion: Option<Arc<Completion>>) -> Result<AmazonS3, JobError> {
+        let account = &self.store.0.account;
+        let mut builder = AmazonS3Builder::new()
+            .with_bucket_name(&self.bucket)
+            .with_endpoint(&account.endpoint)
+            .with_region(&account.region)
+            .with_access_key_id(&account.access_key_id)
+            .with_secret_access_key(&account.secret_access_key)
+            // The connector decides by the address of the peer.
+            .with_allow_http(true)
+            .with_retry(RetryConfig {
+                max_retries: RETRIES_MAX,
+                retry_timeout: self.store.0.connector.timeouts.retry,
+                backoff: BackoffConfig {
+                    init_backoff: PAUSE_MIN,
+                    max_backoff: PAUSE_MAX,
+                    base: 2.0,
+                },
+            })
+            .with_http_connector(self.store.0.connector.for_upload(completion));
+        if let Some(token) = &account.session_token {
+            builder = builder.with_token(token);
+        }
+        // The text of this error could hold a setting.
+        builder
+            .build()
+            .map_err(|_| JobError::Plan(format!("{self}: the settings of the store do not fit")))
+    }
+}
+
+impl PartialEq for S3Object {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.bucket, &self.key) == (&other.bucket, &other.key)
+            && self.store.0.account.endpoint == other.store.0.account.endpoint
+    }
+}
+
+impl Eq for S3Object {}
+
+impl fmt::Display for S3Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SCHEME}{}/{}", self.bucket, self.key)
+    }
+}
+
+impl fmt::Debug for S3Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "S3Object({self})")
+    }
+}

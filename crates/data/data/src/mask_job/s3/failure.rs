@@ -1,0 +1,192 @@
+//! Why a request to a store failed, and what to do about it.
+//!
+//! No text quotes a response: only the status and known error codes.
+
+use std::error::Error as StdError;
+use std::time::Duration;
+
+use super::S3Object;
+use crate::mask_job::error::JobError;
+
+/// A request got no usable response, or was refused.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum StoreFailure {
+    #[error("no connection to the object store: {0}")]
+    Connect(String),
+    #[error("no connection to the object store within {} s", .0.as_secs())]
+    ConnectTimeout(Duration),
+    #[error(
+        "TLS: {0}; is --s3-ca (or AWS_CA_BUNDLE) the authority of the object store's certificate, and AWS_ENDPOINT_URL its name?"
+    )]
+    Tls(rustls::Error),
+    #[error("the connection to the object store broke")]
+    Broken,
+    #[error("no response of the object store within {} s", .0.as_secs())]
+    Timeout(Duration),
+    #[error("the response of the object store is longer than what was asked for")]
+    TooLong,
+    #[error("the response of the object store is not HTTP: see AWS_ENDPOINT_URL")]
+    NotHttp,
+    #[error(
+        "http:// is for this machine only, and the name is another machine's: use https://, or --s3-plain"
+    )]
+    NotLoopback,
+    #[error("status {status}{}", .code.map(|code| format!(", {code}")).unwrap_or_default())]
+    Status {
+        status: u16,
+        code: Option<&'static str>,
+    },
+}
+
+/// The purpose of a request, which decides what an error advises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Read,
+    Write,
+    /// Of the completion of an upload, which may have taken effect if it is unsure.
+    Complete {
+        is_unsure: bool,
+    },
+}
+
+/// Follows the error of a completion that may have taken effect.
+pub(super) const NOT_KNOWN: &str =
+    "; whether the object was made is not known: look before you repeat the job";
+
+/// Error codes that are known, and advice. Other codes are text of the server, and not quoted.
+const CODES: &[(&str, &str)] = &[
+    ("AccessDenied", ""),
+    ("AllAccessDisabled", "the account or the bucket is disabled"),
+    (
+        "AuthorizationHeaderMalformed",
+        "the bucket is in another region: set AWS_REGION",
+    ),
+    ("EntityTooLarge", "the store accepts no object of this size"),
+    ("EntityTooSmall", "the store demands larger parts"),
+    ("ExpiredToken", "the credentials are expired: get new ones"),
+    (
+        "IllegalLocationConstraintException",
+        "the bucket is in another region: set AWS_REGION",
+    ),
+    ("InternalError", ""),
+    (
+        "InvalidAccessKeyId",
+        "the store does not know the access key: see AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL",
+    ),
+    (
+        "InvalidBucketName",
+        "the store does not accept the bucket's name",
+    ),
+    (
+        "InvalidObjectState",
+        "the object is archived: restore it first",
+    ),
+    (
+        "InvalidToken",
+        "the session token does not fit the access key: see AWS_SESSION_TOKEN",
+    ),
+    (
+        "NoSuchBucket",
+        "there is no such bucket: see its name, AWS_ENDPOINT_URL and AWS_REGION",
+    ),
+    ("NoSuchKey", "there is no such object"),
+    (
+        "NoSuchUpload",
+        "the unfinished upload is gone: somebody else, or a rule of the bucket, ended it",
+    ),
+    ("NotImplemented", "the store lacks this function"),
+    (
+        "PermanentRedirect",
+        "the bucket is in another region: set AWS_REGION",
+    ),
+    ("PreconditionFailed", ""),
+    ("QuotaExceeded", "the account's quota is exhausted"),
+    ("RequestTimeTooSkewed", "this machine's clock is wrong"),
+    ("ServiceUnavailable", ""),
+    (
+        "SignatureDoesNotMatch",
+        "the secret key is wrong: see AWS_SECRET_ACCESS_KEY",
+    ),
+    ("SlowDown", ""),
+    (
+        "TemporaryRedirect",
+        "the bucket is in another region: set AWS_REGION",
+    ),
+];
+
+/// Returns the error code of a response, if it is known.
+pub(super) fn known_code(body: &[u8]) -> Option<&'static str> {
+    let text = std::str::from_utf8(body).ok()?;
+    let (_, rest) = text.split_once("<Code>")?;
+    let (code, _) = rest.split_once("</Code>")?;
+    CODES
+        .iter()
+        .find(|(known, _)| *known == code)
+        .map(|(known, _)| *known)
+}
+
+/// Finds the failure among the causes of an error.
+pub(super) fn failure_of(error: &object_store::Error) -> Option<&StoreFailure> {
+    let mut source: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(cause) = source {
+        if let Some(failure) = cause.downcast_ref() {
+            return Some(failure);
+        }
+        source = cause.source();
+    }
+    None
+}
+
+/// Returns the status of a refused request.
+pub(super) fn status_of(error: &object_store::Error) -> Option<u16> {
+    match failure_of(error) {
+        Some(StoreFailure::Status { status, .. }) => Some(*status),
+        _ => None,
+    }
+}
+
+/// Returns the error of a job. Texts of `object_store` can quote the server, so none is passed on.
+pub(super) fn job_error(
+    object: &S3Object,
+    purpose: Purpose,
+    error: &object_store::Error,
+) -> JobError {
+    let mut what = match failure_of(error) {
+        Some(failure) => described(purpose, failure),
+        None => "the object store's response is not what the protocol of S3 describes".to_owned(),
+    };
+    if purpose == (Purpose::Complete { is_unsure: true }) {
+        what += NOT_KNOWN;
+    }
+    JobError::Store {
+        name: object.to_string(),
+        what,
+    }
+}
+
+fn described(purpose: Purpose, failure: &StoreFailure) -> String {
+    let StoreFailure::Status { status, code } = failure else {
+        return failure.to_string();
+    };
+    let advice = code
+        .and_then(|code| CODES.iter().find(|(known, _)| *known == code))
+        .map_or("", |(_, advice)| *advice);
+    let advice = match (advice, status) {
+        ("", 301 | 307) => "the bucket is in another region: set AWS_REGION",
+        ("", 401 | 403) if purpose == Purpose::Read => {
+            "access denied: the credentials need s3:GetObject for this object, and s3:ListBucket to tell that it is missing"
+        }
+        ("", 401 | 403) => {
+            "access denied: the credentials need s3:PutObject and s3:AbortMultipartUpload for this object"
+        }
+        ("", 404) => "there is no such object, or no such bucket",
+        ("", 412) if purpose == Purpose::Read => {
+            "the object changed while it was read: start the job again"
+        }
+        ("", 409 | 412) => "another request made or changed the object at the same time",
+        ("", 429 | 500..=599) => "the object store failed or throttles: try again later",
+        ("", _) => "an unexpected response of the object store",
+        (advice, _) => advice,
+    };
+    format!("{advice} ({failure})")
+}

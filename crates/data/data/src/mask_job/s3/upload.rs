@@ -1,0 +1,333 @@
+//! Writes an object in parts. It appears under its name when the upload is completed, and not
+//! before.
+//!
+//! A failed or stopped job aborts the upload. A killed one leaves its parts, which are no object
+//! but take space until the bucket's rules remove them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use object_store::aws::AmazonS3;
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::{GetOptions, ObjectStore, PutMultipartOptions, PutPayload};
+use tokio::task::JoinHandle;
+
+use super::S3Object;
+use super::completion::{Completion, Found, Marker, needs_look, outcome};
+use super::failure::{NOT_KNOWN, Purpose, job_error, status_of};
+use crate::mask_job::error::JobError;
+use crate::mask_job::stop::JobStop;
+
+/// Number of bytes of all parts but the last. Some stores demand equal parts.
+pub(super) const PART_BYTES: usize = 16 << 20;
+/// Maximum length of the name of an upload. It is the store's text and goes into an error, so its
+/// letters are limited, too.
+const ID_BYTES_MAX: usize = 1_024;
+/// Maximum number of parts of an object.
+const PARTS_MAX: usize = 10_000;
+
+/// An unfinished upload. Memory holds a part that is filled and one that is sent.
+pub(crate) struct S3Upload {
+    object: S3Object,
+    client: AmazonS3,
+    stop: JobStop,
+    id: String,
+    marker: Marker,
+    /// Number of bytes of the object.
+    length: u64,
+    parts: Vec<PartId>,
+    filling: Vec<u8>,
+    sending: Option<JoinHandle<object_store::Result<PartId>>>,
+    completion: Arc<Completion>,
+    replace: bool,
+    is_over: bool,
+}
+
+impl S3Upload {
+    /// Begins an upload for a job that `stop` stops, which checks the credentials. An existing
+    /// object is an error unless `replace` is true.
+    pub(crate) fn begin(
+        object: &S3Object,
+        replace: bool,
+        stop: &JobStop,
+    ) -> Result<Self, JobError> {
+        stop.check()?;
+        let completion = Arc::new(Completion::default());
+        completion.create_only.store(!replace, Ordering::Relaxed);
+        let client = object.client(Some(Arc::clone(&completion)))?;
+        if !replace {
+            reject_existing(object, &client, stop)?;
+        }
+        let marker = Marker::new()?;
+        let options = PutMultipartOptions {
+            attributes: marker.attributes(),
+            ..PutMultipartOptions::default()
+        };
+        // A stop waits for the response, since without a name the upload could not be aborted.
+        let begun = object.store.run(
+            stop.overdue(),
+            client.create_multipart_opts(&object.key, options),
+        );
+        let begun = begun.map_err(|error| {
+            let left =
+                format!("an upload of {object} without parts, if the object store began one");
+            JobError::Left {
+                error: Box::new(error),
+                left,
+            }
+        })?;
+        let id = begun.map_err(|error| job_error(object, Purpose::Write, &error))?;
+        if !is_upload_id(&id) {
+            let what = "the object store named the upload by what is no name".to_owned();
+            return Err(JobError::Store {
+                name: object.to_string(),
+                what,
+            });
+        }
+        Ok(Self {
+            object: object.clone(),
+            client,
+            stop: stop.clone(),
+            id,
+            marker,
+            length: 0,
+            parts: Vec::new(),
+            filling: Vec::new(),
+            sending: None,
+            completion,
+            replace,
+            is_over: false,
+        })
+    }
+
+    /// Adds bytes. Sends a part when it is full.
+    pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<(), JobError> {
+        self.length += bytes.len() as u64;
+        while !bytes.is_empty() {
+            // At once, since growing would hold a part twice.
+            self.filling.reserve_exact(PART_BYTES - self.filling.len());
+            let (now, later) = bytes.split_at(bytes.len().min(PART_BYTES - self.filling.len()));
+            self.filling.extend_from_slice(now);
+            bytes = later;
+            if self.filling.len() == PART_BYTES {
+                self.send()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the part that is filled, when the part before was sent.
+    fn send(&mut self) -> Result<(), JobError> {
+        self.await_part()?;
+        let number = self.parts.len();
+        if number == PARTS_MAX {
+            let gib = (PART_BYTES as u64 * PARTS_MAX as u64) >> 30;
+            let what = format!(
+                "an object has at most {PARTS_MAX} parts, which hold {gib} GiB: write a file, and copy it"
+            );
+            return Err(JobError::Store {
+                name: self.object.to_string(),
+                what,
+            });
+        }
+        let payload = PutPayload::from(std::mem::take(&mut self.filling));
+        let (client, key, id) = (
+            self.client.clone(),
+            self.object.key.clone(),
+            self.id.clone(),
+        );
+        let sending = async move { client.put_part(&key, &id, number, payload).await };
+        self.sending = Some(self.object.store.runtime().spawn(sending));
+        Ok(())
+    }
+
+    /// Waits for the part that is sent.
+    fn await_part(&mut self) -> Result<(), JobError> {
+        let Some(sending) = &mut self.sending else {
+            return Ok(());
+        };
+        // It stays here if the job is stopped, since the abort must wait for its end.
+        let sent = self.object.store.run(self.stop.asked(), sending)?;
+        self.sending = None;
+        self.parts
+            .push(sent?.map_err(|error| job_error(&self.object, Purpose::Write, &error))?);
+        Ok(())
+    }
+
+    /// Completes the upload: the object appears.
+    pub(crate) fn finish(mut self) -> Result<(), JobError> {
+        match self.complete() {
+            Ok(()) => {
+                self.is_over = true;
+                Ok(())
+            }
+            Err(error) => Err(self.abandon(error)),
+        }
+    }
+
+    fn complete(&mut self) -> Result<(), JobError> {
+        if !self.filling.is_empty() {
+            self.send()?;
+        }
+        self.await_part()?;
+        let is_absent = !self.replace && reject_existing(&self.object, &self.client, &self.stop)?;
+        self.stop.check()?;
+        let completed = match self.try_complete()? {
+            // The store lacks conditions. The check above is all that there is, so it must have had
+            // an answer.
+            Err(error)
+                if status_of(&error) == Some(501)
+                    && !self.replace
+                    && !self.completion.is_unsure() =>
+            {
+                if !is_absent {
+                    let what = "the object store does not tell whether the object exists: permit s3:GetObject and \
+                        s3:ListBucket, or use --replace";
+                    return Err(JobError::Store {
+                        name: self.object.to_string(),
+                        what: what.to_owned(),
+                    });
+                }
+                self.completion.create_only.store(false, Ordering::Relaxed);
+                self.try_complete()?
+            }
+            completed => completed,
+        };
+        let Err(error) = completed else { return Ok(()) };
+        let is_unsure = self.completion.is_unsure();
+        let found = if needs_look(status_of(&error), is_unsure) {
+            self.look()
+        } else {
+            Found::Unknown
+        };
+        outcome(&self.object, &error, found, is_unsure, !self.replace)
+    }
+
+    /// Looks for the object.
+    fn look(&self) -> Found {
+        let options = GetOptions {
+            head: true,
+            ..GetOptions::default()
+        };
+        match self.object.store.run(
+            self.stop.overdue(),
+            self.client.get_opts(&self.object.key, options),
+        ) {
+            Ok(Ok(found)) => self.marker.owner_of(&found, self.length),
+            Ok(Err(error)) if status_of(&error) == Some(404) => Found::Nothing,
+            _ => Found::Unknown,
+        }
+    }
+
+    /// Completes the upload. Once the request is under way, a stop waits for its end, since only
+    /// that tells what became of it.
+    fn try_complete(&self) -> Result<object_store::Result<()>, JobError> {
+        let completing =
+            self.client
+                .complete_multipart(&self.object.key, &self.id, self.parts.clone());
+        let completed = self.object.store.run(self.stop.overdue(), completing);
+        completed.map(|completed| completed.map(drop)).map_err(|_| {
+            let what = format!(
+                "the job was stopped while the object store completed the upload{NOT_KNOWN}"
+            );
+            JobError::Store {
+                name: self.object.to_string(),
+                what,
+            }
+        })
+    }
+
+    /// Aborts the upload after an error. Returns the error, with what remains if the upload could
+    /// not be aborted.
+    pub(crate) fn abandon(mut self, error: JobError) -> JobError {
+        match self.abort() {
+            Ok(()) => error,
+            Err(left) => {
+                let left = format!(
+                    "the parts of the upload {} ({left}); abort it, or let a rule of the bucket do so",
+                    self.id
+                );
+                JobError::Left {
+                    error: Box::new(error),
+                    left,
+                }
+            }
+        }
+    }
+
+    fn abort(&mut self) -> Result<(), JobError> {
+        if std::mem::replace(&mut self.is_over, true) {
+            return Ok(());
+        }
+        let sending = self.sending.take();
+        let aborted = self.object.store.run(self.stop.discard_overdue(), async {
+            // A part that arrives later would remain.
+            if let Some(sending) = sending {
+                sending.abort();
+                let _ = sending.await;
+            }
+            self.client
+                .abort_multipart(&self.object.key, &self.id)
+                .await
+        });
+        match aborted {
+            Err(_) => {
+                let what = "the object store did not respond after the job was stopped".to_owned();
+                Err(JobError::Store {
+                    name: self.object.to_string(),
+                    what,
+                })
+            }
+            Ok(Err(error)) if status_of(&error) != Some(404) => {
+                Err(job_error(&self.object, Purpose::Write, &error))
+            }
+            // Without the upload nothing remains.
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for S3Upload {
+    fn drop(&mut self) {
+        if !self.is_over {
+            // The job panicked, or its future was dropped. So nobody waits for the error, and the
+            // deadline begins.
+            self.stop.ask();
+            // Where an asynchronous task drops the upload, its thread must not wait for another
+            // task itself.
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _ = self.abort();
+                });
+            });
+        }
+    }
+}
+
+/// Returns true if the store's name of an upload can be shown.
+fn is_upload_id(id: &str) -> bool {
+    (1..=ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Rejects an object that is there already. Returns true if it is known not to be there: a client
+/// without the right to list gets 403 for a missing object, so only the completion shows then that
+/// there is one.
+fn reject_existing(object: &S3Object, client: &AmazonS3, stop: &JobStop) -> Result<bool, JobError> {
+    let options = GetOptions {
+        head: true,
+        ..GetOptions::default()
+    };
+    match object
+        .store
+        .run(stop.asked(), client.get_opts(&object.key, options))?
+    {
+        Ok(_) => Err(JobError::Exists {
+            path: object.to_string().into(),
+        }),
+        Err(error) => match status_of(&error) {
+            Some(404) => Ok(true),
+            Some(403) => Ok(false),
+            _ => Err(job_error(object, Purpose::Write, &error)),
+        },
+    }
+}

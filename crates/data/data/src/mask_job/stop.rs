@@ -1,0 +1,92 @@
+//! Stops a job from outside.
+//!
+//! A job looks for the stop right before its output appears. From then on the job goes on to its
+//! end, since only its result tells whether the output is there.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::mask_job::error::JobError;
+
+/// Longest time for which a stopped job waits for an object store to complete or to discard the
+/// output. Together with [`DISCARD_TIME_MIN`] less than the 30 s after which Kubernetes kills a
+/// process.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time that the request to discard the output has in any case, also after a completion that took
+/// all of the time.
+const DISCARD_TIME_MIN: Duration = Duration::from_secs(5);
+
+/// Tells a job to stop. Clones belong to the same job.
+#[derive(Clone, Debug)]
+pub(crate) struct JobStop {
+    /// The time from which a stopped job does not wait any more. `None` until the job is to stop.
+    deadline: watch::Sender<Option<Instant>>,
+    discard_timeout: Duration,
+}
+
+impl Default for JobStop {
+    fn default() -> Self {
+        Self::with_timeout(DISCARD_TIMEOUT)
+    }
+}
+
+impl JobStop {
+    pub(crate) fn with_timeout(discard_timeout: Duration) -> Self {
+        Self {
+            deadline: watch::Sender::default(),
+            discard_timeout,
+        }
+    }
+
+    pub(crate) fn ask(&self) {
+        self.deadline.send_if_modified(|deadline| {
+            let is_first = deadline.is_none();
+            deadline.get_or_insert_with(|| Instant::now() + self.discard_timeout);
+            is_first
+        });
+    }
+
+    pub(crate) fn is_asked(&self) -> bool {
+        self.deadline.borrow().is_some()
+    }
+
+    /// Returns an error if the job is to stop.
+    pub(crate) fn check(&self) -> Result<(), JobError> {
+        if self.is_asked() {
+            Err(JobError::Stopped)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Waits until the job is to stop.
+    pub(crate) async fn asked(&self) {
+        self.asked_deadline().await;
+    }
+
+    /// Waits until a stopped job does not wait any more.
+    pub(crate) async fn overdue(&self) {
+        sleep_until(self.asked_deadline().await).await;
+    }
+
+    /// Waits until a stopped job does not wait for the end of its request to discard the output.
+    pub(crate) async fn discard_overdue(&self) {
+        let least = Instant::now() + DISCARD_TIME_MIN;
+        sleep_until(self.asked_deadline().await.max(least)).await;
+    }
+
+    async fn asked_deadline(&self) -> Instant {
+        let mut deadline = self.deadline.subscribe();
+        loop {
+            if let Some(deadline) = *deadline.borrow_and_update() {
+                return deadline;
+            }
+            if deadline.changed().await.is_err() {
+                // This sender is there until the future is dropped.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}

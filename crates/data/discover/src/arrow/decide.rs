@@ -1,0 +1,343 @@
+//! The choice of functions for judged columns.
+
+use std::convert::Infallible;
+use std::fmt;
+
+use crate::columns::{holds, resolve, schema_leaves};
+use arrow_schema::{DataType, Schema};
+use sealwire_mask_rules::{
+    Column, Function, FunctionKind, Kind, RuleText, Rules, Target, Unknown, Value,
+    limits::RULES_MAX,
+};
+use sealwire_msgpack::TokenReader;
+
+use super::leaf::SampledLeaf;
+use crate::choose::{DemandSource, Demands, candidates};
+use crate::judge::Judgement;
+use crate::path::{PathPart, path_text};
+use crate::{
+    ColumnPaths, DiscoverOptions, DiscoveredField, Discovery, FieldClass, FieldVerdict,
+    RULE_STEPS_MAX, Trial, UNCERTAIN_MIN,
+};
+
+/// Width in bits from which integers hold the results of functions on numbers, except near their
+/// ends.
+const WIDE_BITS: usize = 32;
+
+/// Applies a function to the values of a column. Returns the masks as consecutive MessagePack
+/// scalars, or `None` if the function does not fit some value.
+pub type ColumnTrial<'t, E> = &'t mut dyn FnMut(&Function, &Column) -> Result<Option<Vec<u8>>, E>;
+
+/// Returns a trial of columns by a trial of values.
+pub fn column_trial(
+    trial: Trial<'_>,
+) -> impl FnMut(&Function, &Column) -> Result<Option<Vec<u8>>, Infallible> {
+    move |function, column| {
+        let (mut values, mut out) = (
+            TokenReader::new(&column.values),
+            Vec::with_capacity(column.values.len()),
+        );
+        let mut fits = || {
+            let value = values.value().ok().and_then(Value::read);
+            value.is_some_and(|value| trial(function, value, &mut out))
+        };
+        let all_fit = (0..column.count).all(|_| fits());
+        Ok(all_fit.then_some(out))
+    }
+}
+
+/// The columns of Arrow data with their judgements, and without functions. `Debug` shows no names.
+pub struct JudgedColumns {
+    pub(super) schema: Schema,
+    pub(super) columns: Vec<JudgedColumn>,
+    pub(super) notes: Vec<String>,
+    pub(super) options: DiscoverOptions,
+}
+
+impl fmt::Debug for JudgedColumns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JudgedColumns")
+            .field("columns", &self.columns.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The leaves of one path. There are several if columns share a name, or if the names of members
+/// are data.
+pub(super) struct JudgedColumn {
+    pub(super) parts: Vec<PathPart>,
+    pub(super) leaves: Vec<SampledLeaf>,
+    pub(super) judgement: Judgement,
+    pub(super) class: FieldClass,
+}
+
+impl JudgedColumns {
+    /// Chooses a function for each sensitive column: the first whose results fit the type of the
+    /// column, and that `trial` can apply to all sampled values. Without a trial, type and form of
+    /// the values decide.
+    ///
+    /// # Errors
+    /// The first error of `trial`.
+    pub fn decide<E>(self, mut trial: Option<ColumnTrial<'_, E>>) -> Result<Discovery, E> {
+        let Self {
+            schema,
+            columns,
+            notes,
+            options,
+        } = self;
+        let mut discovery = Discovery {
+            notes,
+            ..Discovery::default()
+        };
+        if trial.is_none() {
+            let note = "no function was tried on values: type and form decided, so later values can need other functions";
+            discovery.notes.push(note.to_owned());
+        }
+        let names: Vec<Vec<PathPart>> = schema_leaves(&schema)
+            .iter()
+            .map(|leaf| {
+                leaf.keys
+                    .iter()
+                    .map(|key| key.clone().map_or(PathPart::Any, PathPart::Key))
+                    .collect()
+            })
+            .collect();
+        let mut steps = 0;
+        for column in columns {
+            let mut field = column.decide(options, &mut trial)?;
+            if field.verdict == FieldVerdict::Sensitive {
+                steps += column.parts.len() + 1;
+                if steps > RULE_STEPS_MAX {
+                    by_name(&mut field, &column.parts, &names);
+                }
+            }
+            discovery.fields.push(field);
+        }
+        resolved(&schema, &mut discovery);
+        Ok(discovery)
+    }
+}
+
+/// Names a column by its name at any depth, if no other column has that name, since all path rules
+/// together have a limit.
+fn by_name(field: &mut DiscoveredField, parts: &[PathPart], all: &[Vec<PathPart>]) {
+    let Some(PathPart::Key(name)) = parts.last() else {
+        return unsure(field, "too many path rules");
+    };
+    let named = |parts: &&Vec<PathPart>| {
+        parts
+            .iter()
+            .any(|part| matches!(part, PathPart::Key(key) if key == name))
+    };
+    if all.iter().filter(named).count() == 1 {
+        field.target = Some(Target::Column(name.clone()));
+    } else {
+        unsure(
+            field,
+            "too many path rules, and other columns share its name",
+        );
+    }
+}
+
+fn unsure(field: &mut DiscoveredField, why: &str) {
+    field.verdict = FieldVerdict::Uncertain;
+    field.evidence.push(why.to_owned());
+}
+
+/// Makes sure that the rules resolve on the schema.
+fn resolved(schema: &Schema, discovery: &mut Discovery) {
+    let is_rule = |field: &&mut DiscoveredField| field.verdict == FieldVerdict::Sensitive;
+    for field in discovery.fields.iter_mut().filter(is_rule).skip(RULES_MAX) {
+        unsure(field, "a file of rules has too many rules");
+    }
+    let resolves = |fields: &[&DiscoveredField]| {
+        let text = |field: &&DiscoveredField| {
+            Some(RuleText {
+                target: field.target.clone()?,
+                mask: field.mask.clone()?,
+            })
+        };
+        let rules = Rules::new(
+            Unknown::Keep,
+            fields.iter().filter_map(text).collect(),
+            Vec::new(),
+        );
+        rules.is_ok_and(|rules| resolve(&rules, schema).is_ok())
+    };
+    let rules: Vec<_> = discovery
+        .fields
+        .iter()
+        .filter(|field| field.verdict == FieldVerdict::Sensitive)
+        .collect();
+    if resolves(&rules) {
+        return;
+    }
+    for field in discovery.fields.iter_mut().filter(is_rule) {
+        if !resolves(&[field]) {
+            unsure(field, "its rule names columns that it cannot mask");
+        }
+    }
+}
+
+impl JudgedColumn {
+    fn decide<E>(
+        &self,
+        options: DiscoverOptions,
+        trial: &mut Option<ColumnTrial<'_, E>>,
+    ) -> Result<DiscoveredField, E> {
+        let mut field = self.field();
+        let is_told = field.confidence >= UNCERTAIN_MIN.min(options.min_confidence);
+        let Some(category) = field.category.filter(|_| is_told) else {
+            return Ok(field);
+        };
+        field.verdict = FieldVerdict::Uncertain;
+        if let Some(obstacle) = self.leaves.iter().find_map(|leaf| leaf.obstacle.as_ref()) {
+            field.evidence.push(obstacle.clone());
+            return Ok(field);
+        }
+        let functions = self.candidates(category);
+        field.fallback = functions
+            .iter()
+            .find(|function| is_constant(function))
+            .map(Function::to_string);
+        field.mask = self
+            .choose(functions, trial)?
+            .map(|function| function.to_string());
+        if field.confidence >= options.min_confidence && field.mask.is_some() {
+            field.verdict = FieldVerdict::Sensitive;
+        }
+        Ok(field)
+    }
+
+    fn field(&self) -> DiscoveredField {
+        let path = path_text(&self.parts);
+        DiscoveredField {
+            field: path.clone(),
+            verdict: FieldVerdict::Harmless,
+            category: self.judgement.category,
+            confidence: self.judgement.confidence,
+            evidence: self.judgement.evidence.clone(),
+            mask: None,
+            values: self
+                .leaves
+                .iter()
+                .map(|leaf| leaf.sample.values.len())
+                .sum(),
+            target: Some(Target::Path(path)),
+            fallback: None,
+            columns: ColumnPaths(
+                self.leaves
+                    .iter()
+                    .map(|leaf| leaf.leaf.path.text().to_owned())
+                    .collect(),
+            ),
+        }
+    }
+
+    /// Returns the functions whose results fit the types.
+    fn candidates(&self, category: crate::Category) -> Vec<Function> {
+        let is_nullable = self.leaves.iter().all(|leaf| leaf.leaf.field.is_nullable());
+        let name = crate::names_of(&self.parts).0;
+        let demands = Demands {
+            name,
+            class: &self.class,
+            is_unique: false,
+            is_nullable,
+            source: DemandSource::Arrow,
+        };
+        let mut functions = candidates(category, demands);
+        functions.retain(|function| self.leaves.iter().all(|leaf| leaf.fits_type(function)));
+        functions
+    }
+
+    fn choose<E>(
+        &self,
+        functions: Vec<Function>,
+        trial: &mut Option<ColumnTrial<'_, E>>,
+    ) -> Result<Option<Function>, E> {
+        let values: Vec<Column> = self.leaves.iter().map(SampledLeaf::column).collect();
+        'functions: for function in functions {
+            for (leaf, values) in self
+                .leaves
+                .iter()
+                .zip(&values)
+                .filter(|(_, values)| values.count > 0)
+            {
+                let fits = match trial {
+                    None => fits_by_form(&function, leaf),
+                    Some(trial) => {
+                        let masks = trial(&function, values)?;
+                        masks.is_some_and(|masks| {
+                            holds(leaf.leaf.field.data_type(), values.count, masks)
+                        })
+                    }
+                };
+                if !fits {
+                    continue 'functions;
+                }
+            }
+            return Ok(Some(function));
+        }
+        Ok(None)
+    }
+}
+
+fn is_constant(function: &Function) -> bool {
+    matches!(
+        function.kind(),
+        FunctionKind::Redact { .. } | FunctionKind::Fixed(_) | FunctionKind::Null
+    )
+}
+
+/// Returns true if a function surely takes the sampled values, by their type and form alone.
+fn fits_by_form(function: &Function, sampled: &SampledLeaf) -> bool {
+    let data_type = sampled.leaf.field.data_type();
+    let all = |kind: Kind| {
+        sampled
+            .sample
+            .values
+            .iter()
+            .all(|(_, text)| kind.knows(text))
+    };
+    match function.kind() {
+        FunctionKind::Email { .. } => all(Kind::Email),
+        FunctionKind::Phone { .. } => all(Kind::Phone),
+        FunctionKind::Card { .. } => all(Kind::Card),
+        // The number of digits that it needs depends on the letters between them.
+        FunctionKind::Iban | FunctionKind::Mac | FunctionKind::PostalCode => false,
+        // The number of characters that it needs depends on its alphabet and on other characters
+        // between them.
+        FunctionKind::Fpe(_) => false,
+        FunctionKind::ShiftBy { .. }
+        | FunctionKind::ShiftWithin { .. }
+        | FunctionKind::Coarsen(_) => {
+            matches!(data_type, DataType::Date32 | DataType::Timestamp(..))
+        }
+        FunctionKind::Step { .. }
+        | FunctionKind::NoisePercent { .. }
+        | FunctionKind::NoiseBy { .. } => {
+            let is_wide = data_type
+                .primitive_width()
+                .is_some_and(|bytes| bytes * 8 >= WIDE_BITS);
+            let mut texts = sampled.sample.values.iter().map(|(_, text)| &**text);
+            is_wide
+                && data_type.is_numeric()
+                && texts.all(|text| is_moved_surely(function.kind(), text))
+        }
+        _ => true,
+    }
+}
+
+/// Returns true if a function of numbers surely takes the number with this text, by its bounds.
+fn is_moved_surely(function: &FunctionKind, text: &str) -> bool {
+    let Some(value) = text.parse::<f64>().ok().filter(|value| value.is_finite()) else {
+        return false;
+    };
+    let (FunctionKind::NoisePercent { bounds, .. } | FunctionKind::NoiseBy { bounds, .. }) =
+        function
+    else {
+        return true;
+    };
+    bounds.min.is_none_or(|min| min as f64 <= value)
+        && bounds.max.is_none_or(|max| value <= max as f64)
+}

@@ -1,0 +1,430 @@
+//! Authorization of every data and control request, over the policy cache.
+//!
+//! A decision needs what the principal may do, which is its roles (one record, read when it is
+//! first asked for) and what they grant (records that the engine holds, with the apps). Both are of
+//! one generation, or the look-up is made again. The cache is purged whenever another generation is
+//! served and after every change that was made here, so that no call that begins after the answer
+//! to a change is judged by what was before it.
+
+mod hourly_limit;
+mod operation;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use sealwire_access::{
+    AccessMode, AuthorizationRequest, Binding, Cache, CacheBounds, Decision, Denied, Grants,
+    Identity, LoadError, Loader, Operation, Permit, Permitted, Principal, Role, ValueVisibility,
+    principal_key,
+};
+use sealwire_store::ControlStore as _;
+use sealwire_wire::control::Checked;
+use tokio::time::Instant;
+
+use crate::apps::Apps;
+use crate::jobs::error::CallFailure;
+pub use operation::{RequestTarget, of_control};
+use sealwire_telemetry::LogThrottle;
+use sealwire_telemetry::metrics::{Metrics, RefusalReason};
+
+/// Look-ups at once: the control connection of a store takes them one after the other anyway.
+const LOADS_MAX: usize = 16;
+/// Principals that are looked up or wait for it.
+const WAITING_MAX: usize = 4_096;
+/// How long a look-up may take.
+const LOAD_MAX: Duration = Duration::from_secs(5);
+/// How often one is made again because something changed meanwhile.
+const TRIES_MAX: u32 = 16;
+
+/// Grants by principal.
+type Policies = Cache<Principal, Grants, Bindings>;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Authorizer {
+    mode: AccessMode,
+    identity: Identity,
+    apps: Arc<Apps>,
+    /// Of no use where nothing is looked at.
+    policies: Option<Arc<Policies>>,
+    metrics: Arc<Metrics>,
+    observed: LogThrottle,
+    hourly_limiter: hourly_limit::HourlyLimiter,
+}
+
+impl Authorizer {
+    /// Over the apps, whose every load purges what is kept here.
+    pub fn new(
+        config: &sealwire_settings::Access,
+        apps: &Arc<Apps>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let bounds = CacheBounds {
+            entries: config.cache_entries,
+            time: Duration::from_secs(config.cache_s),
+            negative_time: Duration::from_secs(config.cache_negative_s),
+            stale: Duration::from_secs(config.stale_s),
+            loads: LOADS_MAX,
+            waiting: WAITING_MAX,
+            load_time: LOAD_MAX,
+        };
+        metrics.access.set_mode(config.mode);
+        match config.mode {
+            AccessMode::Enforce => {}
+            AccessMode::Observe => {
+                tracing::warn!(
+                    "access.mode is \"observe\": requests that no role grants are permitted"
+                )
+            }
+            AccessMode::Off => {
+                tracing::warn!(
+                    "access.mode is \"off\": each certificate of tls.client_ca may use every app"
+                )
+            }
+        }
+        let policies = (config.mode != AccessMode::Off)
+            .then(|| Arc::new(Cache::new(Bindings(Arc::downgrade(apps)), bounds)));
+        if let Some(policies) = &policies {
+            let purged = Arc::clone(policies);
+            apps.after_each_load(Box::new(move || purged.purge()));
+            let watched = Arc::clone(policies);
+            metrics.access.watch(Box::new(move || watched.stats()));
+        }
+        let (mode, identity, metrics) = (config.mode, config.identity, Arc::clone(metrics));
+        Self {
+            mode,
+            identity,
+            apps: Arc::clone(apps),
+            policies,
+            metrics,
+            observed: LogThrottle::default(),
+            hourly_limiter: hourly_limit::HourlyLimiter::default(),
+        }
+    }
+
+    /// Loads permissions again that changes removed from the cache, so that an outage of the store
+    /// right after a change is outlived by all principals. Never returns. Safe to drop.
+    pub async fn reload_permissions(&self) {
+        match &self.policies {
+            Some(policies) => Arc::clone(policies).reload_purged().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Which name of a certificate counts.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The decision on a call, if it can be made without waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Denied`]; [`CallFailure::Sealed`], since a sealed engine holds no roles
+    /// either.
+    pub fn decide_now<'a>(
+        &self,
+        principal: &Principal,
+        ask: AuthorizationRequest<'a>,
+        now: Instant,
+    ) -> Option<Result<Permit<'a>, CallFailure>> {
+        if let Err(sealed) = self.apps.check_unsealed() {
+            return Some(Err(sealed));
+        }
+        let grants = match &self.policies {
+            Some(policies) => policies.hit(principal, now)?,
+            None => None,
+        };
+        Some(self.judge(principal, grants.as_deref(), ask))
+    }
+
+    /// The decision on a call, once what the principal may do is known. Safe to drop midway.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Denied`], [`CallFailure::Sealed`], or [`CallFailure::Unknown`] where the
+    /// store does not answer.
+    pub async fn decide<'a>(
+        &self,
+        principal: &Principal,
+        ask: AuthorizationRequest<'a>,
+    ) -> Result<Permit<'a>, CallFailure> {
+        self.apps.check_unsealed()?;
+        let grants = match &self.policies {
+            Some(policies) => policies.get(principal).await,
+            None => Ok(None),
+        };
+        // The look-up may have failed because of that.
+        self.apps.check_unsealed()?;
+        match grants {
+            Ok(grants) => self.judge(principal, grants.as_deref(), ask),
+            Err(error) => match self.mode.unknown(ask) {
+                Some(permit) => {
+                    self.metrics.access.unknown(ask.operation());
+                    self.observe(principal, &error);
+                    Ok(permit)
+                }
+                None => {
+                    self.metrics.access.unknown(ask.operation());
+                    Err(CallFailure::Unknown(error))
+                }
+            },
+        }
+    }
+
+    /// Checks that a principal has a role, before much memory is held for a message of which it is
+    /// not known yet what it asks for. Safe to drop midway.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::LongWithoutRole`], [`CallFailure::Sealed`], or [`CallFailure::Unknown`] where
+    /// the store does not answer.
+    pub async fn has_role(&self, principal: &Principal) -> Result<(), CallFailure> {
+        self.apps.check_unsealed()?;
+        let Some(policies) = self
+            .policies
+            .as_ref()
+            .filter(|_| self.mode == AccessMode::Enforce)
+        else {
+            return Ok(());
+        };
+        match policies.get(principal).await {
+            Ok(grants) if grants.as_ref().is_none_or(|grants| grants.is_empty()) => {
+                Err(CallFailure::LongWithoutRole)
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(CallFailure::Unknown(error)),
+        }
+    }
+
+    /// Reports what becomes of a request of a principal in this engine's mode, for
+    /// `principals.check`. `property`: also for this property of objects. Reads the principal's
+    /// roles from the store, without the cache.
+    pub async fn check(
+        &self,
+        principal: &Principal,
+        ask: AuthorizationRequest<'_>,
+        property: Option<&str>,
+    ) -> Checked {
+        match self.mode {
+            AccessMode::Off => {
+                check_loaded(self.mode, Ok(None), ask, property, self.apps.roles().0)
+            }
+            AccessMode::Enforce | AccessMode::Observe => {
+                match load_grants(&self.apps, principal).await {
+                    Ok((generation, grants)) => {
+                        check_loaded(self.mode, Ok(grants), ask, property, generation)
+                    }
+                    Err(error) => {
+                        check_loaded(self.mode, Err(error), ask, property, self.apps.roles().0)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Charges the fields of a request to its principal's hourly limit, if the permit has one.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::HourlyLimitReached`] and [`CallFailure::AboveHourlyLimit`].
+    pub fn charge_hourly(
+        &self,
+        principal: &Principal,
+        permit: &Permit<'_>,
+        fields: u64,
+    ) -> Result<(), CallFailure> {
+        let charged = self
+            .hourly_limiter
+            .charge(principal, permit, fields, Instant::now());
+        if charged.is_err() {
+            self.metrics.refused(RefusalReason::Hourly);
+        }
+        charged
+    }
+
+    fn judge<'a>(
+        &self,
+        principal: &Principal,
+        grants: Option<&Grants>,
+        ask: AuthorizationRequest<'a>,
+    ) -> Result<Permit<'a>, CallFailure> {
+        let decided = self.mode.decide(grants, ask);
+        let denied = match &decided {
+            Ok(Decision { observed, .. }) => observed.as_ref(),
+            Err(denied) => Some(denied),
+        };
+        if let Some(Denied {
+            operation, missing, ..
+        }) = denied
+        {
+            self.metrics.access.denied(*operation, *missing);
+        }
+        let Decision { permit, observed } = decided?;
+        if let Some(denied) = observed {
+            self.observe(principal, &denied);
+        }
+        Ok(permit)
+    }
+
+    fn observe(&self, principal: &Principal, why: &dyn std::fmt::Display) {
+        if let Some(suppressed) = self.observed.record(std::time::Instant::now()) {
+            tracing::warn!(%principal, %why, suppressed, "would be refused if access.mode were \"enforce\"");
+        }
+    }
+}
+
+/// Reports what becomes of a request in a mode. `loaded`: the principal's grants, if they could be
+/// read.
+pub(crate) fn check_loaded(
+    mode: AccessMode,
+    loaded: Result<Option<Grants>, LoadError>,
+    ask: AuthorizationRequest<'_>,
+    property: Option<&str>,
+    generation: u64,
+) -> Checked {
+    let base = Checked {
+        permitted: false,
+        role: None,
+        mask: None,
+        missing: None,
+        mode: mode.name().into(),
+        generation,
+    };
+    let grants = match loaded {
+        _ if mode == AccessMode::Off => {
+            return Checked {
+                permitted: true,
+                ..base
+            };
+        }
+        Ok(grants) => grants.unwrap_or_default(),
+        Err(error) => {
+            let missing = Some(format!(
+                "the roles of this principal cannot be read: {error}"
+            ));
+            return Checked {
+                permitted: mode.unknown(ask).is_some(),
+                missing,
+                ..base
+            };
+        }
+    };
+
+    let granted = match property {
+        Some(property) => grants.permitted_property(&ask, property),
+        None => grants.permitted(&ask),
+    };
+    let (role, role_mask, missing) = match granted {
+        Ok(Permitted { role, mask, .. }) => {
+            (Some(role.to_string()), mask.map(ToString::to_string), None)
+        }
+        Err(denied) => (None, None, Some(denied.to_string())),
+    };
+
+    match mode.decide(Some(&grants), ask) {
+        Ok(Decision { permit, .. }) => {
+            let (permitted, mask) = shown_through(&permit, property);
+            let mask = mask.or(role_mask).filter(|_| permitted);
+            Checked {
+                permitted,
+                role,
+                mask,
+                missing,
+                ..base
+            }
+        }
+        Err(denied) => Checked {
+            missing: Some(denied.to_string()),
+            ..base
+        },
+    }
+}
+
+/// Returns true if a permit covers the property, or `property` is absent, and the mask through
+/// which values are shown.
+fn shown_through(permit: &Permit<'_>, property: Option<&str>) -> (bool, Option<String>) {
+    let visibility = match property {
+        None => Some(permit.sight()),
+        Some(property) if permit.operation() == Operation::ObjectsGet => {
+            permit.properties().read(property)
+        }
+        Some(property) => permit
+            .properties()
+            .uses(property)
+            .then_some(ValueVisibility::Clear),
+    };
+    match visibility {
+        Some(ValueVisibility::Masked(mask)) => (true, Some(mask.to_string())),
+        Some(ValueVisibility::Clear) => (true, None),
+        None => (false, None),
+    }
+}
+
+/// Where the cache learns what a principal may do.
+struct Bindings(Weak<Apps>);
+
+impl Loader<Principal, Grants> for Bindings {
+    async fn load(&self, principal: Principal) -> Result<Option<Grants>, LoadError> {
+        let apps = self
+            .0
+            .upgrade()
+            .ok_or_else(|| LoadError::failed("the engine has ended"))?;
+        Ok(load_grants(&apps, &principal).await?.1)
+    }
+}
+
+/// Reads the grants of a principal from the store, and the generation that they are of. `None`: the
+/// principal has no role.
+async fn load_grants(
+    apps: &Apps,
+    principal: &Principal,
+) -> Result<(u64, Option<Grants>), LoadError> {
+    let key = principal_key(principal);
+    for _ in 0..TRIES_MAX {
+        let (generation, record) = apps
+            .control()
+            .store()
+            .read(&key)
+            .await
+            .map_err(LoadError::failed)?;
+        let (served, roles) = apps.roles();
+        if generation != served {
+            // Records of two generations could combine to grants that never existed.
+            if generation > served {
+                apps.refresh().await.map_err(LoadError::failed)?;
+            }
+            continue;
+        }
+        let Some(record) = record else {
+            return Ok((generation, None));
+        };
+        let binding = Binding::from_record(&key, &record);
+        let binding = binding.map_err(|error| LoadError::failed(format_args!("{key}: {error}")))?;
+
+        return Ok((generation, Some(grants_of(&binding, &roles))));
+    }
+    Err(LoadError::failed(
+        "roles or grants changed during each attempt to read them",
+    ))
+}
+
+/// Returns the grants of a binding. `roles`: the readable roles.
+pub(crate) fn grants_of(binding: &Binding, roles: &HashMap<Box<str>, Arc<Role>>) -> Grants {
+    let named: Vec<_> = binding
+        .roles
+        .iter()
+        .filter_map(|role| roles.get(role.as_str()).cloned())
+        .collect();
+    let is_complete = named.len() == binding.roles.len();
+    let grants = Grants::of(named);
+    if is_complete {
+        grants
+    } else {
+        grants.and_unreadable_roles()
+    }
+}
+
+#[cfg(test)]
+mod tests;

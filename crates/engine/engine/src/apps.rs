@@ -1,0 +1,768 @@
+//! The apps in memory: what calls look up, and the watch on the store behind it.
+//!
+//! A look-up is a read lock and a hash. The store is asked at start, when it tells of a change, at
+//! every poll, and after a change that this instance made itself. If it cannot be read, the last
+//! good state stays in use and readiness says so.
+//!
+//! A sealed store is the exception: then all keys are dropped at once, and requests fail until the
+//! store is unsealed. Requests that run hold what they use until they end, at their deadline at the
+//! latest.
+//!
+//! An instance says at every poll, and whenever that moves, which generation it serves, and with
+//! generation 0 before it first loads, so that no name is used again that some instance may still
+//! serve as something else.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use sealwire_access::{Permit, Role};
+use sealwire_apps::{App, AppState, CollectionContent, Control, Scope, State};
+use sealwire_crypto::{AppKeys, KeyId, OpenedSchedules, Origin, SigningKey, Suite};
+use sealwire_public_keys as public_keys;
+use sealwire_records::objects::ObjectKeys;
+use sealwire_store::{ControlStore as _, Instance, StoreError};
+use sealwire_wire::control::PublicKeys;
+use tokio::sync::{Notify, watch};
+
+use crate::jobs::error::CallFailure;
+use crate::jobs::masks::disclosure::{Disclosure, RoleMasks};
+use crate::jobs::tokens::Collection;
+use crate::objects::ObjectCollection;
+use sealwire_telemetry::{Condition, Telemetry};
+
+/// How often what is kept grows older.
+const AGE_PERIOD: Duration = Duration::from_secs(1);
+/// The shortest time between two looks at the store, whoever asks for them.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+/// Shortest time between two reads that clients cause, since any client can name any generation.
+const ASKED_PAUSE: Duration = Duration::from_secs(1);
+/// Time between two reads while the store cannot be read.
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a signed text of public keys is given again, so that asking for it costs no signature.
+const SIGNED_AGE_MAX_S: u64 = 3_600;
+
+/// Every app with its keys, settings and collections.
+pub struct Apps {
+    control: Control,
+    table: RwLock<Arc<AppTable>>,
+    /// Held while the table is loaded, so that an older one never follows a newer one.
+    loading: tokio::sync::Mutex<()>,
+    /// Somebody knows of a generation that is not served yet.
+    behind: Notify,
+    instance: Mutex<Instance>,
+    /// The store has not been told yet what is served here, or where.
+    unsaid: AtomicBool,
+    /// Schedules that calls opened; those of an app go when its keys change.
+    opened: Option<Arc<OpenedSchedules>>,
+    /// Notifies when another generation is served.
+    purge: OnceLock<Purge>,
+    /// The generation that was loaded last, or was tried and could not be loaded.
+    tried: AtomicU64,
+    /// Called before the first try to load another generation.
+    before_first_try: OnceLock<BeforeFirstTry>,
+    /// True from before the keys are dropped until after they are loaded again.
+    is_sealed: AtomicBool,
+    /// The value of `is_sealed`, for those who wait.
+    seal: watch::Sender<bool>,
+}
+
+/// Ends pauses that failures of earlier generations caused.
+type BeforeFirstTry = Box<dyn Fn() + Send + Sync>;
+
+/// Throws out what was made of the generation before.
+type Purge = Box<dyn Fn() + Send + Sync>;
+
+/// Roles by name, with what they grant.
+pub type Roles = Arc<HashMap<Box<str>, Arc<Role>>>;
+
+/// An app as calls use it.
+#[derive(Debug)]
+pub struct CachedApp {
+    app: App,
+    collections: HashMap<Box<str>, Arc<Collection>>,
+    objects: HashMap<Box<str>, Arc<ObjectCollection>>,
+    object_keys: Arc<ObjectKeys>,
+    masks: RoleMasks,
+    /// Signs its public keys.
+    signer: Option<Arc<SigningKey>>,
+    /// Its public keys as they were signed last, and when, in seconds since 1970-01-01 UTC.
+    signed: Mutex<Option<(u64, PublicKeys)>>,
+}
+
+impl CachedApp {
+    /// Its public keys, signed. `generation`: the one that it is from.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::NoPublicKey`].
+    pub(crate) fn public_keys(
+        &self,
+        generation: u64,
+        now_unix_s: u64,
+    ) -> Result<PublicKeys, CallFailure> {
+        let mut signed = self.signed.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_fresh = |at: u64| {
+            now_unix_s
+                .checked_sub(at)
+                .is_some_and(|age| age < SIGNED_AGE_MAX_S)
+        };
+        if let Some((_, keys)) = signed.as_ref().filter(|(at, _)| is_fresh(*at)) {
+            return Ok(keys.clone());
+        }
+        let signer = self.signer.as_deref().ok_or(CallFailure::NoPublicKey)?;
+        let fresh = public_keys::publish(&self.app.keys, signer, generation, now_unix_s);
+        let fresh = fresh.ok_or(CallFailure::NoPublicKey)?;
+        let (signature, signer) = fresh.to_base64();
+        let keys = PublicKeys {
+            keys: fresh.keys,
+            signature,
+            signer,
+            generation,
+        };
+        *signed = Some((now_unix_s, keys.clone()));
+        Ok(keys)
+    }
+
+    /// How the permit of a call lets its values be given.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::RoleMask`].
+    pub fn shown(&self, permit: &Permit<'_>) -> Result<Disclosure, CallFailure> {
+        self.masks.shown(permit, &self.app.token_keys)
+    }
+
+    /// Its token map of that name.
+    pub fn collection(&self, name: &str) -> Option<&Arc<Collection>> {
+        self.collections.get(name)
+    }
+
+    /// Returns its token map of that number, with its name.
+    pub(crate) fn tokens_of_number(&self, number: u32) -> Option<(&str, &Arc<Collection>)> {
+        let found = self
+            .collections
+            .iter()
+            .find(|(_, collection)| collection.map.collection == number);
+        found.map(|(name, collection)| (&**name, collection))
+    }
+
+    /// Returns its collection of objects of that name.
+    pub(crate) fn objects(&self, name: &str) -> Option<&Arc<ObjectCollection>> {
+        self.objects.get(name)
+    }
+
+    /// Returns its collection of objects of that number, with its name.
+    pub(crate) fn objects_of_number(&self, number: u32) -> Option<(&str, &Arc<ObjectCollection>)> {
+        let found = self
+            .objects
+            .iter()
+            .find(|(_, collection)| collection.map.collection == number);
+        found.map(|(name, collection)| (&**name, collection))
+    }
+
+    /// Returns the keyed hashes of its objects.
+    pub(crate) fn object_keys(&self) -> &ObjectKeys {
+        &self.object_keys
+    }
+
+    /// Returns the masks of roles with its keys.
+    pub(crate) fn role_masks(&self) -> &RoleMasks {
+        &self.masks
+    }
+}
+
+impl Deref for CachedApp {
+    type Target = App;
+
+    fn deref(&self) -> &App {
+        &self.app
+    }
+}
+
+impl CachedApp {
+    fn new(app: App, signer: Option<Arc<SigningKey>>) -> Self {
+        let object_keys = Arc::new(ObjectKeys::new(
+            app.number,
+            &app.token_keys.object_index_secret(),
+        ));
+        let (mut collections, mut objects) = (HashMap::new(), HashMap::new());
+        for (name, found) in &app.collections {
+            let (name, map) = (name.as_str(), app.map(found));
+            match &found.content {
+                CollectionContent::Tokens(rules) => {
+                    let collection = Collection {
+                        keys: Arc::clone(&app.token_keys),
+                        map,
+                        kind: rules.kind,
+                        format: rules.format,
+                        per_context: rules.scope == Scope::Context,
+                        expires_s: rules.expires_s,
+                    };
+                    collections.insert(name.into(), Arc::new(collection));
+                }
+                CollectionContent::Objects(schema) => {
+                    let collection = ObjectCollection {
+                        keys: Arc::clone(&app.keys),
+                        object_keys: Arc::clone(&object_keys),
+                        token_keys: Arc::clone(&app.token_keys),
+                        map,
+                        schema: Arc::clone(schema),
+                    };
+                    objects.insert(name.into(), Arc::new(collection));
+                }
+            }
+        }
+        let (masks, signed) = (RoleMasks::default(), Mutex::default());
+        Self {
+            app,
+            collections,
+            objects,
+            object_keys,
+            masks,
+            signer,
+            signed,
+        }
+    }
+}
+
+#[derive(Default)]
+struct AppTable {
+    generation: u64,
+    /// The store is sealed. Then there are no apps here.
+    is_sealed: bool,
+    apps: HashMap<Box<str>, Arc<CachedApp>>,
+    removal_unix_s: Option<u64>,
+    roles: Roles,
+    /// The keys that are published.
+    outside: HashSet<(Suite, KeyId)>,
+}
+
+impl Apps {
+    /// Loads every app. `address` is where this instance takes calls, for people.
+    ///
+    /// # Errors
+    ///
+    /// The store's error.
+    pub async fn load(
+        control: Control,
+        address: String,
+        opened: Option<Arc<OpenedSchedules>>,
+    ) -> Result<Self, StoreError> {
+        let id = format!("{:016x}", rand::random::<u64>());
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let instance = Instance {
+            id,
+            address,
+            version,
+            generation: 0,
+            age: Duration::ZERO,
+        };
+        // Before it loads: from here on nothing that it may come to serve is replaced by something
+        // else.
+        control.beat(&instance).await?;
+        let (id, store) = (instance.id.clone(), control.clone());
+        let begun = Self::begin(control, instance, opened).await;
+        if begun.is_err() {
+            // It never served; names need not wait for it.
+            let _ = store.leave(&id).await;
+        }
+        begun
+    }
+
+    async fn begin(
+        control: Control,
+        instance: Instance,
+        opened: Option<Arc<OpenedSchedules>>,
+    ) -> Result<Self, StoreError> {
+        let table = match control.load().await {
+            Ok(state) => AppTable::new(state, &AppTable::default()),
+            Err(StoreError::Sealed) => {
+                tracing::error!(
+                    "the store is sealed: nothing is served until `sealwire root unseal`"
+                );
+                AppTable::sealed(0)
+            }
+            Err(error) => return Err(error),
+        };
+        let is_sealed = table.is_sealed;
+        let tried = AtomicU64::new(table.generation);
+        let apps = Self {
+            control,
+            table: RwLock::new(Arc::new(table)),
+            loading: tokio::sync::Mutex::default(),
+            behind: Notify::new(),
+            instance: Mutex::new(instance),
+            unsaid: AtomicBool::new(false),
+            opened,
+            purge: OnceLock::new(),
+            tried,
+            before_first_try: OnceLock::new(),
+            is_sealed: AtomicBool::new(is_sealed),
+            seal: watch::Sender::new(is_sealed),
+        };
+        apps.beat().await?;
+        Ok(apps)
+    }
+
+    /// Schedules that calls opened, if they are kept.
+    pub fn opened(&self) -> Option<&Arc<OpenedSchedules>> {
+        self.opened.as_ref()
+    }
+
+    /// The app of that name, if there is one, and the generation this is true of.
+    pub fn find(&self, name: &str) -> (u64, Option<Arc<CachedApp>>) {
+        let table = self.table();
+        (table.generation, table.apps.get(name).cloned())
+    }
+
+    /// Returns true if the store was found sealed. Then this engine holds no keys, but for those of
+    /// requests that run.
+    pub fn is_sealed(&self) -> bool {
+        self.is_sealed.load(Ordering::SeqCst)
+    }
+
+    /// Fails while the store is sealed.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Sealed`].
+    pub fn check_unsealed(&self) -> Result<(), CallFailure> {
+        if self.is_sealed() {
+            Err(CallFailure::Sealed)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Returns once the store is not sealed and its apps are loaded.
+    pub async fn unsealed(&self) {
+        // The sender lives as long as this.
+        let _ = self.seal.subscribe().wait_for(|is_sealed| !is_sealed).await;
+    }
+
+    /// Returns the result of [`Self::find`], and fails if the store is sealed: the app may exist
+    /// all the same.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Sealed`].
+    pub(crate) fn find_unsealed(
+        &self,
+        name: &str,
+    ) -> Result<(u64, Option<Arc<CachedApp>>), CallFailure> {
+        let table = self.table();
+        if table.is_sealed {
+            Err(CallFailure::Sealed)
+        } else {
+            Ok((table.generation, table.apps.get(name).cloned()))
+        }
+    }
+
+    /// Returns true if the key is one that an app publishes.
+    pub(crate) fn is_outside(&self, suite: Suite, key: KeyId) -> bool {
+        self.table().outside.contains(&(suite, key))
+    }
+
+    /// The roles there are, and the generation this is true of.
+    pub fn roles(&self) -> (u64, Roles) {
+        let table = self.table();
+        (table.generation, Arc::clone(&table.roles))
+    }
+
+    /// Has `purge` called whenever another generation is served, before anybody is told of it, and
+    /// after every change that was made here. Once.
+    pub fn after_each_load(&self, purge: Purge) {
+        let _ = self.purge.set(purge);
+    }
+
+    /// Has `call` called before another generation is first loaded, but not before repeated tries.
+    /// Once.
+    pub fn before_first_try(&self, call: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.before_first_try.set(call);
+    }
+
+    /// The keys of every app that calls may use.
+    pub fn all(&self) -> Vec<Arc<AppKeys>> {
+        let table = self.table();
+        let active = table
+            .apps
+            .values()
+            .filter(|app| app.state == AppState::Active);
+        active.map(|app| Arc::clone(&app.keys)).collect()
+    }
+
+    /// The generation that calls are served under, and how many apps that is.
+    pub fn count(&self) -> (u64, usize) {
+        let table = self.table();
+        (table.generation, table.apps.len())
+    }
+
+    /// The generation that calls are served under.
+    pub fn generation(&self) -> u64 {
+        self.table().generation
+    }
+
+    /// Returns the control operations. An instance calls [`Apps::changed_here`] after a change of
+    /// its own.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Serves what the store has now, at once. A store that cannot be read is left to the watch,
+    /// which says so.
+    pub async fn changed_here(&self) {
+        if let Err(error) = self.refresh().await {
+            tracing::warn!(%error, "a change is made and not served yet");
+            self.behind.notify_one();
+        }
+        // Also where the new state could not be read: what was taken from somebody must not serve
+        // any more.
+        self.purge();
+    }
+
+    fn purge(&self) {
+        if let Some(purge) = self.purge.get() {
+            purge();
+        }
+    }
+
+    /// Has the store looked at soon, within a second: a caller knows of a later generation.
+    pub fn look(&self) {
+        self.behind.notify_one();
+    }
+
+    /// Where this instance takes calls, once that is known.
+    pub fn listens(&self, address: String) {
+        self.instance
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .address = address;
+        self.unsaid.store(true, Ordering::SeqCst);
+    }
+
+    /// Names this run of this engine.
+    pub fn instance(&self) -> String {
+        self.instance
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .id
+            .clone()
+    }
+
+    /// Takes this instance out of the store.
+    ///
+    /// # Errors
+    ///
+    /// The store's error. The store forgets the instance after a while anyway.
+    pub async fn leave(&self) -> Result<(), StoreError> {
+        self.control.leave(&self.instance()).await
+    }
+
+    /// Says which generation is served.
+    async fn beat(&self) -> Result<(), StoreError> {
+        // First: what comes to be served from here on is to be said anew.
+        self.unsaid.store(false, Ordering::SeqCst);
+        let instance = {
+            let mut instance = self.instance.lock().unwrap_or_else(PoisonError::into_inner);
+            // Without keys, an instance serves no generation, as before its first load.
+            instance.generation = if self.is_sealed() {
+                0
+            } else {
+                self.generation()
+            };
+            instance.clone()
+        };
+        let said = self.control.beat(&instance).await;
+        if said.is_err() {
+            self.unsaid.store(true, Ordering::SeqCst);
+        }
+        said
+    }
+
+    fn table(&self) -> Arc<AppTable> {
+        Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Loads the apps again if the store's generation moved, or if the store was sealed. Gives
+    /// whether another state is served now.
+    pub(crate) async fn refresh(&self) -> Result<bool, StoreError> {
+        let _one_at_a_time = self.loading.lock().await;
+        let before = self.table();
+        let generation = self.control.generation().await?;
+        // A sealed store was not verified: anybody who writes to the store can remove the mark
+        // without a new generation.
+        if !before.is_sealed && generation == before.generation {
+            return Ok(false);
+        }
+        if self.tried.swap(generation, Ordering::Relaxed) != generation
+            && let Some(call) = self.before_first_try.get()
+        {
+            call();
+        }
+        let state = match self.control.load().await {
+            Err(StoreError::Sealed) => return Ok(self.seal(&before)),
+            loaded => loaded?,
+        };
+        let table = Arc::new(AppTable::new(state, &before));
+        tracing::info!(
+            generation = table.generation,
+            apps = table.apps.len(),
+            "apps loaded"
+        );
+        self.replace(&before, &table);
+        if before.is_sealed {
+            tracing::warn!("the store is unsealed");
+            self.is_sealed.store(false, Ordering::SeqCst);
+            self.seal.send_replace(false);
+        }
+        Ok(true)
+    }
+
+    /// Drops every key, unless that is done. Gives whether it was not.
+    fn seal(&self, before: &AppTable) -> bool {
+        if before.is_sealed {
+            return false;
+        }
+        // First: a request that finds no apps must find out why.
+        self.is_sealed.store(true, Ordering::SeqCst);
+        self.seal.send_replace(true);
+        self.replace(before, &Arc::new(AppTable::sealed(before.generation)));
+        tracing::error!(
+            "the store is sealed: all keys are dropped, and nothing is served until `sealwire root unseal`"
+        );
+        true
+    }
+
+    /// Serves another state.
+    fn replace(&self, before: &AppTable, table: &Arc<AppTable>) {
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(table);
+        self.purge();
+        self.unsaid.store(true, Ordering::SeqCst);
+        self.purge_changed(before, table);
+        // Those of apps whose setting is off now.
+        self.end_epochs(Instant::now());
+    }
+
+    /// Wipes what was kept and made ahead for keys that changed, went, or may not be used now.
+    fn purge_changed(&self, before: &AppTable, after: &AppTable) {
+        let stays = |old: &App, new: &App| {
+            Arc::ptr_eq(&old.keys, &new.keys) && new.state == AppState::Active
+        };
+        for (name, old) in &before.apps {
+            if after.apps.get(name).is_none_or(|new| !stays(old, new)) {
+                old.keys
+                    .versions()
+                    .iter()
+                    .for_each(|version| version.cool());
+                if let Some(opened) = &self.opened {
+                    opened.purge(old.keys.app());
+                }
+            }
+        }
+    }
+
+    /// Wipes what is past its time until dropped, however long the store takes to answer meanwhile.
+    pub async fn age(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(AGE_PERIOD).await;
+            if let Some(opened) = &self.opened {
+                opened.tick();
+                if self.is_sealed() {
+                    // Those of requests that ran when the store was sealed.
+                    opened.purge_all();
+                }
+            }
+            self.end_epochs(Instant::now());
+        }
+    }
+
+    /// Ends every epoch that would be over at the next look: rather early than late.
+    fn end_epochs(&self, now: Instant) {
+        for app in self.table().apps.values() {
+            let lifetime = app.settings.epoch.filter(|_| app.state == AppState::Active);
+            app.keys.end_epochs(lifetime, now + AGE_PERIOD);
+        }
+    }
+
+    /// Follows the store until dropped: at once, when it tells of a change, when somebody knows of
+    /// one, and at every poll. `stale`: time for which cached permissions are used while the store
+    /// cannot be read; `None` if requests need no permission.
+    pub async fn watch(
+        self: Arc<Self>,
+        poll: Duration,
+        stale: Option<Duration>,
+        admin: Arc<Telemetry>,
+    ) {
+        let (mut failing, mut pause) = (false, Duration::ZERO);
+        let mut last_read = tokio::time::Instant::now();
+        // The records were not authentic when they were loaded last.
+        let mut is_false = false;
+        let mut next_asked = tokio::time::Instant::now();
+        loop {
+            let asked = async {
+                self.behind.notified().await;
+                tokio::time::sleep_until(next_asked).await;
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => self.unsaid.store(true, Ordering::SeqCst),
+                // A store that is lost may say at once and for ever that it may have changed.
+                () = self.control.changed(), if !failing => {}
+                () = asked, if !failing => next_asked = tokio::time::Instant::now() + ASKED_PAUSE,
+            }
+            let read = self.read_store(is_false).await;
+            if read.is_ok() {
+                last_read = tokio::time::Instant::now();
+            }
+            let may_use_cached_permissions =
+                read.is_ok() || stale.is_none_or(|stale| last_read.elapsed() < stale);
+            admin
+                .readiness
+                .set(Condition::Permissions, may_use_cached_permissions);
+            let failure = match read {
+                Ok(()) => self.maintain().await.err(),
+                Err(error) => Some(error),
+            };
+            if let (Some(error), false) = (&failure, failing) {
+                tracing::error!(%error, "the store cannot be read; the last good state stays in use");
+            }
+            failing = failure.is_some();
+            pause = if failing {
+                FAILED_PAUSE.min(poll)
+            } else {
+                jittered(poll)
+            };
+            admin.readiness.set(Condition::Store, !failing);
+            match &failure {
+                None => is_false = false,
+                Some(StoreError::NotAuthentic { .. } | StoreError::RolledBack { .. }) => {
+                    is_false = true
+                }
+                // A store that does not answer says nothing about its records.
+                Some(_) => {}
+            }
+            admin.readiness.set(Condition::ControlState, !is_false);
+            admin.readiness.set(Condition::Sealed, !self.is_sealed());
+            tokio::time::sleep(LOOK_PAUSE).await;
+        }
+    }
+
+    /// Loads a new state. `verify`: also verifies the records of a generation that is served
+    /// already.
+    async fn read_store(&self, verify: bool) -> Result<(), StoreError> {
+        self.refresh().await?;
+        if verify && !self.is_sealed() {
+            self.control.store().load().await?;
+        }
+        Ok(())
+    }
+
+    /// Removes what is due, and reports the state that is served.
+    async fn maintain(&self) -> Result<(), StoreError> {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        if self.table().removal_unix_s.is_some_and(|due| due <= now) {
+            match self.control.maintain(now).await {
+                Ok(removed) => tracing::info!(removed, "what was deleted is removed"),
+                // Whoever writes the file removes it. An older state that was put back is not
+                // changed.
+                Err(StoreError::ReadOnly | StoreError::RolledBack { .. } | StoreError::Sealed) => {}
+                Err(error) => return Err(error),
+            }
+            self.refresh().await?;
+        }
+        if self.unsaid.load(Ordering::SeqCst) {
+            self.beat().await
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Returns a time between three quarters of `poll` and `poll`, so that instances do not poll at the
+/// same moment.
+pub(crate) fn jittered(poll: Duration) -> Duration {
+    poll - rand::random_range(Duration::ZERO..=poll / 4)
+}
+
+impl AppTable {
+    /// Creates the table of a sealed store, without any app, key or role.
+    fn sealed(generation: u64) -> Self {
+        Self {
+            generation,
+            is_sealed: true,
+            ..Self::default()
+        }
+    }
+
+    /// Of what the store has. Keys that did not change are those from before, with what was made
+    /// ahead for them; all else is new.
+    fn new(state: State, before: &Self) -> Self {
+        let serve = |mut app: App| {
+            let name: Box<str> = app.keys.app().as_str().into();
+            if let Some(old) = before.apps.get(&name) {
+                if old.keys.is_same(&app.keys) {
+                    app.keys = Arc::clone(&old.keys);
+                }
+                if old.token_keys.is_same(&app.token_keys) {
+                    app.token_keys = Arc::clone(&old.token_keys);
+                }
+            }
+            (
+                name,
+                Arc::new(CachedApp::new(app, state.signing_key.clone())),
+            )
+        };
+        let versions = state.apps.iter().flat_map(|app| app.keys.versions());
+        let outside = versions.filter(|version| version.origin == Origin::Outside);
+        let outside = outside
+            .map(|version| (version.suite(), version.id))
+            .collect();
+        let apps = state.apps.into_iter().map(serve).collect();
+        let roles = Arc::new(readable_roles(&state.access));
+        let removal_unix_s = state.removal_unix_s;
+        Self {
+            generation: state.generation,
+            is_sealed: false,
+            apps,
+            removal_unix_s,
+            roles,
+            outside,
+        }
+    }
+}
+
+/// Returns the grants of roles. A role that cannot be read grants nothing and does not block the
+/// rest of a change: that change may revoke a role.
+pub(crate) fn readable_roles(records: &BTreeMap<String, Vec<u8>>) -> HashMap<Box<str>, Arc<Role>> {
+    let read = |(key, record): (&String, &Vec<u8>)| match Role::from_record(key, record) {
+        Ok(role) => Some(role),
+        Err(error) => {
+            tracing::error!(key, %error, "a role cannot be read and grants nothing");
+            None
+        }
+    };
+    let written = records
+        .iter()
+        .filter(|(key, _)| key.starts_with("role/"))
+        .filter_map(read);
+    let all = written.chain([Role::administrator()]);
+    all.map(|role| (role.name().as_str().into(), Arc::new(role)))
+        .collect()
+}
+
+impl std::fmt::Debug for Apps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Apps")
+            .field("generation", &self.generation())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

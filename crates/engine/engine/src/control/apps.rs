@@ -1,0 +1,303 @@
+//! Control operations on apps and collections of a store.
+
+use std::time::Duration;
+
+use sealwire_apps::{
+    CollectionKind, CollectionName, CollectionRules, CollectionRulesChange, Control, KeyKind,
+    Target,
+};
+use sealwire_crypto::{AppId, EpochLifetime, KeyPair, Suite, SuiteSet};
+use sealwire_records::objects::Schema;
+use sealwire_records::token::{CardEnds, Format};
+use sealwire_store::ObjectStore;
+use sealwire_wire::control::{
+    AppCall, AppChanged, AppOperation, Apps, CollectionCall, CollectionChanged,
+    CollectionOperation, Collections, Kind, Page, Record, Records, RotateKind, Scope, TokenFormat,
+};
+use sealwire_wire::{self as wire, DELAY_S_DEFAULT, RpcError};
+
+use super::refusal::{bad, of};
+use super::{schema, views};
+use crate::suite;
+
+/// Entries on a page that names no limit.
+pub(crate) const PAGE_DEFAULT: u32 = 100;
+
+/// Pause before a page is asked for again that a change ran into.
+const EXPORT_RETRY_MS: u32 = 50;
+
+/// `apps.list`.
+pub async fn apps(control: &Control, page: Page<'_>) -> Result<Apps, RpcError> {
+    let (generation, apps) = control.apps().await.map_err(of)?;
+    let (apps, next) = cut(apps, page, |app| app.app.as_str());
+    Ok(Apps {
+        apps: apps.into_iter().map(views::app).collect(),
+        next,
+        generation,
+    })
+}
+
+/// `collections.list`.
+pub async fn collections(
+    control: &Control,
+    app: &str,
+    page: Page<'_>,
+) -> Result<Collections, RpcError> {
+    let (generation, found) = control.collections(&app_id(app)?).await.map_err(of)?;
+    let (found, next) = cut(found, page, |collection| collection.name.as_str());
+    Ok(Collections {
+        collections: found.into_iter().map(views::collection).collect(),
+        next,
+        generation,
+    })
+}
+
+/// `apps.export`.
+pub async fn export(control: &Control, page: Page<'_>) -> Result<Records, RpcError> {
+    // Also the records that authenticate the others, and the others as they are: the reader of the
+    // file verifies them.
+    let store = control.store().unverified();
+    let mut snapshot = store.load().await.map_err(of)?;
+    // Of those that are read one by one no more than could be on the page.
+    let limit = page.limit.unwrap_or(PAGE_DEFAULT) as usize;
+    let single = store.singles(page.after, limit + 1).await.map_err(of)?;
+    if single.generation != snapshot.generation {
+        let error = RpcError::new(
+            wire::ErrorCode::Unavailable,
+            "something was changed meanwhile",
+        );
+        return Err(error.retry_after_ms(EXPORT_RETRY_MS));
+    }
+    snapshot.records.extend(single.records);
+    let (records, next) = cut(snapshot.records.into_iter().collect(), page, |(key, _)| key);
+    let text = |(key, record): (String, Vec<u8>)| {
+        let damaged = |_| RpcError::new(wire::ErrorCode::Internal, "a record is not text");
+        Ok(Record {
+            key,
+            record: String::from_utf8(record).map_err(damaged)?,
+        })
+    };
+    let records = records
+        .into_iter()
+        .map(text)
+        .collect::<Result<_, RpcError>>()?;
+    Ok(Records {
+        records,
+        next,
+        generation: snapshot.generation,
+    })
+}
+
+/// Cuts a page out of a sorted list. Returns the page and the cursor of the next one.
+pub(crate) fn cut<T>(
+    list: Vec<T>,
+    page: Page<'_>,
+    name: impl Fn(&T) -> &str,
+) -> (Vec<T>, Option<String>) {
+    let limit = page.limit.unwrap_or(PAGE_DEFAULT) as usize;
+    let behind = |entry: &T| page.after.is_none_or(|after| name(entry) > after);
+    let mut rest: Vec<T> = list.into_iter().filter(behind).collect();
+    let more = rest.len() > limit;
+    rest.truncate(limit);
+    let next = rest
+        .last()
+        .filter(|_| more)
+        .map(|last| name(last).to_owned());
+    (rest, next)
+}
+
+/// Every method that changes an app.
+pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChanged, RpcError> {
+    let app = &app_id(call.app)?;
+    let changed = match call.ask {
+        AppOperation::Create => {
+            let stable: Vec<Suite> = Suite::ALL
+                .into_iter()
+                .filter(|suite| !suite.is_experimental())
+                .collect();
+            control.create(app, &stable).await
+        }
+        AppOperation::Rotate { kind } => {
+            let kind = match kind {
+                RotateKind::P256 => KeyKind::Suite(Suite::P256),
+                RotateKind::Secp256k1 => KeyKind::Suite(Suite::Secp256k1),
+                RotateKind::Xaes => KeyKind::Suite(Suite::Xaes),
+                RotateKind::P256MlKem768 => KeyKind::Suite(Suite::P256MlKem768),
+                RotateKind::P256Psk => KeyKind::Suite(Suite::P256Psk),
+                RotateKind::Secp256k1Psk => KeyKind::Suite(Suite::Secp256k1Psk),
+                RotateKind::P256Outside => KeyKind::Outside(Suite::P256),
+                RotateKind::P256MlKem768Outside => KeyKind::Outside(Suite::P256MlKem768),
+                RotateKind::Token => KeyKind::Token,
+            };
+            control.rotate(app, kind).await
+        }
+        AppOperation::Import {
+            suite,
+            private_key,
+            seals,
+        } => {
+            let curve = suite::from_wire(suite)
+                .curve()
+                .ok_or_else(|| bad("suite must be one of key pairs"))?;
+            let pair = KeyPair::import(curve, private_key.0.as_bytes());
+            control
+                .import(
+                    app,
+                    pair.map_err(|error| bad(format!("private_key: {error}")))?,
+                    seals,
+                )
+                .await
+        }
+        AppOperation::Disable { key } => control.disable(app, target(key)?).await,
+        AppOperation::Enable { key } => control.enable(app, target(key)?).await,
+        AppOperation::Delete { key, delay_s } => {
+            let delay = Duration::from_secs(delay_s.unwrap_or(DELAY_S_DEFAULT));
+            control.delete(app, target(key)?, delay).await
+        }
+        AppOperation::Restore { key } => control.restore(app, target(key)?).await,
+        AppOperation::Set {
+            format,
+            epoch_ms,
+            write_suite,
+            read_suites,
+        } => {
+            let read_suites: Option<SuiteSet> =
+                read_suites.map(|all| all.into_iter().map(suite::from_wire).collect());
+            let format =
+                format.and_then(|format| sealwire_apps::DefaultFormat::from_name(format.name()));
+            let change = move |settings: &mut sealwire_apps::Settings| {
+                settings.format = format.unwrap_or(settings.format);
+                settings.write_suite = write_suite.map_or(settings.write_suite, suite::from_wire);
+                settings.read_suites = read_suites.unwrap_or(settings.read_suites);
+                if let Some(ms) = epoch_ms {
+                    settings.epoch = EpochLifetime::from_ms(ms).ok(); // Only 0 is none: the rest is refused before.
+                }
+            };
+            control.configure(app, change).await
+        }
+    };
+    changed.map(views::changed).map_err(of)
+}
+
+/// Every method that changes a collection. `objects`: the store of objects; `None` if there are
+/// none.
+pub async fn change_collection(
+    control: &Control,
+    objects: Option<&dyn ObjectStore>,
+    call: &CollectionCall<'_>,
+) -> Result<CollectionChanged, RpcError> {
+    let app = &app_id(call.app)?;
+    let name = &CollectionName::new(call.collection).map_err(of)?;
+    let gone = call.ask == CollectionOperation::Delete;
+    let changed = match &call.ask {
+        &CollectionOperation::Create {
+            kind,
+            format,
+            first,
+            last,
+            scope,
+            expires_s,
+            retention_s,
+        } => {
+            let kind = match kind {
+                Kind::Random => CollectionKind::Random,
+                Kind::Deterministic => CollectionKind::Deterministic,
+                Kind::OneWay => CollectionKind::OneWay,
+            };
+            let scope = match scope {
+                Scope::Collection => sealwire_apps::Scope::Collection,
+                Scope::Context => sealwire_apps::Scope::Context,
+            };
+            let format = token_format(format, first, last)?;
+            let rules = CollectionRules {
+                kind,
+                format,
+                scope,
+                expires_s,
+                retention_s,
+            };
+            control.create_collection(app, name, rules).await
+        }
+        &CollectionOperation::Set {
+            expires_s,
+            retention_s,
+        } => {
+            control
+                .change_rules(
+                    app,
+                    name,
+                    CollectionRulesChange {
+                        expires_s,
+                        retention_s,
+                    },
+                )
+                .await
+        }
+        CollectionOperation::CreateObjects {
+            suite,
+            properties,
+            expires_s,
+            retention_s,
+        } => {
+            let specs = properties
+                .iter()
+                .map(schema::spec)
+                .collect::<Result<Vec<_>, _>>()?;
+            let suite = suite.map_or(Suite::Xaes, suite::from_wire);
+            let schema = Schema::new(suite, &specs).map_err(bad)?;
+            let schema = Schema {
+                expires_s: *expires_s,
+                retention_s: *retention_s,
+                ..schema
+            };
+            control.create_objects(app, name, schema).await
+        }
+        CollectionOperation::Alter(alter) => {
+            return schema::alter(control, objects, (app, name), schema::change(alter)?).await;
+        }
+        CollectionOperation::Delete => control.delete_collection(app, name).await,
+    }
+    .map_err(of)?;
+    let collection = (!gone).then(|| views::collection(changed.collection));
+    Ok(CollectionChanged {
+        collection,
+        generation: changed.generation,
+    })
+}
+
+fn token_format(
+    format: TokenFormat,
+    first: Option<u8>,
+    last: Option<u8>,
+) -> Result<Format, RpcError> {
+    if format != TokenFormat::Card && (first.is_some() || last.is_some()) {
+        return Err(bad(
+            "first and last must be absent: only format \"card\" keeps digits",
+        ));
+    }
+    Ok(match format {
+        TokenFormat::Opaque => Format::Opaque,
+        TokenFormat::Uuid => Format::Uuid,
+        TokenFormat::Digits => Format::Digits,
+        TokenFormat::Card => {
+            Format::Card(CardEnds::new(first.unwrap_or(6), last.unwrap_or(4)).map_err(bad)?)
+        }
+        TokenFormat::Email => Format::Email,
+    })
+}
+
+pub(super) fn app_id(app: &str) -> Result<AppId, RpcError> {
+    AppId::new(app).map_err(|error| bad(format!("app: {error}")))
+}
+
+fn target(key: Option<&str>) -> Result<Target, RpcError> {
+    let Some(key) = key else {
+        return Ok(Target::App);
+    };
+    if let Some(number) = views::token_key_number(key) {
+        return Ok(Target::TokenKey(number));
+    }
+    key.parse()
+        .map(Target::Key)
+        .map_err(|_| bad("key must be 10 hexadecimal digits, or token-N"))
+}

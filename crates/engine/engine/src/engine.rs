@@ -1,0 +1,251 @@
+//! State that all connections share, and what it knows of apps and collections.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use sealwire_access::Permit;
+use sealwire_apps::AppState;
+use sealwire_wire::{self as wire, Info, Methods};
+
+use crate::access::Authorizer;
+use crate::apps::{Apps, CachedApp};
+use crate::audit::Audit;
+use crate::jobs::error::CallFailure;
+use crate::jobs::failures::Failures;
+use crate::jobs::objects::Objects;
+use crate::jobs::scheduler::Scheduler;
+use crate::jobs::tokens::Collection;
+use crate::jobs::tokens::store_io::Tokens;
+use crate::objects::LocatedObjects;
+use crate::sweeper::{Ledger, Swept};
+use sealwire_service::spans::Traces;
+use sealwire_settings::Limits;
+use sealwire_telemetry::metrics::{Metrics, SweepAction, SweepOutcome};
+
+/// State that all connections share.
+#[derive(Debug)]
+pub struct Engine {
+    /// Every bound.
+    pub limits: Limits,
+    /// Options for reading the Evervault format.
+    pub evervault: Arc<sealwire_settings::Evervault>,
+    /// The apps and their keys.
+    pub apps: Arc<Apps>,
+    /// Decides on permissions.
+    pub decider: Authorizer,
+    /// The crypto threads, and who may use them.
+    pub scheduler: Scheduler,
+    /// The token store, where there is one.
+    pub tokens: Option<Tokens>,
+    /// The object store, where there is one.
+    pub objects: Option<Objects>,
+    /// Where calls are recorded.
+    pub audit: Audit,
+    /// Where spans of calls go.
+    pub traces: Traces,
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+    /// Why the token store fails, for the log.
+    pub failures: Failures,
+}
+
+impl Ledger for Arc<Engine> {
+    fn is_ready(&self) -> bool {
+        self.audit.ready().is_ok()
+    }
+
+    fn count(&self, action: SweepAction, rows: u64) {
+        self.metrics.sweeps.rows(action, rows);
+    }
+
+    fn record(&self, swept: &Swept) {
+        self.audit.swept(swept);
+    }
+
+    fn ended(&self, outcome: SweepOutcome) {
+        self.metrics.sweeps.ended(outcome);
+    }
+}
+
+/// A collection that a call names, and the generation this is true of.
+pub struct Located {
+    /// The generation.
+    pub generation: u64,
+    /// The collection.
+    pub collection: Arc<Collection>,
+    /// Its app.
+    pub(crate) app: Arc<CachedApp>,
+}
+
+impl Engine {
+    /// The collection that is permitted.
+    ///
+    /// # Errors
+    ///
+    /// No such app or collection, or an older generation than demanded.
+    pub fn locate(
+        &self,
+        permit: &Permit<'_>,
+        min_generation: Option<u64>,
+    ) -> Result<Located, CallFailure> {
+        let (generation, app) = self.find(permit, min_generation)?;
+        let name = permit.collection().ok_or(CallFailure::NoCollection)?;
+        let other_kind = || match app.objects(name) {
+            Some(_) => CallFailure::Param {
+                name: "collection",
+                rule: "must be one of tokens: this one has objects",
+            },
+            None => CallFailure::NoCollection,
+        };
+        let collection = Arc::clone(app.collection(name).ok_or_else(other_kind)?);
+        Ok(Located {
+            generation,
+            collection,
+            app,
+        })
+    }
+
+    /// The collection of objects that is permitted.
+    ///
+    /// # Errors
+    ///
+    /// No such app or collection, or an older generation than demanded.
+    pub(crate) fn locate_objects(
+        &self,
+        permit: &Permit<'_>,
+        min_generation: Option<u64>,
+    ) -> Result<LocatedObjects, CallFailure> {
+        let (generation, app) = self.find(permit, min_generation)?;
+        let name = permit.collection().ok_or(CallFailure::NoCollection)?;
+        let other_kind = || match app.collection(name) {
+            Some(_) => CallFailure::Param {
+                name: "collection",
+                rule: "must be one of objects: this one has tokens",
+            },
+            None => CallFailure::NoCollection,
+        };
+        let collection = Arc::clone(app.objects(name).ok_or_else(other_kind)?);
+        Ok(LocatedObjects {
+            generation,
+            collection,
+            app,
+        })
+    }
+
+    /// The object store.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::NoTokens`] where there is none.
+    pub fn objects(&self) -> Result<&Objects, CallFailure> {
+        self.objects.as_ref().ok_or(CallFailure::NoTokens)
+    }
+
+    /// The token store.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::NoTokens`] where there is none.
+    pub fn tokens(&self) -> Result<&Tokens, CallFailure> {
+        self.tokens.as_ref().ok_or(CallFailure::NoTokens)
+    }
+
+    /// The app that is permitted, and the generation this is true of.
+    pub(crate) fn find(
+        &self,
+        permit: &Permit<'_>,
+        min_generation: Option<u64>,
+    ) -> Result<(u64, Arc<CachedApp>), CallFailure> {
+        let (have, app) = self
+            .apps
+            .find_unsealed(permit.app().ok_or(CallFailure::NoApp)?)?;
+        if min_generation.is_some_and(|wanted| wanted > have) {
+            self.apps.look();
+            return Err(CallFailure::OldGeneration { have });
+        }
+        let app = app.ok_or(CallFailure::NoApp)?;
+        match app.state {
+            AppState::Active => Ok((have, app)),
+            AppState::Disabled => Err(CallFailure::AppDisabled),
+        }
+    }
+
+    /// The public keys of the app that is permitted, signed.
+    ///
+    /// # Errors
+    ///
+    /// No such app, no such key, or an older generation than demanded.
+    pub fn public_keys(
+        &self,
+        permit: &Permit<'_>,
+        min_generation: Option<u64>,
+    ) -> Result<wire::control::PublicKeys, CallFailure> {
+        let (generation, app) = self.find(permit, min_generation)?;
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        app.public_keys(generation, now.as_secs())
+    }
+
+    /// The methods it serves. Any other does not exist here.
+    pub fn methods(&self) -> Methods {
+        let without = |methods: Methods, has_store, needed| {
+            if has_store {
+                methods
+            } else {
+                methods.without(needed)
+            }
+        };
+        let served = without(Methods::DATA, self.tokens.is_some(), Methods::TOKENS);
+        without(served, self.objects.is_some(), Methods::OBJECTS)
+    }
+
+    /// The time that a caller names, or the default, cut to the limit.
+    pub fn deadline(&self, wanted: Option<u32>) -> Duration {
+        let limits = &self.limits;
+        Duration::from_millis(
+            wanted
+                .map_or(limits.deadline_ms_default, u64::from)
+                .min(limits.deadline_ms_max),
+        )
+    }
+
+    /// Answers `info`.
+    pub fn info(&self) -> Info {
+        let limits = &self.limits;
+        let names =
+            |names: &mut dyn Iterator<Item = &'static str>| names.map(str::to_owned).collect();
+        Info {
+            name: "sealwire".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            protocol: wire::PROTOCOL,
+            generation: self.apps.generation(),
+            methods: names(&mut self.methods().iter().map(wire::Method::name)),
+            suites: names(&mut wire::Suite::ALL.iter().map(|suite| suite.name())),
+            formats: names(&mut wire::Format::ALL.iter().map(|format| format.name())),
+            encodings: names(&mut wire::Encoding::ALL.iter().map(|encoding| encoding.name())),
+            key_scopes: names(&mut wire::KeyScope::ALL.iter().map(|scope| scope.name())),
+            limits: vec![
+                ("message_bytes_max".into(), limits.message_bytes_max as u64),
+                ("depth_max".into(), limits.depth_max.into()),
+                ("elements_max".into(), limits.elements_max as u64),
+                ("reply_bytes_max".into(), limits.reply_bytes_max as u64),
+                ("discard_bytes_max".into(), limits.discard_bytes_max as u64),
+                (
+                    "tokens_per_call_max".into(),
+                    limits.tokens_per_call_max as u64,
+                ),
+                (
+                    "token_value_bytes_max".into(),
+                    limits.token_value_bytes_max as u64,
+                ),
+                (
+                    "in_flight_per_connection_max".into(),
+                    limits.in_flight_per_connection_max as u64,
+                ),
+                ("deadline_ms_default".into(), limits.deadline_ms_default),
+                ("deadline_ms_max".into(), limits.deadline_ms_max),
+            ],
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Requests to the object store: throttled and batched writes, reads, and walks through
+//! collections.
+//!
+//! Runs on a connection's task and never on a crypto thread, as
+//! [`store_io`](crate::jobs::tokens::store_io) does for tokens.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use sealwire_store::{
+    MapId, MapView, ObjectGroup, ObjectId, ObjectStore, ObjectWriter, ObjectsWritten, Reseal,
+    StoreError, WriteThrottle,
+};
+use tokio::time::Instant;
+
+use crate::jobs::error::CallFailure;
+use crate::jobs::scheduler::AdmissionPermit;
+use crate::jobs::tokens::fair_semaphore::FairSemaphore;
+use crate::jobs::tokens::now;
+use sealwire_telemetry::metrics::{Metrics, RefusalReason, StoreLabel};
+
+/// Largest property values of one object together, in bytes.
+pub const OBJECT_BYTES_MAX: usize = 256 << 10;
+/// Bytes of a row besides the values: envelope, terms and tags.
+const ROW_BYTES: usize = 8 << 10;
+/// Most bytes of rows that one read can bring, if every object has the largest size.
+const READ_BYTES_MAX: usize = 8 << 20;
+/// Most rows of one read. All of them can have the largest size.
+pub const READ_ROWS_MAX: usize = READ_BYTES_MAX / (OBJECT_BYTES_MAX + ROW_BYTES);
+/// Concurrent walks through collections: by `objects.list`, `objects.archive` and `objects.prune`.
+const SWEEPS_MAX: usize = 4;
+/// Concurrent reads. Each holds memory for its rows.
+const READS_MAX: usize = 64;
+
+/// The object store, as requests use it.
+pub struct Objects {
+    writer: ObjectWriter,
+    throttle: WriteThrottle,
+    reads: FairSemaphore,
+    sweeps: FairSemaphore,
+    metrics: Arc<Metrics>,
+}
+
+impl std::fmt::Debug for Objects {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Objects").finish_non_exhaustive()
+    }
+}
+
+impl Objects {
+    /// Uses a store. `throttle` is the one of token rows, if both are in one database.
+    pub fn new(writer: ObjectWriter, throttle: WriteThrottle, metrics: Arc<Metrics>) -> Self {
+        let (reads, sweeps) = (
+            FairSemaphore::new(READS_MAX),
+            FairSemaphore::new(SWEEPS_MAX),
+        );
+        Self {
+            writer,
+            throttle,
+            reads,
+            sweeps,
+            metrics,
+        }
+    }
+
+    /// Returns the store, for control operations.
+    pub fn store(&self) -> &Arc<dyn ObjectStore> {
+        self.writer.store()
+    }
+
+    /// Accepts nothing more. Returns when everything accepted is answered.
+    pub async fn close(&self) {
+        self.writer.close().await;
+    }
+
+    /// Writes a group when the write throttle permits it. Cancel-safe: a group that was not sent is
+    /// not written.
+    ///
+    /// # Errors
+    ///
+    /// The store's error; [`CallFailure::StoreBehind`]; [`CallFailure::Stopped`] at the deadline.
+    pub async fn write(
+        &self,
+        group: ObjectGroup,
+        deadline: Instant,
+    ) -> Result<ObjectsWritten, CallFailure> {
+        let (rows, bytes) = (group.len(), group.bytes());
+        let came = Instant::now();
+        let permit = self
+            .throttle
+            .reserve(rows, bytes, Some(deadline))
+            .await
+            .map_err(|refusal| {
+                self.metrics.refused(RefusalReason::Storage);
+                CallFailure::StoreBehind(refusal)
+            })?;
+        self.metrics.throttled(came.elapsed());
+        Ok(self
+            .writer
+            .write(now(), group, Some(deadline), Some(permit))
+            .await?)
+    }
+
+    /// Reseals objects of a map, as [`ObjectStore::reseal_objects`] does, when the write throttle
+    /// permits it.
+    ///
+    /// # Errors
+    ///
+    /// The store's error; [`CallFailure::StoreBehind`].
+    pub async fn reseal(
+        &self,
+        view: MapView,
+        key: [u8; 5],
+        rows: Vec<Reseal<ObjectId>>,
+        deadline: Instant,
+    ) -> Result<Vec<bool>, CallFailure> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let bytes = rows.iter().map(|row| row.new.len()).sum();
+        let permit = self
+            .throttle
+            .reserve(rows.len(), bytes, Some(deadline))
+            .await;
+        let _permit = permit.map_err(CallFailure::StoreBehind)?;
+        let ask = move |store: Arc<dyn ObjectStore>| async move {
+            store.reseal_objects(view, key, &rows).await
+        };
+        self.sweep(view.map, ask).await
+    }
+
+    /// Reads from the store when the app gets its permit.
+    ///
+    /// # Errors
+    ///
+    /// The store's error.
+    pub async fn read<
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    >(
+        &self,
+        map: MapId,
+        ask: impl FnOnce(Arc<dyn ObjectStore>) -> F,
+    ) -> Result<T, CallFailure> {
+        self.ask(
+            &self.reads,
+            map,
+            StoreLabel::ReadObjects,
+            ask(Arc::clone(self.writer.store())),
+        )
+        .await
+    }
+
+    /// Walks through objects when the app gets its permit.
+    ///
+    /// # Errors
+    ///
+    /// The store's error.
+    pub async fn sweep<
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    >(
+        &self,
+        map: MapId,
+        ask: impl FnOnce(Arc<dyn ObjectStore>) -> F,
+    ) -> Result<T, CallFailure> {
+        self.ask(
+            &self.sweeps,
+            map,
+            StoreLabel::SweepObjects,
+            ask(Arc::clone(self.writer.store())),
+        )
+        .await
+    }
+
+    /// Runs a store operation under a permit, which is released when the store is done and not when
+    /// the wait for it ends. Otherwise clients that send requests and disconnect could load the
+    /// store with any number of operations.
+    async fn ask<T: Send + 'static>(
+        &self,
+        permits: &FairSemaphore,
+        map: MapId,
+        what: StoreLabel,
+        asking: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, CallFailure> {
+        let permit = permits.take(map.app).await?;
+        let metrics = Arc::clone(&self.metrics);
+        let answer = tokio::spawn(async move {
+            let began = Instant::now();
+            let answer = asking.await;
+            drop(permit);
+            metrics.store_answered(what, began.elapsed(), answer.is_ok());
+            answer.map_err(CallFailure::Store)
+        });
+        answer.await.unwrap_or(Err(CallFailure::Internal(
+            "a request to the store panicked",
+        )))
+    }
+
+    /// Reserves memory for at most `wanted` rows under the admission of the request.
+    ///
+    /// # Errors
+    ///
+    /// No memory is left for the request.
+    pub fn reserve(
+        &self,
+        admission: &mut AdmissionPermit,
+        wanted: usize,
+    ) -> Result<usize, CallFailure> {
+        let rows = wanted.clamp(1, READ_ROWS_MAX);
+        self.resize(
+            admission,
+            admission
+                .bytes()
+                .saturating_add(rows * (OBJECT_BYTES_MAX + ROW_BYTES)),
+        )?;
+        Ok(rows)
+    }
+
+    /// Changes the memory of the request.
+    ///
+    /// # Errors
+    ///
+    /// No memory is left for the request.
+    pub fn resize(&self, admission: &mut AdmissionPermit, bytes: usize) -> Result<(), CallFailure> {
+        if admission.resize(bytes) {
+            return Ok(());
+        }
+        self.metrics.refused(RefusalReason::Memory);
+        Err(CallFailure::no_memory())
+    }
+}

@@ -1,0 +1,322 @@
+//! Applies one function to many items on the crypto threads, in slices.
+
+use std::sync::Arc;
+
+use sealwire_schedule::WorkSize;
+use tokio::sync::oneshot;
+
+use crate::jobs::cancel_token::CancelToken;
+use crate::jobs::cost::{ExtraWork, OperationKind, SliceBudget};
+use crate::jobs::error::CallFailure;
+use crate::jobs::job::{Slice, Slices};
+use crate::jobs::scheduler::AdmissionPermit;
+
+/// Function to apply.
+type Step<I, O> = Box<dyn FnMut(I) -> O + Send>;
+
+/// Predicts the work of an item: as much as so many fields, and its bytes.
+type ItemWork<I> = Box<dyn Fn(&I) -> ExtraWork + Send>;
+
+struct Each<I, O> {
+    kind: OperationKind,
+    left: std::vec::IntoIter<I>,
+    done: Vec<O>,
+    begun: bool,
+    cancel: Arc<CancelToken>,
+    work: ItemWork<I>,
+    step: Step<I, O>,
+    finished: oneshot::Sender<Result<Vec<O>, CallFailure>>,
+}
+
+/// Applies `step` to every item on the crypto threads, under the admission of a request. If the
+/// future is dropped, the work ends with its present slice.
+///
+/// # Errors
+///
+/// [`CallFailure::Stopped`] as the cancel token says; [`CallFailure::Internal`] when a step panics.
+pub async fn each<I: Send + 'static, O: Send + 'static>(
+    admission: &mut AdmissionPermit,
+    kind: OperationKind,
+    cancel: &Arc<CancelToken>,
+    items: Vec<I>,
+    step: impl FnMut(I) -> O + Send + 'static,
+) -> Result<Vec<O>, CallFailure> {
+    each_sized(
+        admission,
+        kind,
+        cancel,
+        items,
+        |_| ExtraWork {
+            fields: 1,
+            bytes: 0,
+        },
+        step,
+    )
+    .await
+}
+
+/// Applies `step` to every item, as [`each`] does. `work`: that of an item, which bounds a slice as
+/// well.
+///
+/// # Errors
+///
+/// As for [`each`].
+pub async fn each_sized<I: Send + 'static, O: Send + 'static>(
+    admission: &mut AdmissionPermit,
+    kind: OperationKind,
+    cancel: &Arc<CancelToken>,
+    items: Vec<I>,
+    work: impl Fn(&I) -> ExtraWork + Send + 'static,
+    step: impl FnMut(I) -> O + Send + 'static,
+) -> Result<Vec<O>, CallFailure> {
+    let (finished, ends) = oneshot::channel();
+    let done = Vec::with_capacity(items.len());
+    let (left, cancel) = (items.into_iter(), Arc::clone(cancel));
+    let (work, step) = (Box::new(work), Box::new(step));
+    admission.submit(Box::new(Each {
+        kind,
+        left,
+        done,
+        begun: false,
+        cancel,
+        work,
+        step,
+        finished,
+    }));
+    ends.await
+        .map_err(|_| CallFailure::Internal("the work panicked"))?
+}
+
+impl<I: Send, O: Send> Slices for Each<I, O> {
+    fn kind(&self) -> OperationKind {
+        self.kind
+    }
+
+    fn work_size(&self) -> WorkSize {
+        self.kind.done(true, self.left.len() as u64, 0, 0)
+    }
+
+    /// Returns the bytes of the next item. If others are larger, the budget of bytes ends the
+    /// slice.
+    fn field_bytes(&self) -> u64 {
+        self.left
+            .as_slice()
+            .first()
+            .map_or(0, |item| (self.work)(item).bytes)
+    }
+
+    fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    fn slice(&mut self, allowance: &SliceBudget) -> Slice {
+        let first = !std::mem::replace(&mut self.begun, true);
+        let stopped = self.cancel.stop_reason();
+        let mut work = ExtraWork::default();
+        let (fields_max, bytes_max) = (allowance.fields.max(1) as u64, allowance.bytes as u64);
+        while stopped.is_none() && work.fields < fields_max && work.bytes <= bytes_max {
+            let Some(item) = self.left.next() else { break };
+            work = work.plus((self.work)(&item));
+            self.done.push((self.step)(item));
+            if allowance.timer.is_over() {
+                break;
+            }
+        }
+        let done = self.kind.done(first, work.fields, 0, work.bytes);
+        let more = stopped.is_none() && self.left.len() > 0;
+        Slice { done, more }
+    }
+
+    fn deliver(self: Box<Self>) {
+        let stopped = self.cancel.stop_reason().filter(|_| self.left.len() > 0);
+        // Nobody listens after the request was stopped.
+        let _ = self
+            .finished
+            .send(stopped.map_or(Ok(self.done), |reason| Err(CallFailure::Stopped(reason))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::jobs::cancel_token::StopReason;
+    use crate::jobs::connection_memory::ConnectionMemory;
+    use crate::jobs::cost::Costs;
+    use crate::jobs::scheduler::{AdmissionRequest, Scheduler};
+    use sealwire_access::Principal;
+    use sealwire_schedule::{Coefficients, CostModel};
+    use sealwire_settings::Config;
+
+    /// Costs that do not depend on this machine.
+    fn costs() -> Costs {
+        let each = Coefficients {
+            request: 5_000.0,
+            key_agreement: 50_000.0,
+            field: 500.0,
+            byte: 0.5,
+        };
+        Costs::new(|_| CostModel::new(each))
+    }
+
+    fn admission() -> (Scheduler, AdmissionPermit) {
+        let spare = Arc::new(|| false);
+        let threads = NonZeroU32::new(2).unwrap();
+        let config = Config::defaults(Path::new("nowhere")).schedule;
+        let scheduler = Scheduler::start(threads, &config, costs(), spare);
+        let principal = Principal::from_text("relay").unwrap();
+        let offer = AdmissionRequest {
+            principal: &principal,
+            kind: OperationKind::HASH_TOKENS,
+            work_size: OperationKind::HASH_TOKENS.work_size(100, 0),
+            bytes: 0,
+            since: std::time::Instant::now(),
+            deadline: None,
+            whole: true,
+            has_waited: false,
+        };
+        let admission = scheduler
+            .offer(&offer, &ConnectionMemory::new(1 << 20))
+            .unwrap();
+        (scheduler, admission)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_call_may_go_on_the_moment_it_hears_of_its_work() {
+        let (scheduler, mut admission) = admission();
+        for round in 0..5_000_u64 {
+            let numbers = (0..round % 3).collect();
+            let doubled = each(
+                &mut admission,
+                OperationKind::HASH_TOKENS,
+                &Arc::default(),
+                numbers,
+                |number| number * 2,
+            )
+            .await
+            .unwrap();
+            assert_eq!(
+                doubled,
+                (0..round % 3).map(|number| number * 2).collect::<Vec<_>>()
+            );
+        }
+        drop(admission);
+        assert_eq!(scheduler.gauges().calls, 0);
+    }
+
+    #[test]
+    fn a_slice_ends_at_its_bytes_and_does_one_item_at_least() {
+        for (fields, bytes, expected) in [
+            (10, 1_000, 3),
+            (2, 1_000, 2),
+            (10, 0, 1),
+            (10, 399, 1),
+            (10, 400, 2),
+            (0, 0, 1),
+        ] {
+            let (finished, _ends) = oneshot::channel();
+            let mut each = Each {
+                kind: OperationKind::OPEN_OBJECTS,
+                left: vec![400_usize; 20].into_iter(),
+                done: Vec::new(),
+                begun: false,
+                cancel: Arc::default(),
+                work: Box::new(|bytes: &usize| ExtraWork {
+                    fields: 1,
+                    bytes: *bytes as u64,
+                }),
+                step: Box::new(|bytes| bytes),
+                finished,
+            };
+            let slice = each.slice(&SliceBudget {
+                fields,
+                bytes,
+                ..SliceBudget::UNLIMITED
+            });
+            assert_eq!(
+                (each.done.len(), slice.done.bytes),
+                (expected, 400 * expected as u64),
+                "{fields} {bytes}"
+            );
+            assert!(slice.more);
+        }
+    }
+
+    #[test]
+    fn a_slice_ends_at_the_work_of_its_items_and_by_time() {
+        use crate::jobs::slice_timer::SliceTimer;
+        use crate::jobs::slice_timer::testing::{STEP, stepping};
+
+        let none = SliceTimer::UNLIMITED;
+        for (fields, timer, expected) in [
+            (usize::MAX, none, 20),
+            (100, none, 3),
+            (41, none, 2),
+            (1, none, 1),
+            (usize::MAX, SliceTimer::start(4 * STEP, stepping), 4),
+        ] {
+            let (finished, _ends) = oneshot::channel();
+            let mut each = Each {
+                kind: OperationKind::SEAL_OBJECTS,
+                left: vec![40_u64; 20].into_iter(),
+                done: Vec::new(),
+                begun: false,
+                cancel: Arc::default(),
+                work: Box::new(|properties: &u64| ExtraWork {
+                    fields: *properties,
+                    bytes: 0,
+                }),
+                step: Box::new(|properties| properties),
+                finished,
+            };
+            let slice = each.slice(&SliceBudget {
+                fields,
+                timer,
+                ..SliceBudget::UNLIMITED
+            });
+            assert_eq!(
+                (each.done.len(), slice.done.fields),
+                (expected, 40 * expected as u64),
+                "{fields}"
+            );
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_is_stopped_ends_within_a_slice_and_what_panics_fails() {
+        let (_scheduler, mut admission) = admission();
+        let cancel = Arc::new(crate::jobs::cancel_token::CancelToken::default());
+        let stops = Arc::clone(&cancel);
+        let step = move |at: u64| {
+            std::thread::sleep(Duration::from_micros(10));
+            if at == 50 {
+                stops.stop(StopReason::Cancel);
+            }
+            assert!(at < 100_000, "it goes on and on");
+        };
+        let stopped = each(
+            &mut admission,
+            OperationKind::HASH_TOKENS,
+            &cancel,
+            (0..1_000_000).collect(),
+            step,
+        )
+        .await;
+        assert!(matches!(
+            stopped,
+            Err(CallFailure::Stopped(StopReason::Cancel))
+        ));
+        let panicked = each(
+            &mut admission,
+            OperationKind::HASH_TOKENS,
+            &Arc::default(),
+            vec![()],
+            |()| panic!("on purpose"),
+        )
+        .await;
+        assert!(matches!(panicked, Err(CallFailure::Internal(_))));
+    }
+}

@@ -1,0 +1,361 @@
+//! Requests to the token store, and how a job goes on with the response.
+//!
+//! Runs on a connection's task and never on a crypto thread. While a request waits for the store it
+//! holds its memory and its admission, and has no work at the scheduler. The store answers in
+//! bounded time; the deadline of the request and its cancel token drop the wait. Rows that were not
+//! sent by then are not written. Long operations and changes to existing rows are served app by
+//! app, and each keeps its permit until the store is done.
+
+use std::sync::Arc;
+
+use sealwire_store::{
+    CallError, Coalescer, Fingerprint, FoundRow, Group, MapId, Reseal, Row, StoreError, TokenId,
+    TokenStore, WriteThrottle, Written,
+};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::fair_semaphore::FairSemaphore;
+use super::now;
+use crate::jobs::cancel_token::StopReason;
+use crate::jobs::error::CallFailure;
+use crate::jobs::field_errors::FieldErrors;
+use crate::jobs::job::{Finished, Job, Suspended, TokenFields};
+use crate::jobs::scheduler::AdmissionPermit;
+use sealwire_telemetry::metrics::{Metrics, RefusalReason, StoreLabel, TokenLabel};
+
+/// Most keys of one request in one lookup, since memory for the rows is counted when they arrive.
+const KEYS_MAX: usize = 512;
+/// Most bytes that one lookup can bring, if every value has the longest length.
+const KEYS_BYTES_MAX: usize = 16 << 20;
+/// Most rows that are fetched whole at once, and most bytes of them, which are reserved before.
+const ROWS_MAX: usize = 128;
+const ROWS_BYTES_MAX: usize = 4 << 20;
+/// Bytes of a row besides its value: token, tags and the overhead of sealing.
+pub const ROW_BYTES: usize = 1 << 10;
+/// Concurrent walks through collections: by `tokens.list`, `tokens.archive` and `tokens.prune`.
+const SWEEPS_MAX: usize = 4;
+/// Concurrent changes to existing rows: by `tokens.delete` and `tokens.expire`. The store's other
+/// connections write new rows.
+const CHANGES_MAX: usize = 1;
+
+/// The token store, as requests use it.
+pub struct Tokens {
+    store: Coalescer,
+    throttle: WriteThrottle,
+    sweeps: FairSemaphore,
+    changes: FairSemaphore,
+    /// Largest row, in bytes.
+    row_bytes_max: usize,
+    metrics: Arc<Metrics>,
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokens").finish_non_exhaustive()
+    }
+}
+
+/// How a request continues after the store has answered.
+pub enum Resumed {
+    /// With its response.
+    Reply(Vec<u8>),
+    /// With another walk.
+    Again(Box<Job>, oneshot::Receiver<Finished>),
+}
+
+impl Tokens {
+    /// Uses a store whose rows take at most `row_bytes_max` bytes.
+    pub fn new(
+        store: Coalescer,
+        throttle: WriteThrottle,
+        row_bytes_max: usize,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let (waiting, pressure) = (store.clone(), throttle.clone());
+        metrics.watch_token_store(Box::new(move || (waiting.waiting(), pressure.pressure())));
+        let (sweeps, changes) = (
+            FairSemaphore::new(SWEEPS_MAX),
+            FairSemaphore::new(CHANGES_MAX),
+        );
+        Self {
+            store,
+            throttle,
+            sweeps,
+            changes,
+            row_bytes_max,
+            metrics,
+        }
+    }
+
+    /// Returns the store, for operations that are not batched.
+    pub fn store(&self) -> &Arc<dyn TokenStore> {
+        self.store.store()
+    }
+
+    /// Accepts nothing more. Returns when everything accepted is answered.
+    pub async fn close(&self) {
+        self.store.close().await;
+    }
+
+    /// Asks the store for what a walk needs. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// The store's error; [`CallFailure::Exhausted`]; no memory for the values.
+    pub async fn resume(
+        &self,
+        mut paused: Box<Suspended>,
+        admission: &mut AdmissionPermit,
+        deadline: Instant,
+    ) -> Result<Resumed, CallFailure> {
+        let again = match &mut paused.fields {
+            TokenFields::Tokenize(fields) => {
+                let written = self.write(fields.group(), deadline).await?;
+                self.count(&written);
+                fields.answered(written)?
+            }
+            TokenFields::Detokenize(_) => {
+                self.look_up(&mut paused, admission, deadline).await?;
+                true
+            }
+        };
+        Ok(if again {
+            let (work, finished) = paused.again();
+            Resumed::Again(work, finished)
+        } else {
+            Resumed::Reply(paused.reply()?)
+        })
+    }
+
+    /// Fetches the rows of every token, and makes room for the values.
+    async fn look_up(
+        &self,
+        paused: &mut Suspended,
+        admission: &mut AdmissionPermit,
+        deadline: Instant,
+    ) -> Result<(), CallFailure> {
+        let reply_bytes_max = paused.limits().reply_bytes_max;
+        let errors_max = paused.limits().errors_reported_max;
+        let (order, TokenFields::Detokenize(fields)) = (&mut paused.order, &mut paused.fields)
+        else {
+            return Err(CallFailure::Internal(
+                "tokens are looked up for detokenize alone",
+            ));
+        };
+        let most = (KEYS_BYTES_MAX / self.row_bytes_max).clamp(1, KEYS_MAX);
+        loop {
+            let keys = fields.keys(most);
+            if keys.is_empty() {
+                break;
+            }
+            let held = fields.found(self.get(&keys, deadline).await?);
+            self.resize(admission, admission.bytes().saturating_add(held))?;
+        }
+        let (found, missing) = fields.outcome();
+        self.metrics.tokens(TokenLabel::Found, found);
+        self.metrics.tokens(TokenLabel::Missing, missing);
+        let document = order.payload.len().saturating_add(fields.value_bytes());
+        let errors = FieldErrors::bytes(errors_max, order.leaves);
+        let reply = document
+            .saturating_add(errors)
+            .saturating_add(FRAME_BYTES)
+            .min(reply_bytes_max);
+        self.resize(
+            admission,
+            (admission.bytes() - order.reply_bytes).saturating_add(reply),
+        )?;
+        order.reply_bytes = reply;
+        Ok(())
+    }
+
+    fn resize(&self, admission: &mut AdmissionPermit, bytes: usize) -> Result<(), CallFailure> {
+        if admission.resize(bytes) {
+            return Ok(());
+        }
+        self.metrics.refused(RefusalReason::Memory);
+        Err(CallFailure::no_memory())
+    }
+
+    /// Reserves memory for rows that are fetched whole, at most `wanted` of them, under the
+    /// admission of the request, until they are released.
+    pub fn reserve(
+        &self,
+        admission: &mut AdmissionPermit,
+        wanted: usize,
+    ) -> Result<ReservedRows, CallFailure> {
+        let most = wanted.min((ROWS_BYTES_MAX / self.row_bytes_max).clamp(1, ROWS_MAX));
+        let bytes = most.saturating_mul(self.row_bytes_max);
+        self.resize(admission, admission.bytes().saturating_add(bytes))?;
+        Ok(ReservedRows { most, bytes })
+    }
+
+    /// Counts rows that were found by a value and hold another one.
+    pub fn mismatched(&self, rows: u64) {
+        self.metrics.tokens(TokenLabel::Mismatched, rows);
+    }
+
+    fn count(&self, written: &Written) {
+        match written {
+            Written::Done(given) => {
+                let reused = given.iter().flatten().count();
+                self.metrics.tokens(TokenLabel::Reused, reused as u64);
+                self.metrics
+                    .tokens(TokenLabel::Made, (given.len() - reused) as u64);
+            }
+            Written::Taken(taken) => self.metrics.tokens(TokenLabel::Taken, taken.len() as u64),
+            Written::SubjectsChanged => (),
+        }
+    }
+
+    /// Writes rows when the write throttle permits it.
+    async fn write(&self, group: Group, deadline: Instant) -> Result<Written, CallFailure> {
+        let (came, bytes) = (Instant::now(), group.rows.iter().map(Row::bytes).sum());
+        let permit = self
+            .throttle
+            .reserve(group.rows.len(), bytes, Some(deadline))
+            .await
+            .map_err(|refusal| {
+                self.metrics.refused(RefusalReason::Storage);
+                CallFailure::StoreBehind(refusal)
+            })?;
+        self.metrics.throttled(came.elapsed());
+        Ok(self
+            .store
+            .write(now(), group, Some(deadline), Some(permit))
+            .await?)
+    }
+
+    /// Returns live rows by token.
+    pub async fn get(
+        &self,
+        keys: &[(MapId, TokenId)],
+        deadline: Instant,
+    ) -> Result<Vec<Option<FoundRow>>, CallFailure> {
+        Ok(self.store.get(now(), keys, Some(deadline)).await?)
+    }
+
+    /// Returns live rows by value.
+    pub async fn find(
+        &self,
+        keys: &[(MapId, Fingerprint)],
+        deadline: Instant,
+    ) -> Result<Vec<Option<FoundRow>>, CallFailure> {
+        Ok(self.store.find(now(), keys, Some(deadline)).await?)
+    }
+
+    /// Walks through rows when the app gets its permit.
+    pub async fn sweep<
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    >(
+        &self,
+        app: u32,
+        ask: impl FnOnce(Arc<dyn TokenStore>) -> F,
+    ) -> Result<T, CallFailure> {
+        self.in_turn(
+            &self.sweeps,
+            app,
+            StoreLabel::Sweep,
+            ask(Arc::clone(self.store.store())),
+        )
+        .await
+    }
+
+    /// Changes existing rows when the app gets its permit.
+    pub async fn change<
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    >(
+        &self,
+        app: u32,
+        ask: impl FnOnce(Arc<dyn TokenStore>) -> F,
+    ) -> Result<T, CallFailure> {
+        self.in_turn(
+            &self.changes,
+            app,
+            StoreLabel::Change,
+            ask(Arc::clone(self.store.store())),
+        )
+        .await
+    }
+
+    /// Reseals rows of a map, as [`TokenStore::reseal`] does, when the write throttle permits it.
+    ///
+    /// # Errors
+    ///
+    /// The store's error; [`CallFailure::StoreBehind`].
+    pub async fn reseal(
+        &self,
+        map: MapId,
+        rows: Vec<Reseal<TokenId>>,
+        deadline: Instant,
+    ) -> Result<Vec<bool>, CallFailure> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let bytes = rows.iter().map(|row| row.new.len()).sum();
+        let permit = self
+            .throttle
+            .reserve(rows.len(), bytes, Some(deadline))
+            .await;
+        let _permit = permit.map_err(CallFailure::StoreBehind)?;
+        self.change(map.app, move |store: Arc<dyn TokenStore>| async move {
+            store.reseal(map, &rows).await
+        })
+        .await
+    }
+
+    /// Runs a store operation under a permit, which is released when the store is done and not when
+    /// the wait for it ends. Otherwise clients that ask and leave could load the store with any
+    /// number of operations.
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        turns: &FairSemaphore,
+        app: u32,
+        what: StoreLabel,
+        asking: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, CallFailure> {
+        let turn = turns.take(app).await?;
+        let metrics = Arc::clone(&self.metrics);
+        let answer = tokio::spawn(async move {
+            let began = Instant::now();
+            let answer = asking.await;
+            drop(turn);
+            metrics.store_answered(what, began.elapsed(), answer.is_ok());
+            answer.map_err(CallFailure::Store)
+        });
+        answer.await.unwrap_or(Err(CallFailure::Internal(
+            "a question to the store panicked",
+        )))
+    }
+}
+
+/// Memory reserved for rows under an admission.
+#[must_use]
+pub struct ReservedRows {
+    /// The number of rows.
+    pub most: usize,
+    bytes: usize,
+}
+
+impl ReservedRows {
+    /// Releases the memory: the rows are gone.
+    pub fn give_back(self, admission: &mut AdmissionPermit) {
+        // Shrinking a reservation never fails.
+        let _ = admission.resize(admission.bytes().saturating_sub(self.bytes));
+    }
+}
+
+/// Bytes of a response's header, map keys and generation.
+pub const FRAME_BYTES: usize = 128;
+
+impl From<CallError> for CallFailure {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Store(error) => Self::Store(error),
+            CallError::Late => Self::Stopped(StopReason::Deadline),
+            CallError::Closed => Self::Stopped(StopReason::Drain),
+        }
+    }
+}

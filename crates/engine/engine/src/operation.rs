@@ -1,0 +1,325 @@
+//! The interface between the engine and its data operations: cost, bound of the response, and plan.
+//!
+//! The operations themselves are in [`operations`](crate::operations), one file each.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealwire_access::{AuthorizationRequest, Permit, Principal};
+use sealwire_mask::Mask;
+use sealwire_payload::{Containers, ExtraWork, Selection};
+use sealwire_wire::{DocumentCall, FrameLayout, Method, OnError, Unmatched};
+use tokio::time::Instant;
+
+use crate::access::RequestTarget;
+use crate::apps::{Apps, CachedApp};
+use crate::engine::{Engine, Located};
+use crate::frame_text::FrameText;
+use crate::jobs::cancel_token::CancelToken;
+use crate::jobs::cost::{OperationKind, authenticated, fields_max};
+use crate::jobs::error::CallFailure;
+use crate::jobs::field_errors::FieldErrors;
+use crate::jobs::job::{SealedBound, StartFields};
+use crate::jobs::objects::Objects;
+use crate::jobs::scheduler::AdmissionPermit;
+use crate::jobs::tokens::store_io::{FRAME_BYTES, Tokens};
+use crate::objects::LocatedObjects;
+pub use crate::subjects::SubjectKeyLoad;
+use sealwire_settings::Limits;
+
+/// One data operation, decoded and not yet permitted. Its texts and payload are parts of the
+/// message.
+pub trait Operation: Send + Sync {
+    /// Returns the kind of its work for the app of this name, for the prediction of its cost.
+    fn kind(&self, apps: &Apps, app: &str) -> OperationKind;
+
+    /// Returns an upper bound of the work that neither the number of fields nor their bytes tell.
+    fn extra_work(&self, _: MessageSize) -> ExtraWork {
+        ExtraWork::default()
+    }
+
+    /// Returns the largest number of fields that it can return, which hourly budgets count.
+    fn fields_max(&self, size: MessageSize) -> u64 {
+        size.fields_max()
+    }
+
+    /// Returns an upper bound of the bytes of its response, as far as the request alone tells.
+    fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
+        response_bytes(size.bytes, Some(size.leaves), limits)
+    }
+
+    /// Resolves names to keys and prepares the work. Nothing in it waits.
+    ///
+    /// # Errors
+    ///
+    /// No such app, key or collection, an invalid path or parameter, or an older generation than
+    /// demanded.
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure>;
+}
+
+/// Parameters that every data operation has.
+#[derive(Clone, Debug)]
+pub struct RequestOptions {
+    /// The method.
+    pub method: Method,
+    /// The app.
+    pub app: FrameText,
+    /// The collection of tokens.
+    pub(crate) collection: Option<FrameText>,
+    /// The reason that the client gave.
+    pub(crate) reason: Option<FrameText>,
+    /// The client's span, as it came.
+    pub(crate) traceparent: Option<FrameText>,
+    /// Time that the client gives, in milliseconds.
+    pub deadline_ms: Option<u32>,
+    /// Generation of the control state that the client demands.
+    pub min_generation: Option<u64>,
+}
+
+/// Size of a request's message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageSize {
+    /// Bytes.
+    pub bytes: usize,
+    /// Scalars and empty containers that are no map keys: an upper bound of the fields.
+    pub leaves: u64,
+}
+
+impl From<FrameLayout> for MessageSize {
+    fn from(boundary: FrameLayout) -> Self {
+        Self {
+            bytes: boundary.bytes,
+            leaves: boundary.leaves,
+        }
+    }
+}
+
+/// Inputs of [`Operation::plan`].
+pub struct PlanContext<'a> {
+    /// Apps, limits and the token store.
+    pub engine: &'a Engine,
+    /// The client.
+    pub principal: &'a Principal,
+    /// The decision that permits it.
+    pub permit: &'a Permit<'a>,
+    /// Its parameters.
+    pub options: &'a RequestOptions,
+    /// Size of its message.
+    pub size: MessageSize,
+}
+
+/// Work of an operation.
+pub enum Plan {
+    /// A walk over a document.
+    Document(DocumentPlan),
+    /// Requests to the token store, without a document.
+    Store(Box<dyn StorePlan>),
+    /// No work is left: this is the result.
+    Done(Vec<u8>),
+}
+
+/// Requests to the token store, resolved against the apps.
+pub trait StorePlan: Send {
+    /// Returns an upper bound of the response's bytes.
+    fn response_bytes(&self) -> usize;
+
+    /// Runs the admitted requests and appends their result.
+    fn run<'a>(self: Box<Self>, context: StoreContext<'a>) -> StoreRun<'a>;
+}
+
+/// The end of a [`StorePlan`].
+pub type StoreRun<'a> = Pin<Box<dyn Future<Output = Result<(), CallFailure>> + Send + 'a>>;
+
+/// Inputs of [`StorePlan::run`].
+pub struct StoreContext<'a> {
+    /// The token store.
+    pub tokens: &'a Tokens,
+    /// The object store.
+    pub objects: &'a Objects,
+    /// Most bytes of a response.
+    pub reply_bytes_max: usize,
+    /// The admission of the request.
+    pub admission: &'a mut AdmissionPermit,
+    /// Tells when to stop.
+    pub cancel: &'a Arc<CancelToken>,
+    /// When the response is of no more use.
+    pub deadline: Instant,
+    /// The response.
+    pub out: &'a mut Vec<u8>,
+}
+
+/// A walk over a document, resolved against the apps.
+pub struct DocumentPlan {
+    /// The document, a part of the message.
+    pub payload: Bytes,
+    /// Its fields.
+    pub selection: Arc<Selection>,
+    /// Handling of selected containers.
+    pub containers: Containers,
+    /// Effect of a path that selects no field.
+    pub unmatched: Unmatched,
+    /// Makes the operation on the fields.
+    pub fields: Box<dyn StartFields>,
+    /// The mask through which the principal's role sees values.
+    pub mask: Option<Arc<Mask>>,
+    /// Bytes that are authenticated with each field.
+    pub context_bytes: usize,
+    /// Bound of the result's document, if it is a sealed one.
+    pub sealed: Option<SealedBound>,
+    /// Upper bound of the response's bytes.
+    pub response_bytes: usize,
+    /// Bytes to reserve besides the request and its response.
+    pub extra_bytes: usize,
+    /// The key of a data subject that the walk needs.
+    pub subject: Option<SubjectKeyLoad>,
+    /// The generation of the keys.
+    pub generation: u64,
+}
+
+impl RequestOptions {
+    /// Returns the collection, if the method has one.
+    pub fn collection(&self) -> Option<&str> {
+        self.collection.as_ref().map(FrameText::as_str)
+    }
+
+    /// Returns the reason that the client gave.
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_ref().map(FrameText::as_str)
+    }
+
+    /// Returns the client's span, if it named one.
+    pub fn traceparent(&self) -> Option<&str> {
+        self.traceparent.as_ref().map(FrameText::as_str)
+    }
+
+    /// Returns the permission that the request needs.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Internal`] if the method is no operation of the access model.
+    pub fn authorization(&self) -> Result<AuthorizationRequest<'_>, CallFailure> {
+        let target = RequestTarget {
+            app: Some(self.app.as_str()),
+            collection: self.collection(),
+            reason: self.reason(),
+        };
+        target
+            .ask(self.method)
+            .ok_or(CallFailure::Internal("a data method is an operation"))
+    }
+}
+
+impl MessageSize {
+    /// Returns an upper bound of the fields in the document.
+    pub fn fields_max(self) -> u64 {
+        fields_max(self.leaves)
+    }
+}
+
+impl PlanContext<'_> {
+    pub(crate) fn app(&self) -> Result<(u64, Arc<CachedApp>), CallFailure> {
+        self.engine.find(self.permit, self.options.min_generation)
+    }
+
+    pub(crate) fn collection(&self) -> Result<Located, CallFailure> {
+        self.engine.locate(self.permit, self.options.min_generation)
+    }
+
+    pub(crate) fn objects(&self) -> Result<LocatedObjects, CallFailure> {
+        self.engine
+            .locate_objects(self.permit, self.options.min_generation)
+    }
+
+    pub(crate) fn fields_max(&self) -> usize {
+        usize::try_from(self.size.fields_max()).unwrap_or(usize::MAX)
+    }
+}
+
+/// The document of a request, and which of its fields are worked on.
+pub(crate) struct RequestDocument {
+    pub(crate) payload: Bytes,
+    select: Option<Vec<FrameText>>,
+    unmatched: Unmatched,
+    pub(crate) encapsulations: Vec<FrameText>,
+    pub(crate) context: Bytes,
+    pub(crate) on_error: OnError,
+}
+
+impl RequestDocument {
+    pub(crate) fn new<W>(frame: &Bytes, call: &DocumentCall<'_, W>) -> Self {
+        let texts = |texts: &Vec<&str>| {
+            texts
+                .iter()
+                .map(|text| FrameText::new(frame, text))
+                .collect()
+        };
+        Self {
+            payload: frame.slice_ref(call.payload),
+            select: call.select.as_ref().map(texts),
+            unmatched: call.unmatched,
+            encapsulations: texts(&call.encapsulations),
+            context: part(frame, call.context),
+            on_error: call.on_error,
+        }
+    }
+
+    pub(crate) fn selection(&self) -> Result<Arc<Selection>, CallFailure> {
+        let Some(paths) = &self.select else {
+            return Ok(Arc::new(Selection::everything()));
+        };
+        Ok(Arc::new(Selection::parse(
+            paths.iter().map(FrameText::as_str),
+        )?))
+    }
+
+    /// Returns the work of authenticating the context with each field.
+    pub(crate) fn extra_work(&self, size: MessageSize) -> ExtraWork {
+        authenticated(size.fields_max(), self.context.len())
+    }
+
+    /// Returns the plan of a walk over this document.
+    pub(crate) fn plan(
+        &self,
+        containers: Containers,
+        generation: u64,
+        fields: Box<dyn StartFields>,
+    ) -> Result<DocumentPlan, CallFailure> {
+        Ok(DocumentPlan {
+            payload: self.payload.clone(),
+            selection: self.selection()?,
+            containers,
+            unmatched: self.unmatched,
+            fields,
+            mask: None,
+            context_bytes: self.context.len(),
+            sealed: None,
+            response_bytes: 0,
+            extra_bytes: 0,
+            subject: None,
+            generation,
+        })
+    }
+}
+
+/// Returns a part of a message. An empty part keeps nothing of the message alive.
+pub(crate) fn part(frame: &Bytes, bytes: &[u8]) -> Bytes {
+    if bytes.is_empty() {
+        Bytes::new()
+    } else {
+        frame.slice_ref(bytes)
+    }
+}
+
+/// Returns an upper bound of a response with a document of at most so many bytes. `listed`: leaves
+/// of the message, if field errors can be listed.
+pub(crate) fn response_bytes(document: usize, listed: Option<u64>, limits: &Limits) -> usize {
+    let errors = listed.map_or(0, |leaves| {
+        FieldErrors::bytes(limits.errors_reported_max, leaves)
+    });
+    document
+        .saturating_add(errors)
+        .saturating_add(FRAME_BYTES)
+        .min(limits.reply_bytes_max)
+}

@@ -1,0 +1,208 @@
+//! The data operations: one type per method, in one file each.
+//!
+//! [`decode`] decodes a message, once. To add an operation: write its file with an [`Operation`],
+//! and add it to [`decode`].
+
+mod decrypt;
+mod detokenize;
+mod encrypt;
+mod immediate;
+mod mask;
+mod objects;
+mod public_keys;
+mod rewrap;
+mod sealing;
+mod subjects;
+mod tokenize;
+mod tokens;
+
+use bytes::Bytes;
+use sealwire_schedule::WorkSize;
+use sealwire_wire::control::{Control, PublicKeysCall};
+use sealwire_wire::{
+    Call, CallError, DocumentCall, FrameLayout, KeyScope, Method, Methods, Preview, SubjectTarget,
+    Suite, TokenMap,
+};
+
+use crate::frame_text::FrameText;
+use crate::jobs::cost::OperationKind;
+use crate::operation::{Operation, RequestOptions};
+
+pub use decrypt::{OpenFields, OpenSpec, ShowFields, UnopenedFields};
+pub use encrypt::SealFields;
+pub use immediate::Immediate;
+pub use mask::MaskFields;
+pub(crate) use objects::ObjectSealer;
+pub use rewrap::{OutsideSealers, RewrapFields};
+
+/// A decoded message.
+pub enum Decoded {
+    /// A request that needs a permission and admission.
+    Data(RequestOptions, Box<dyn Operation>),
+    /// A request that costs no more than reading it.
+    Immediate(Immediate),
+}
+
+/// Decodes a message whose extent the scan has found. The only place where data requests are
+/// decoded.
+///
+/// # Errors
+///
+/// The message does not follow its method's table.
+pub fn decode(frame: &Bytes, boundary: &FrameLayout) -> Result<Decoded, CallError> {
+    let call = Call::decode(frame, boundary)?;
+    let request = Source {
+        frame,
+        method: call.method(),
+    };
+    let (options, operation): (_, Box<dyn Operation>) = match call {
+        Call::Encrypt(call) => (
+            request.options(&call, None),
+            Box::new(encrypt::Encrypt::new(frame, &call)),
+        ),
+        Call::Decrypt(call) => (
+            request.options(&call, None),
+            Box::new(decrypt::Decrypt::new(frame, &call)),
+        ),
+        Call::Rewrap(call) => (
+            request.options(&call, None),
+            Box::new(rewrap::Rewrap::new(frame, &call)),
+        ),
+        Call::Mask(call) => (
+            request.options(&call, None),
+            Box::new(mask::MaskDocument::new(frame, &call)),
+        ),
+        Call::Tokenize(call) => {
+            let collection = Some(call.writing.collection);
+            (
+                request.options(&call, collection),
+                Box::new(tokenize::Tokenize::new(frame, &call)),
+            )
+        }
+        Call::Detokenize(call) => {
+            let collection = Some(call.writing.collection);
+            (
+                request.options(&call, collection),
+                Box::new(detokenize::Detokenize::new(frame, &call)),
+            )
+        }
+        Call::Tokens(call) => (
+            request.options_of_tokens(&call.map),
+            Box::new(tokens::Tokens::new(frame, &call.ask)),
+        ),
+        Call::Inspect(call) => return Ok(Decoded::Immediate(Immediate::inspect(frame, &call))),
+        Call::Info => return Ok(Decoded::Immediate(Immediate::Info)),
+        Call::Health => return Ok(Decoded::Immediate(Immediate::Health)),
+        Call::Control(Control::PublicKeys(call)) => (
+            request.options_of_public_keys(&call),
+            Box::new(public_keys::PublicKeys),
+        ),
+        Call::Objects(call) => (
+            request.options_of_tokens(&call.map),
+            Box::new(objects::ObjectsRequest::new(frame, &call.ask)),
+        ),
+        Call::Subjects(call) => (
+            request.options_of_subjects(&call.target),
+            Box::new(subjects::SubjectsRequest::new(
+                frame,
+                call.target.subject,
+                call.ask,
+            )),
+        ),
+        // The scan knows no other control method on a data listener.
+        Call::Control(_) => return Err(CallError::Malformed),
+    };
+    Ok(Decoded::Data(options, operation))
+}
+
+/// Returns true if the method needs an in-flight permit and admission. Other methods cost no more
+/// than reading them.
+pub fn needs_admission(method: Method) -> bool {
+    let stored = Methods::TOKENS.contains(method) || Methods::OBJECTS.contains(method);
+    method.takes_document() || stored || method == Method::AppsPublicKeys
+}
+
+/// The message that a request is decoded from.
+struct Source<'a> {
+    frame: &'a Bytes,
+    method: Method,
+}
+
+impl Source<'_> {
+    fn options<W>(&self, call: &DocumentCall<'_, W>, collection: Option<&str>) -> RequestOptions {
+        let text = |text| FrameText::new(self.frame, text);
+        RequestOptions {
+            method: self.method,
+            app: text(call.app),
+            collection: collection.map(text),
+            reason: call.reason.map(text),
+            traceparent: call.traceparent.map(text),
+            deadline_ms: call.deadline_ms,
+            min_generation: call.min_generation,
+        }
+    }
+
+    fn options_of_tokens(&self, map: &TokenMap<'_>) -> RequestOptions {
+        let text = |text| FrameText::new(self.frame, text);
+        RequestOptions {
+            method: self.method,
+            app: text(map.app),
+            collection: Some(text(map.collection)),
+            reason: map.reason.map(text),
+            traceparent: map.traceparent.map(text),
+            deadline_ms: map.deadline_ms,
+            min_generation: map.min_generation,
+        }
+    }
+
+    fn options_of_subjects(&self, target: &SubjectTarget<'_>) -> RequestOptions {
+        let text = |text| FrameText::new(self.frame, text);
+        RequestOptions {
+            method: self.method,
+            app: text(target.app),
+            collection: None,
+            reason: target.reason.map(text),
+            traceparent: target.traceparent.map(text),
+            deadline_ms: target.deadline_ms,
+            min_generation: target.min_generation,
+        }
+    }
+
+    fn options_of_public_keys(&self, call: &PublicKeysCall<'_>) -> RequestOptions {
+        let text = |text| FrameText::new(self.frame, text);
+        RequestOptions {
+            method: self.method,
+            app: text(call.app),
+            collection: None,
+            reason: call.reason.map(text),
+            traceparent: None,
+            deadline_ms: None,
+            min_generation: call.min_generation,
+        }
+    }
+}
+
+/// Suite of estimates where neither the request nor its app is known to name one: that of new apps.
+const USUAL_SUITE: Suite = Suite::P256Psk;
+
+/// Predicts the kind and work size of a request of which only the beginning has arrived.
+/// `bytes_min`: its least length.
+pub fn preview(outlook: &Preview, bytes_min: u64) -> (OperationKind, WorkSize) {
+    let (suite, scope) = (
+        outlook.suite.unwrap_or(USUAL_SUITE),
+        outlook.key_scope.unwrap_or_default(),
+    );
+    let kind = OperationKind::of(outlook.method, suite, scope);
+    let work_size = match outlook.whole {
+        Some(whole) => kind.work_size(whole.leaves, whole.bytes),
+        None => kind.work_size(0, bytes_min),
+    };
+    (kind, work_size)
+}
+
+/// Predicts the kind and work size of a long message that is no request on data: it costs as much
+/// as reading it.
+pub fn preview_of_other(bytes: u64) -> (OperationKind, WorkSize) {
+    let kind = OperationKind::of(Method::Inspect, Suite::P256, KeyScope::default());
+    (kind, kind.done(true, 0, 0, bytes))
+}

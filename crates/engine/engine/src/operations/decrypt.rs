@@ -1,0 +1,302 @@
+//! `decrypt`: replaces envelopes by their values, or by what the principal's role may see of them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealwire_crypto as crypto;
+use sealwire_msgpack::Token;
+use sealwire_payload::{Containers, ExtraWork, Field, Outcome, Path, Transform, Walk};
+use sealwire_telemetry::metrics::{MaskLabel, Metrics, SuiteLabel};
+use sealwire_wire::{DocumentCall, KeyScope, Method, OnError, Outside, Reading, Suite};
+
+use crate::apps::Apps;
+use crate::engine::Engine;
+use crate::jobs::cancel_token::CancelToken;
+use crate::jobs::cost::OperationKind;
+use crate::jobs::error::CallFailure;
+use crate::jobs::field_errors::{FieldErrors, FieldFault, FieldProblem};
+use crate::jobs::field_opener::{Evervault, FieldOpener, OpenedField};
+use crate::jobs::job::{FieldContext, FieldWork, Fields, StartFields, WalkSlice, walk_on};
+use crate::jobs::masks::disclosure::Disclosure;
+use crate::operation::{
+    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes,
+};
+
+/// A decoded `decrypt`.
+pub(super) struct Decrypt {
+    document: RequestDocument,
+    reading: Reading,
+}
+
+impl Decrypt {
+    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Reading>) -> Self {
+        Self {
+            document: RequestDocument::new(frame, call),
+            reading: call.writing,
+        }
+    }
+}
+
+impl Operation for Decrypt {
+    fn kind(&self, _: &Apps, _: &str) -> OperationKind {
+        OperationKind::of(Method::Decrypt, Suite::P256, KeyScope::default())
+    }
+
+    fn extra_work(&self, size: MessageSize) -> ExtraWork {
+        self.document.extra_work(size)
+    }
+
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+        let (generation, app) = context.app()?;
+        let shown = app.shown(context.permit)?;
+        let (mask, growth) = (
+            shown.mask().cloned(),
+            shown.growth(context.fields_max(), context.size.bytes),
+        );
+        // A value that its format binds to no context does not open for a request that names one.
+        let (native_only, outside) = (!self.document.context.is_empty(), self.reading.outside);
+        let mut open = OpenSpec::new(
+            context.engine,
+            &app.keys,
+            &self.document,
+            native_only,
+            outside,
+        )?;
+        if mask.is_some() {
+            open.reader.ignore_unauthenticated_types();
+        }
+        let plan = self.document.plan(
+            Containers::Descend,
+            generation,
+            Box::new(StartOpening { open, shown }),
+        )?;
+        let size = context.size;
+        let response_bytes = response_bytes(size.bytes, Some(size.leaves), &context.engine.limits);
+        Ok(Plan::Document(DocumentPlan {
+            mask,
+            response_bytes: response_bytes.saturating_add(growth),
+            ..plan
+        }))
+    }
+}
+
+/// Opening that has not begun.
+struct StartOpening {
+    open: OpenSpec,
+    shown: Disclosure,
+}
+
+impl StartFields for StartOpening {
+    fn take_ready_keys(&mut self, document: &[u8]) -> bool {
+        self.open.reader.has_keys_of(document)
+    }
+
+    fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, CallFailure> {
+        Ok(Fields::Document(Box::new(ShowFields {
+            open: self.open.start(context),
+            shown: self.shown,
+        })))
+    }
+}
+
+/// How envelopes are opened.
+pub struct OpenSpec {
+    /// The app's keys under the request's context. Opens nothing before the first slice.
+    pub reader: Box<FieldOpener>,
+    /// Effect of one bad field.
+    pub on_error: OnError,
+}
+
+impl OpenSpec {
+    /// Opens a document's envelopes with an app's keys. `native_only`: a value that its format
+    /// binds to no context does not open.
+    pub(super) fn new(
+        engine: &Engine,
+        keys: &Arc<crypto::AppKeys>,
+        document: &RequestDocument,
+        native_only: bool,
+        outside: Outside,
+    ) -> Result<Self, CallFailure> {
+        let (cache, inside_only) = (engine.apps.opened(), outside == Outside::Refuse);
+        let native =
+            crypto::Opener::new(Arc::clone(keys), &document.context).keeping(cache.cloned());
+        let mut native = native.inside_only(inside_only);
+        for text in &document.encapsulations {
+            let rule = "must be texts that an engine returned";
+            let given = native.give(text.as_str().as_bytes());
+            given.map_err(|_| CallFailure::Param {
+                name: "encapsulations",
+                rule,
+            })?;
+        }
+        let evervault = Evervault::new(Arc::clone(keys), Arc::clone(&engine.evervault))
+            .keeping(cache.cloned())
+            .refusing(native_only || inside_only);
+        let reader = FieldOpener::new(native, evervault, engine.limits.depth_max as usize);
+        Ok(Self {
+            reader: Box::new(reader),
+            on_error: document.on_error,
+        })
+    }
+
+    /// Begins to open the fields of a document.
+    pub fn start(self, context: FieldContext) -> OpenFields {
+        let (mut reader, faults) = (self.reader, context.errors(self.on_error));
+        reader.stop_with(Arc::clone(&context.cancel));
+        OpenFields {
+            reader,
+            cancel: context.cancel,
+            faults,
+            unopened: UnopenedFields::default(),
+        }
+    }
+}
+
+/// How fields that claim to be envelopes are opened.
+#[derive(Debug)]
+pub struct OpenFields {
+    /// The app's keys and the key schedules met so far.
+    pub reader: Box<FieldOpener>,
+    /// Tells when to stop.
+    pub cancel: Arc<CancelToken>,
+    /// Fields that did not open.
+    pub faults: FieldErrors,
+    /// The number of them, for metrics.
+    pub unopened: UnopenedFields,
+}
+
+/// Numbers of fields that did not open, by the suite that they name. They show an operator who has
+/// narrowed an app's `read_suites` that clients still send an old suite. A field is counted after
+/// its outcome is decided, for every reason in the same way, so that counting tells a client
+/// nothing about the reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnopenedFields([u64; SuiteLabel::ALL.len()]);
+
+impl UnopenedFields {
+    #[cold]
+    fn note(&mut self, token: Token<'_>) {
+        let is_native = match token {
+            Token::Str(text) => crypto::looks_like_text(text),
+            Token::Bin(bytes) => crypto::looks_like_binary(bytes),
+            _ => false,
+        };
+        let label = match named_suite(token) {
+            Some(crypto::Suite::P256) => SuiteLabel::P256,
+            Some(crypto::Suite::Secp256k1) => SuiteLabel::Secp256k1,
+            Some(crypto::Suite::Xaes) => SuiteLabel::Xaes,
+            Some(crypto::Suite::P256MlKem768) => SuiteLabel::P256MlKem768,
+            Some(crypto::Suite::P256Psk) => SuiteLabel::P256Psk,
+            Some(crypto::Suite::Secp256k1Psk) => SuiteLabel::Secp256k1Psk,
+            None if is_native => SuiteLabel::Unknown,
+            None => SuiteLabel::Evervault,
+        };
+        self.0[label as usize] += 1;
+    }
+
+    /// Adds the numbers to the metrics.
+    pub(super) fn count(&self, metrics: &Metrics) {
+        for (label, fields) in SuiteLabel::ALL.into_iter().zip(self.0) {
+            metrics.fields_cannot_open(label, fields);
+        }
+    }
+}
+
+impl OpenFields {
+    /// Opens a field. Returns `None` if it does not look like an envelope.
+    #[inline]
+    pub(super) fn open(&mut self, token: Token<'_>) -> Result<Option<OpenedField<'_>>, FieldFault> {
+        if let Some(reason) = self.cancel.stop_reason() {
+            return Err(FieldFault::Stopped(reason));
+        }
+        // A field that was given up because of a cancel did not fail to open.
+        let (cancel, unopened) = (&self.cancel, &mut self.unopened);
+        self.reader
+            .open(token)
+            .map_err(|problem| match cancel.stop_reason() {
+                Some(reason) => FieldFault::Stopped(reason),
+                None => {
+                    if problem == FieldProblem::CannotOpen {
+                        unopened.note(token);
+                    }
+                    problem.into()
+                }
+            })
+    }
+}
+
+/// Returns the suite that a field names if it claims to be a native envelope. Nothing of the field
+/// is checked.
+pub(super) fn named_suite(token: Token<'_>) -> Option<crypto::Suite> {
+    match token {
+        Token::Str(text) => crypto::Suite::of_text_envelope(text),
+        Token::Bin(bytes) => crypto::Suite::of_binary_envelope(bytes),
+        _ => None,
+    }
+}
+
+/// Opens every field that claims to be an envelope and gives what its caller may see, and keeps the
+/// others.
+#[derive(Debug)]
+pub struct ShowFields {
+    /// Opens values.
+    pub open: OpenFields,
+    /// Seals values.
+    pub shown: Disclosure,
+}
+
+impl Transform for ShowFields {
+    type Error = FieldFault;
+
+    #[inline]
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+        let Some(found) = self.open.open(field.token)? else {
+            return Ok(Outcome::Keep);
+        };
+        found.without_role()?;
+        self.shown.write(found.datatype, found.plaintext, out);
+        Ok(Outcome::Replaced)
+    }
+
+    #[inline]
+    fn pauses(&mut self) -> bool {
+        self.open.reader.pauses()
+    }
+
+    #[inline]
+    fn extra_work(&self) -> ExtraWork {
+        self.shown.work()
+    }
+
+    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+        self.open.faults.decide(path, fault)
+    }
+}
+
+impl FieldWork for ShowFields {
+    fn advance(
+        &mut self,
+        walk: &mut Walk,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+        slice: WalkSlice,
+    ) -> Result<bool, CallFailure> {
+        walk_on(walk, payload, out, self, slice)
+    }
+
+    fn extra_work(&self) -> ExtraWork {
+        self.shown.work()
+    }
+
+    fn errors(&self) -> &FieldErrors {
+        &self.open.faults
+    }
+
+    fn opener(&mut self) -> Option<&mut FieldOpener> {
+        Some(&mut self.open.reader)
+    }
+
+    fn count(&self, metrics: &Metrics) {
+        metrics.fields_masked(MaskLabel::Role, self.shown.masked());
+        self.open.unopened.count(metrics);
+    }
+}

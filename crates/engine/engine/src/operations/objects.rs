@@ -1,0 +1,457 @@
+//! The `objects.*` methods: objects of typed properties, written, read and found.
+//!
+//! | file | its one concern |
+//! | --- | --- |
+//! | `payload.rs` | values of a payload: validated, with the errors of each part |
+//! | `seal.rs` | an object between its values and its row: sealed with its terms, and opened |
+//! | `write.rs` | `add`, `update`, `delete`, `expire` |
+//! | `read.rs` | `get`, `list`, and the objects of `query` |
+//! | `query.rs` | the clauses of `query`, and its cursor |
+//!
+//! Values are validated, hashed, sealed and opened on the crypto threads, under the request's
+//! admission. Requests to the store are between these steps.
+
+mod payload;
+mod query;
+mod read;
+mod seal;
+mod write;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealwire_access::Operation as AccessOperation;
+use sealwire_wire::{ErrorCode, ItemError, ObjectsOperation, PropertyDisclosure};
+use tokio::time::Instant;
+
+use crate::apps::Apps;
+use crate::frame_text::FrameText;
+use crate::jobs::cancel_token::CancelToken;
+use crate::jobs::cost::OperationKind;
+use crate::jobs::error::CallFailure;
+use crate::jobs::objects::Objects;
+use crate::jobs::scheduler::AdmissionPermit;
+use crate::jobs::tokens::tokenize::IdempotencyKey;
+use crate::objects::{LocatedObjects, parse_id};
+use crate::operation::{
+    MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun, part,
+};
+use sealwire_store::{ObjectId, Sweep};
+
+use query::Query;
+use read::{ListSpec, ReadSpec};
+pub(super) use read::{disclosed, object};
+pub(crate) use seal::ObjectSealer;
+use write::WriteSpec;
+
+/// Objects on a page that names no limit.
+const PAGE_DEFAULT: u32 = 100;
+/// Objects that `objects.archive` and `objects.prune` look at where no limit is named.
+const SWEEP_DEFAULT: u32 = 1_000;
+/// Time for which archived objects stay where `objects.prune` names none: 30 days, in seconds.
+const ARCHIVED_S_DEFAULT: u64 = 30 * 86_400;
+/// Properties that a request is charged for if it does not name them.
+const UNNAMED_PROPERTIES: u64 = 64;
+
+/// A decoded request of one of these methods.
+pub(super) struct ObjectsRequest(Request);
+
+/// A decoded request. Its texts and payload are parts of the message.
+enum Request {
+    Add {
+        objects: Bytes,
+        tags: Vec<FrameText>,
+        expires_s: Option<u64>,
+        idempotency_key: Option<Bytes>,
+        subjects: Vec<FrameText>,
+    },
+    Get {
+        ids: Vec<FrameText>,
+        disclosure: NamedProperties,
+    },
+    Update {
+        changes: Bytes,
+    },
+    Delete {
+        ids: Vec<FrameText>,
+        versions: Option<Vec<u64>>,
+    },
+    Query {
+        clauses: Bytes,
+        disclosure: NamedProperties,
+        after: Option<FrameText>,
+        limit: usize,
+    },
+    List {
+        list: ListRequest,
+        disclosure: NamedProperties,
+    },
+    Expire {
+        ids: Vec<FrameText>,
+        expires_s: Option<u64>,
+    },
+    Sweep(SweepRequest),
+}
+
+struct ListRequest {
+    tag: Option<FrameText>,
+    expired_before: Option<u64>,
+    archived: bool,
+    after: Option<FrameText>,
+    limit: usize,
+}
+
+struct SweepRequest {
+    archives: bool,
+    older_s: Option<u64>,
+    dry_run: bool,
+    after: Option<FrameText>,
+    limit: usize,
+}
+
+/// The properties that a request names, and whether it wants them masked.
+struct NamedProperties {
+    names: Option<Vec<FrameText>>,
+    masked: bool,
+}
+
+impl ObjectsRequest {
+    pub(super) fn new(frame: &Bytes, ask: &ObjectsOperation<'_>) -> Self {
+        let text = |text: &str| FrameText::new(frame, text);
+        let texts = |all: &Vec<&str>| all.iter().map(|one| text(one)).collect::<Vec<_>>();
+        let named = |disclosure: &PropertyDisclosure<'_>| NamedProperties {
+            names: disclosure.properties.as_ref().map(texts),
+            masked: disclosure.masked,
+        };
+        let limit = |limit: &Option<u32>, default: u32| limit.unwrap_or(default) as usize;
+        let sweep = |step: &sealwire_wire::Sweep<'_>, archives| {
+            Request::Sweep(SweepRequest {
+                archives,
+                older_s: step.older_s,
+                dry_run: step.dry_run,
+                after: step.after.map(text),
+                limit: limit(&step.limit, SWEEP_DEFAULT),
+            })
+        };
+        Self(match ask {
+            ObjectsOperation::Add(add) => Request::Add {
+                objects: frame.slice_ref(add.objects),
+                tags: texts(&add.tags),
+                expires_s: add.expires_s,
+                idempotency_key: add.idempotency_key.map(|key| part(frame, key)),
+                subjects: texts(&add.subjects),
+            },
+            ObjectsOperation::Get { ids, disclosure } => Request::Get {
+                ids: texts(ids),
+                disclosure: named(disclosure),
+            },
+            ObjectsOperation::Update { changes } => Request::Update {
+                changes: frame.slice_ref(changes),
+            },
+            ObjectsOperation::Delete { ids, versions } => Request::Delete {
+                ids: texts(ids),
+                versions: versions.clone(),
+            },
+            ObjectsOperation::Query {
+                clauses,
+                disclosure,
+                after,
+                limit: most,
+            } => Request::Query {
+                clauses: frame.slice_ref(clauses),
+                disclosure: named(disclosure),
+                after: after.map(text),
+                limit: limit(most, PAGE_DEFAULT),
+            },
+            ObjectsOperation::List {
+                tag,
+                expired_before,
+                archived,
+                disclosure,
+                after,
+                limit: most,
+            } => {
+                let list = ListRequest {
+                    tag: tag.map(text),
+                    expired_before: *expired_before,
+                    archived: *archived,
+                    after: after.map(text),
+                    limit: limit(most, PAGE_DEFAULT),
+                };
+                Request::List {
+                    list,
+                    disclosure: named(disclosure),
+                }
+            }
+            ObjectsOperation::Expire { ids, expires_s } => Request::Expire {
+                ids: texts(ids),
+                expires_s: *expires_s,
+            },
+            ObjectsOperation::Archive(step) => sweep(step, true),
+            ObjectsOperation::Prune(step) => sweep(step, false),
+        })
+    }
+}
+
+impl Operation for ObjectsRequest {
+    fn kind(&self, _: &Apps, _: &str) -> OperationKind {
+        match self.0 {
+            Request::Add { .. } | Request::Update { .. } => OperationKind::SEAL_OBJECTS,
+            _ => OperationKind::OPEN_OBJECTS,
+        }
+    }
+
+    /// Values that a query compares count as well as those that it returns, because searching is
+    /// guessing.
+    fn fields_max(&self, size: MessageSize) -> u64 {
+        let properties = |named: &NamedProperties| {
+            named
+                .names
+                .as_ref()
+                .map_or(UNNAMED_PROPERTIES, |names| names.len() as u64)
+        };
+        match &self.0 {
+            Request::Add { .. } | Request::Update { .. } => size.fields_max(),
+            Request::Get { ids, disclosure } => ids.len() as u64 * properties(disclosure),
+            Request::Query {
+                disclosure, limit, ..
+            } => size.fields_max() + *limit as u64 * properties(disclosure),
+            Request::List { list, disclosure } => list.limit as u64 * properties(disclosure),
+            Request::Delete { ids, .. } | Request::Expire { ids, .. } => ids.len() as u64,
+            Request::Sweep(_) => 1,
+        }
+    }
+
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+        let located = context.objects()?;
+        let task = match self.0 {
+            Request::Add {
+                objects,
+                tags,
+                expires_s,
+                idempotency_key,
+                subjects,
+            } => {
+                let mut tags: Vec<String> =
+                    tags.iter().map(|tag| tag.as_str().to_owned()).collect();
+                tags.sort_unstable();
+                tags.dedup();
+                let access = context.permit.properties().clone();
+                let idempotency_key =
+                    idempotency_key.map(|key| IdempotencyKey::new(context.principal, &key));
+                ObjectsTask::Write(WriteSpec::Add {
+                    objects,
+                    tags,
+                    expires_s,
+                    idempotency_key,
+                    subjects,
+                    access,
+                })
+            }
+            Request::Update { changes } => ObjectsTask::Write(WriteSpec::Update {
+                changes,
+                access: context.permit.properties().clone(),
+            }),
+            Request::Delete { ids, versions } => ObjectsTask::Write(WriteSpec::Delete {
+                ids: parse_ids(&ids)?,
+                versions,
+            }),
+            Request::Expire { ids, expires_s } => ObjectsTask::Write(WriteSpec::Expire {
+                ids: parse_ids(&ids)?,
+                expires_s,
+            }),
+            Request::Get { ids, disclosure } => {
+                let ids = ids.iter().map(|id| parse_id(id.as_str())).collect();
+                ObjectsTask::Get(ids, read_spec(context, &located, &disclosure)?)
+            }
+            Request::List { list, disclosure } => {
+                let spec = ListSpec::new(&list)?;
+                ObjectsTask::List(spec, read_spec(context, &located, &disclosure)?)
+            }
+            Request::Query {
+                clauses,
+                disclosure,
+                after,
+                limit,
+            } => {
+                let reads = read_spec(context, &located, &disclosure)?;
+                let denied = |name: &str| {
+                    context
+                        .permit
+                        .property_denied(AccessOperation::ObjectsQuery, name)
+                        .into()
+                };
+                let access = context.permit.properties();
+                let after = after.as_ref().map(FrameText::as_str);
+                let query =
+                    Query::new(&located.collection, &clauses, after, limit, access, denied)?;
+                ObjectsTask::Query(query, reads)
+            }
+            Request::Sweep(step) => ObjectsTask::Sweep(step),
+        };
+        Ok(Plan::Store(Box::new(ObjectsPlan { located, task })))
+    }
+}
+
+/// Resolves the properties that a request reads.
+fn read_spec(
+    context: &PlanContext<'_>,
+    located: &LocatedObjects,
+    named: &NamedProperties,
+) -> Result<ReadSpec, CallFailure> {
+    let names: Option<Vec<&str>> = named
+        .names
+        .as_ref()
+        .map(|names| names.iter().map(FrameText::as_str).collect());
+    let denied = |name: &str| {
+        context
+            .permit
+            .property_denied(AccessOperation::ObjectsGet, name)
+            .into()
+    };
+    let access = context.permit.properties();
+    let masks = located.app.role_masks();
+    let properties =
+        located
+            .collection
+            .disclosed(names.as_deref(), named.masked, access, denied, masks)?;
+    Ok(ReadSpec { properties })
+}
+
+fn parse_ids(ids: &[FrameText]) -> Result<Vec<ObjectId>, CallFailure> {
+    let parsed: Vec<Option<ObjectId>> = ids.iter().map(|id| parse_id(id.as_str())).collect();
+    let missing = parsed.iter().enumerate().filter(|(_, id)| id.is_none());
+    let errors: Vec<ItemError> = missing.map(|(at, _)| no_object(at)).collect();
+    if !errors.is_empty() {
+        return Err(CallFailure::Items { errors });
+    }
+    let ids: Vec<ObjectId> = parsed.into_iter().flatten().collect();
+    let mut sorted = ids.clone();
+    sorted.sort_unstable();
+    if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(CallFailure::Param {
+            name: "ids",
+            rule: "must name each object once",
+        });
+    }
+    Ok(ids)
+}
+
+fn no_object(position: usize) -> ItemError {
+    ItemError {
+        path: format!("$[{position}]"),
+        code: ErrorCode::NotFound,
+        message: "no such object".into(),
+    }
+}
+
+/// A request of one of these methods, resolved against the apps.
+struct ObjectsPlan {
+    located: LocatedObjects,
+    task: ObjectsTask,
+}
+
+enum ObjectsTask {
+    Write(WriteSpec),
+    Get(Vec<Option<ObjectId>>, ReadSpec),
+    List(ListSpec, ReadSpec),
+    Query(Query, ReadSpec),
+    Sweep(SweepRequest),
+}
+
+impl StorePlan for ObjectsPlan {
+    fn response_bytes(&self) -> usize {
+        // Rows and responses are reserved when they are read.
+        4_096
+    }
+
+    fn run<'a>(self: Box<Self>, context: StoreContext<'a>) -> StoreRun<'a> {
+        let Self { located, task } = *self;
+        let StoreContext {
+            objects,
+            admission,
+            cancel,
+            deadline,
+            reply_bytes_max,
+            out,
+            ..
+        } = context;
+        let mut run = ObjectsRun {
+            located,
+            objects,
+            admission,
+            cancel,
+            deadline,
+            reply_bytes_max,
+        };
+        Box::pin(async move {
+            run.cancel.plan_under(run.located.generation);
+            match task {
+                ObjectsTask::Write(spec) => run.write(spec, out).await,
+                ObjectsTask::Get(ids, reads) => run.get(&ids, reads, out).await,
+                ObjectsTask::List(list, reads) => run.list(&list, reads, out).await,
+                ObjectsTask::Query(query, reads) => run.query(query, reads, out).await,
+                ObjectsTask::Sweep(step) => run.sweep(&step, out).await,
+            }
+        })
+    }
+}
+
+/// Runs one request.
+struct ObjectsRun<'a> {
+    located: LocatedObjects,
+    objects: &'a Objects,
+    admission: &'a mut AdmissionPermit,
+    cancel: &'a Arc<CancelToken>,
+    deadline: Instant,
+    reply_bytes_max: usize,
+}
+
+impl ObjectsRun<'_> {
+    /// Counts the objects of the request for its audit record, and those that are not there.
+    fn count(&self, objects: usize, missing: usize) {
+        self.cancel.did(objects as u64, missing as u64);
+    }
+
+    async fn sweep(&mut self, step: &SweepRequest, out: &mut Vec<u8>) -> Result<(), CallFailure> {
+        let after = step
+            .after
+            .as_ref()
+            .map(|after| read::cursor(after.as_str()))
+            .transpose()?;
+        let now = crate::jobs::tokens::now();
+        let older = step
+            .older_s
+            .unwrap_or(if step.archives { 0 } else { ARCHIVED_S_DEFAULT });
+        // The bound is inclusive.
+        let before = (now + 1).saturating_sub(older);
+        let sweep = match step.archives {
+            true => Sweep::Archive {
+                expired_before: before,
+            },
+            false => Sweep::Prune {
+                archived_before: before,
+            },
+        };
+        let (map, limit, dry_run) = (self.located.collection.map, step.limit, step.dry_run);
+        let ask = move |store: Arc<dyn sealwire_store::ObjectStore>| async move {
+            store
+                .sweep_objects(now, map, sweep, after, limit, dry_run)
+                .await
+        };
+        let page = self.objects.sweep(map, ask).await?;
+        let next = page.next.map(crate::objects::id_text);
+        self.count(usize::try_from(page.found).unwrap_or(usize::MAX), 0);
+        sealwire_wire::Counted {
+            count: page.found,
+            missing: Vec::new(),
+            next,
+            generation: self.located.generation,
+        }
+        .encode(out);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! Values of a payload: validated against the schema, with the errors of each part.
+
+use crate::jobs::error::CallFailure;
+use bytes::Bytes;
+use sealwire_access::PropertyAccess;
+use sealwire_msgpack::TokenReader;
+use sealwire_records::objects::{check, check_indexed};
+use sealwire_store::ObjectId;
+use sealwire_wire::{ErrorCode, ItemError};
+use zeroize::Zeroizing;
+
+use crate::objects::{ObjectCollection, parse_id};
+
+/// New values by property number; `None` removes a value.
+pub(super) type Assignments = Vec<Assignment>;
+type Assignment = (u32, Option<Zeroizing<Vec<u8>>>);
+
+/// Errors of one request that are collected; a response lists no more.
+///
+/// Note: a map can have millions of names. Without a bound, the errors of one request would take
+/// gigabytes.
+pub(super) const ERRORS_MAX: usize = 64;
+/// Longest key of a map that an error repeats, in characters.
+const KEY_CHARS_MAX: usize = 64;
+
+/// Splits an array into its items, which stay parts of the message.
+pub(super) fn items(payload: &Bytes) -> Result<Vec<Bytes>, CallFailure> {
+    let malformed = |error: sealwire_msgpack::Malformed| CallFailure::Payload(error.to_string());
+    let mut reader = TokenReader::new(payload);
+    let count = reader.array_len().map_err(malformed)?;
+    (0..count)
+        .map(|_| Ok(payload.slice_ref(reader.value().map_err(malformed)?)))
+        .collect()
+}
+
+/// Validates the values of properties.
+pub(super) struct ValueReader<'a> {
+    pub(super) collection: &'a ObjectCollection,
+    /// Properties that the request may write.
+    pub(super) access: &'a PropertyAccess,
+}
+
+impl ValueReader<'_> {
+    /// Reads a map of property names to values. `path` is its place in the payload.
+    ///
+    /// # Errors
+    /// The first [`ERRORS_MAX`] parts of the map that are invalid or not permitted.
+    pub(super) fn read(&self, path: &str, map: &[u8]) -> Result<Assignments, Vec<ItemError>> {
+        let invalid = |message: &'static str| vec![bad(path.to_owned(), message)];
+        let mut reader = TokenReader::new(map);
+        let Ok(pairs) = reader.map_len() else {
+            return Err(invalid("must be a map of property names to values"));
+        };
+        let (mut assignments, mut errors) = (Assignments::new(), Vec::new());
+        for _ in 0..pairs {
+            let (Ok(name), Ok(value)) = (reader.str_utf8(), reader.value()) else {
+                return Err(invalid("must be a map of property names to values"));
+            };
+            match self.assignment(path, name, value) {
+                Ok((number, _)) if assignments.iter().any(|(other, _)| *other == number) => {
+                    errors.push(bad(place(path, name), "is given twice"));
+                }
+                Ok(assignment) => assignments.push(assignment),
+                Err(error) => errors.push(error),
+            }
+            if errors.len() == ERRORS_MAX {
+                break;
+            }
+        }
+        if errors.is_empty() {
+            Ok(assignments)
+        } else {
+            Err(errors)
+        }
+    }
+
+    fn assignment(&self, path: &str, name: &str, value: &[u8]) -> Result<Assignment, ItemError> {
+        if !self.access.uses(name) {
+            let message = "no role of this principal grants this property".into();
+            return Err(ItemError {
+                path: place(path, name),
+                code: ErrorCode::Forbidden,
+                message,
+            });
+        }
+        let property = self
+            .collection
+            .schema
+            .property(name)
+            .ok_or_else(|| bad(place(path, name), "is no property"))?;
+        if TokenReader::new(value).take_nil() {
+            return Ok((property.number, None));
+        }
+        let checked = check(property.property_type, value).and_then(|canonical| {
+            if property.index.is_some() {
+                check_indexed(property.property_type, &canonical)?;
+            }
+            Ok(canonical)
+        });
+        let canonical = checked.map_err(|error| bad(place(path, name), error.to_string()))?;
+        Ok((property.number, Some(canonical)))
+    }
+}
+
+/// A change of one object.
+pub(super) struct ObjectChange<'a> {
+    pub(super) id: ObjectId,
+    pub(super) if_version: Option<u64>,
+    /// A map of property names to values.
+    pub(super) set: &'a [u8],
+}
+
+/// Reads a change `{id, set, if_version?}`.
+///
+/// # Errors
+/// The first part that is invalid.
+pub(super) fn change<'a>(path: &str, item: &'a [u8]) -> Result<ObjectChange<'a>, ItemError> {
+    let invalid = || {
+        bad(
+            path.to_owned(),
+            "must be a map of id, set, and optionally if_version",
+        )
+    };
+    let mut reader = TokenReader::new(item);
+    let (mut id, mut set, mut if_version) = (None, None, None);
+    for _ in 0..reader.map_len().map_err(|_| invalid())? {
+        let twice = match reader.str_utf8().map_err(|_| invalid())? {
+            "id" => id
+                .replace(reader.str_utf8().map_err(|_| invalid())?)
+                .is_some(),
+            "set" => set
+                .replace(reader.value().map_err(|_| invalid())?)
+                .is_some(),
+            "if_version" => if_version
+                .replace(reader.u64().map_err(|_| invalid())?)
+                .is_some(),
+            _ => true,
+        };
+        if twice {
+            return Err(invalid());
+        }
+    }
+    let (Some(id), Some(set)) = (id, set) else {
+        return Err(invalid());
+    };
+    let missing = || ItemError {
+        path: path.to_owned(),
+        code: ErrorCode::NotFound,
+        message: "no such object".into(),
+    };
+    Ok(ObjectChange {
+        id: parse_id(id).ok_or_else(missing)?,
+        if_version,
+        set,
+    })
+}
+
+/// The path of a property. A long name is cut.
+pub(super) fn place(path: &str, name: &str) -> String {
+    let name: String = name
+        .chars()
+        .filter(|char| !char.is_control())
+        .take(KEY_CHARS_MAX)
+        .collect();
+    format!("{path}.{name}")
+}
+
+pub(super) fn bad(path: String, message: impl Into<std::borrow::Cow<'static, str>>) -> ItemError {
+    ItemError {
+        path,
+        code: ErrorCode::BadRequest,
+        message: message.into(),
+    }
+}

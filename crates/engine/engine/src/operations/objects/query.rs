@@ -1,0 +1,281 @@
+//! The clauses of `objects.query`: parsed, turned into index terms, and compared with opened
+//! values.
+
+use crate::jobs::cost::ExtraWork;
+use crate::jobs::error::CallFailure;
+use sealwire_access::PropertyAccess;
+use sealwire_msgpack::TokenReader;
+use sealwire_records::objects::{
+    Index, IndexTerm, PropertyType, Values, check, normalize, normalize_prefix,
+};
+use sealwire_store::{CLAUSE_TERMS_MAX, Clause, ObjectId, Term};
+use zeroize::Zeroizing;
+
+use super::payload::{bad, items};
+use crate::objects::{ObjectCollection, id_text, parse_id};
+use crate::subjects::TERMS_PER_FIELD;
+use sealwire_wire::ItemError;
+
+/// The clauses of a request. All of them must be met.
+pub(super) struct Query {
+    conditions: Vec<Condition>,
+    /// The terms of all clauses, which cursors are bound to.
+    selected: Vec<u8>,
+    pub(super) after: Option<ObjectId>,
+    pub(super) limit: usize,
+}
+
+/// One clause.
+struct Condition {
+    number: u32,
+    property_type: PropertyType,
+    test: Test,
+    clause: Clause,
+}
+
+/// A condition on the normalized value.
+enum Test {
+    /// One of these.
+    In(Vec<Zeroizing<Vec<u8>>>),
+    /// A text that begins so.
+    Prefix(Zeroizing<Vec<u8>>),
+}
+
+impl Query {
+    /// Resolves the clauses of a payload.
+    ///
+    /// # Errors
+    /// The result of `denied` for a property that the role does not grant; [`CallFailure::Items`]
+    /// for invalid clauses; [`CallFailure::Param`] for a cursor of another query.
+    pub(super) fn new(
+        collection: &ObjectCollection,
+        payload: &bytes::Bytes,
+        after: Option<&str>,
+        limit: usize,
+        access: &PropertyAccess,
+        denied: impl Fn(&str) -> CallFailure,
+    ) -> Result<Self, CallFailure> {
+        let (mut conditions, mut errors) = (Vec::new(), Vec::new());
+        for (at, item) in items(payload)?.iter().enumerate() {
+            let path = format!("$[{at}]");
+            match RawClause::read(&path, item) {
+                Ok(raw) if !access.uses(raw.property) => return Err(denied(raw.property)),
+                Ok(raw) => match raw.condition(collection, &path) {
+                    Ok(condition) => conditions.push(condition),
+                    Err(error) => errors.push(error),
+                },
+                Err(error) => errors.push(error),
+            }
+        }
+        if !errors.is_empty() {
+            return Err(CallFailure::Items { errors });
+        }
+        let terms = conditions
+            .iter()
+            .flat_map(|condition| &condition.clause.terms);
+        let terms: Vec<u8> = terms
+            .flat_map(|term| [&term.index.to_be_bytes()[..], &term.hash].concat())
+            .collect();
+        let query = Self {
+            conditions,
+            selected: terms,
+            after: None,
+            limit,
+        };
+        let rule = "must be the next of a page with the same clauses";
+        let after = after.map(|after| query.parse_cursor(collection, after));
+        let after = after
+            .map(|after| {
+                after.ok_or(CallFailure::Param {
+                    name: "after",
+                    rule,
+                })
+            })
+            .transpose()?;
+        Ok(Self { after, ..query })
+    }
+
+    pub(super) fn clauses(&self) -> Vec<Clause> {
+        self.conditions
+            .iter()
+            .map(|condition| condition.clause.clone())
+            .collect()
+    }
+
+    /// Returns the work of comparing an object with every clause: each normalizes a value, as for
+    /// an index term.
+    pub(super) fn work(&self) -> ExtraWork {
+        ExtraWork {
+            fields: (self.conditions.len() as u64).div_ceil(TERMS_PER_FIELD),
+            bytes: 0,
+        }
+    }
+
+    /// Returns true if the values meet every clause. Terms are hashes, and can be truncated.
+    pub(super) fn is_met(&self, values: &Values) -> bool {
+        self.conditions.iter().all(|condition| {
+            let Some(value) = values.get(condition.number) else {
+                return false;
+            };
+            let normalized = normalize(condition.property_type, value);
+            match &condition.test {
+                Test::In(wanted) => wanted.iter().any(|one| **one == *normalized),
+                Test::Prefix(prefix) => normalized.starts_with(prefix),
+            }
+        })
+    }
+
+    /// Returns the cursor behind an object: its id, and a keyed hash of the clauses and the id.
+    pub(super) fn cursor(&self, collection: &ObjectCollection, id: ObjectId) -> String {
+        let tag =
+            collection
+                .object_keys
+                .cursor_hash(collection.map.collection, &self.selected, &id.0);
+        format!("{}.{:032x}", id_text(id), u128::from_be_bytes(tag))
+    }
+
+    fn parse_cursor(&self, collection: &ObjectCollection, text: &str) -> Option<ObjectId> {
+        let id = parse_id(text.split_once('.')?.0)?;
+        // The text is no secret of its owner, so a comparison in variable time tells nothing.
+        (self.cursor(collection, id) == text).then_some(id)
+    }
+}
+
+/// A clause as it came.
+struct RawClause<'a> {
+    property: &'a str,
+    operator: &'a str,
+    operand: &'a [u8],
+}
+
+impl<'a> RawClause<'a> {
+    fn read(path: &str, item: &'a [u8]) -> Result<Self, ItemError> {
+        let invalid = || {
+            bad(
+                path.to_owned(),
+                "must be a map of property and one of eq, in, prefix",
+            )
+        };
+        let mut reader = TokenReader::new(item);
+        let (mut property, mut operation) = (None, None);
+        if reader.map_len().ok() != Some(2) {
+            return Err(invalid());
+        }
+        for _ in 0..2 {
+            match reader.str_utf8().map_err(|_| invalid())? {
+                "property" => property = Some(reader.str_utf8().map_err(|_| invalid())?),
+                operator @ ("eq" | "in" | "prefix") => {
+                    operation = Some((operator, reader.value().map_err(|_| invalid())?));
+                }
+                _ => return Err(invalid()),
+            }
+        }
+        let (Some(property), Some((operator, operand))) = (property, operation) else {
+            return Err(invalid());
+        };
+        Ok(Self {
+            property,
+            operator,
+            operand,
+        })
+    }
+
+    fn condition(&self, collection: &ObjectCollection, path: &str) -> Result<Condition, ItemError> {
+        let wrong = |message: &'static str| bad(path.to_owned(), message);
+        let property = collection
+            .schema
+            .property(self.property)
+            .ok_or_else(|| wrong("names no property of the collection"))?;
+        let index = property
+            .index
+            .as_ref()
+            .ok_or_else(|| wrong("names a property without an index"))?;
+        let property_type = property.property_type;
+        let normalized = |value: &[u8]| {
+            let canonical = check(property_type, value)
+                .map_err(|error| bad(path.to_owned(), error.to_string()))?;
+            Ok::<_, ItemError>(normalize(property_type, &canonical))
+        };
+        let (test, terms) = match self.operator {
+            "prefix" => {
+                let (prefix, term) = self.prefix(collection, index, property_type, path)?;
+                (Test::Prefix(prefix), vec![term])
+            }
+            operator => {
+                let values = if operator == "eq" {
+                    vec![self.operand]
+                } else {
+                    list(self.operand).ok_or_else(|| wrong(IN_RULE))?
+                };
+                let wanted = values
+                    .into_iter()
+                    .map(normalized)
+                    .collect::<Result<Vec<_>, _>>()?;
+                let exact = |value: &Zeroizing<Vec<u8>>| {
+                    collection
+                        .object_keys
+                        .exact(collection.map.collection, index, value)
+                };
+                let terms = wanted.iter().map(exact).collect();
+                (Test::In(wanted), terms)
+            }
+        };
+        let is_prefix = matches!(test, Test::Prefix(_));
+        let mut terms: Vec<Term> = terms
+            .into_iter()
+            .map(|IndexTerm { index, hash }| Term { index, hash })
+            .collect();
+        terms.sort_unstable();
+        terms.dedup();
+        let clause = Clause {
+            unique: !is_prefix && (property.unique || index.was_unique),
+            shared: is_prefix || !property.unique,
+            terms,
+        };
+        Ok(Condition {
+            number: property.number,
+            property_type,
+            test,
+            clause,
+        })
+    }
+
+    /// Returns the normalized prefix, and the term of the longest indexed prefix that it has.
+    fn prefix(
+        &self,
+        collection: &ObjectCollection,
+        index: &Index,
+        property_type: PropertyType,
+        path: &str,
+    ) -> Result<(Zeroizing<Vec<u8>>, IndexTerm), ItemError> {
+        let wrong = |message: String| bad(path.to_owned(), message);
+        let shortest = index
+            .prefixes
+            .first()
+            .ok_or_else(|| wrong("names a property without prefixes".to_owned()))?;
+        let text = TokenReader::new(self.operand)
+            .str_utf8()
+            .map_err(|_| wrong("prefix must be text".to_owned()))?;
+        let prefix =
+            normalize_prefix(property_type, text).map_err(|error| wrong(error.to_string()))?;
+        let keys = &collection.object_keys;
+        let length = index.prefix_length_for(&prefix);
+        let term = length
+            .and_then(|length| keys.prefix(collection.map.collection, index, length, &prefix));
+        let term =
+            term.ok_or_else(|| wrong(format!("prefix must have at least {shortest} characters")))?;
+        Ok((prefix, term))
+    }
+}
+
+const IN_RULE: &str = "in must be an array of 1 to 64 values";
+
+/// Returns the items of an array of 1 to [`CLAUSE_TERMS_MAX`] values.
+fn list(operand: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut reader = TokenReader::new(operand);
+    let count = reader.array_len().ok()?;
+    if !(1..=CLAUSE_TERMS_MAX as u32).contains(&count) {
+        return None;
+    }
+    (0..count).map(|_| reader.value().ok()).collect()
+}

@@ -1,0 +1,306 @@
+//! `rewrap`: opens envelopes and seals their values again to the newest key.
+
+use std::fmt;
+
+use bytes::Bytes;
+use sealwire_crypto::{self as crypto, Origin};
+use sealwire_msgpack::Token;
+use sealwire_payload::{Containers, ExtraWork, Field, Outcome, Path, Transform, Walk};
+use sealwire_telemetry::metrics::Metrics;
+use sealwire_wire::{DocumentCall, Format, Method, Outside, Suite, Unbound, Writing};
+
+use super::USUAL_SUITE;
+use super::decrypt::{OpenFields, OpenSpec, named_suite};
+use super::sealing::{SealOptions, SealerSpec, document_bytes_in, times};
+use crate::apps::Apps;
+use crate::jobs::cost::OperationKind;
+use crate::jobs::error::CallFailure;
+use crate::jobs::field_errors::{FieldErrors, FieldFault, FieldProblem};
+use crate::jobs::field_opener::FieldOpener;
+use crate::jobs::field_sealer::FieldSealer;
+use crate::jobs::job::{FieldContext, FieldWork, Fields, WalkSlice, walk_on};
+use crate::operation::{
+    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes,
+};
+use sealwire_settings::Limits;
+
+/// A decoded `rewrap`.
+pub(super) struct Rewrap {
+    document: RequestDocument,
+    options: SealOptions,
+}
+
+impl Rewrap {
+    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Writing<'_>>) -> Self {
+        Self {
+            document: RequestDocument::new(frame, call),
+            options: SealOptions::new(frame, &call.writing),
+        }
+    }
+
+    fn response_bytes_in(
+        &self,
+        format: Format,
+        suite: Suite,
+        size: MessageSize,
+        limits: &Limits,
+    ) -> usize {
+        let document = rewrapped_bytes(format, self.options.empty_bytes(suite), size);
+        response_bytes(
+            document.saturating_add(self.options.encapsulations_bytes()),
+            Some(size.leaves),
+            limits,
+        )
+    }
+}
+
+impl Operation for Rewrap {
+    fn kind(&self, apps: &Apps, app: &str) -> OperationKind {
+        self.options.kind(Method::Rewrap, apps, app)
+    }
+
+    fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
+        let (format, suite) = (
+            self.options.format.unwrap_or_default(),
+            self.options.suite.unwrap_or(USUAL_SUITE),
+        );
+        self.response_bytes_in(format, suite, size, limits)
+    }
+
+    fn extra_work(&self, size: MessageSize) -> ExtraWork {
+        self.document
+            .extra_work(size)
+            .plus(self.document.extra_work(size))
+    }
+
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+        let (generation, app) = context.app()?;
+        let format = self.options.format_in(&app);
+        let native_only =
+            !self.document.context.is_empty() && self.options.unbound == Unbound::Refuse;
+        let open = OpenSpec::new(
+            context.engine,
+            &app.keys,
+            &self.document,
+            native_only,
+            self.options.outside,
+        )?;
+        let sealer = self.options.sealer(&app, &self.document.context, format)?;
+        let outside = match self.options.outside {
+            Outside::Accept | Outside::Refuse => {
+                let sealers = self
+                    .options
+                    .outside_sealers(&app, &self.document.context, format)
+                    .into_iter();
+                OutsideSealers::Keep(
+                    sealers
+                        .map(|(of, spec)| (of, LazySealer::Planned(Some(spec.into()))))
+                        .collect(),
+                )
+            }
+            Outside::Adopt => OutsideSealers::Adopt,
+        };
+        // Only a value whose encapsulation is given can become longer than the request's suite
+        // makes it.
+        let grows = !self.document.encapsulations.is_empty()
+            && matches!(&outside, OutsideSealers::Keep(sealers)
+                if sealers.iter().any(|(of, _)| *of == Some(crypto::Suite::P256MlKem768)));
+        let plan = self.document.plan(
+            Containers::Descend,
+            generation,
+            Box::new(move |context: FieldContext| {
+                let (open, writer) = (open.start(context), sealer.make()?);
+                Ok(Fields::Document(Box::new(RewrapFields {
+                    open,
+                    writer,
+                    outside,
+                })))
+            }),
+        )?;
+        let suite = if grows {
+            Suite::P256MlKem768
+        } else {
+            self.options.suite_in(&app, format)
+        };
+        let response_bytes =
+            self.response_bytes_in(format, suite, context.size, &context.engine.limits);
+        let limits = &context.engine.limits;
+        let sealed = self.options.sealed_bound(
+            format,
+            self.document.payload.len(),
+            context.size.bytes,
+            limits,
+        );
+        Ok(Plan::Document(DocumentPlan {
+            sealed: Some(sealed),
+            response_bytes,
+            ..plan
+        }))
+    }
+}
+
+/// Returns the longest document with every envelope sealed again.
+/// `empty`: the longest envelope of nothing that is written.
+pub(super) fn rewrapped_bytes(format: Format, empty: usize, size: MessageSize) -> usize {
+    // The longest case, a binary envelope with the shortest header made text with that of the
+    // suite: a third more, and for each the difference of the headers, up to 2 bytes of rounding
+    // and 4 of the MessagePack header.
+    let header = empty.saturating_sub(crypto::Encoding::Text.sealed_bytes(crypto::Suite::Xaes, 0));
+    let native = size
+        .bytes
+        .div_ceil(3)
+        .saturating_mul(4)
+        .saturating_add(times(size.leaves, header + 6));
+    document_bytes_in(format, native, size.leaves)
+}
+
+/// Opens every field that claims to be an envelope and seals it again, and keeps the others. The
+/// plaintext goes from the opener's buffer, which is wiped, into the sealer's, which is encrypted
+/// in place.
+#[derive(Debug)]
+pub struct RewrapFields {
+    /// Opens values.
+    pub open: OpenFields,
+    /// Seals values under the request's new ephemeral key.
+    pub writer: FieldSealer,
+    /// Seals what was sealed outside.
+    pub outside: OutsideSealers,
+}
+
+/// How what was sealed outside is sealed again.
+#[derive(Default)]
+pub enum OutsideSealers {
+    /// Like all other values.
+    #[default]
+    Adopt,
+    /// To published keys of the app: each sealer has the suite of its values, or `None` for values
+    /// of every suite.
+    Keep(Vec<(Option<crypto::Suite>, LazySealer)>),
+}
+
+/// A sealer that is made for its first value.
+pub enum LazySealer {
+    /// No value was sealed yet. `None`: the sealer could not be made.
+    Planned(Option<Box<SealerSpec>>),
+    /// At least one value was sealed.
+    Ready(FieldSealer),
+}
+
+impl LazySealer {
+    fn get(&mut self) -> Result<&mut FieldSealer, FieldFault> {
+        if let Self::Planned(spec) = self {
+            let spec = spec.take().ok_or(FieldFault::Library)?;
+            *self = Self::Ready(spec.make().map_err(|_| FieldFault::Library)?);
+        }
+        match self {
+            Self::Ready(sealer) => Ok(sealer),
+            Self::Planned(_) => Err(FieldFault::Library),
+        }
+    }
+}
+
+impl OutsideSealers {
+    /// Returns the sealer of a value that opened, if it is another than that of the request.
+    fn of(
+        &mut self,
+        origin: Origin,
+        token: Token<'_>,
+    ) -> Result<Option<&mut FieldSealer>, FieldFault> {
+        let Self::Keep(sealers) = self else {
+            return Ok(None);
+        };
+        if origin == Origin::Inside {
+            return Ok(None);
+        }
+        let suite = named_suite(token);
+        let sealer = sealers
+            .iter_mut()
+            .find(|(of, _)| of.is_none() || *of == suite);
+        // A value opens under an active key, and the app publishes the newest of these.
+        let (_, sealer) = sealer.ok_or(FieldProblem::CannotOpen)?;
+        sealer.get().map(Some)
+    }
+
+    /// Returns the sealers that sealed a value.
+    fn ready(&mut self) -> impl Iterator<Item = &mut FieldSealer> {
+        let sealers = match self {
+            Self::Adopt => &mut [],
+            Self::Keep(sealers) => &mut sealers[..],
+        };
+        sealers.iter_mut().filter_map(|(_, sealer)| match sealer {
+            LazySealer::Ready(sealer) => Some(sealer),
+            LazySealer::Planned(_) => None,
+        })
+    }
+}
+
+impl fmt::Debug for OutsideSealers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Adopt => "Adopt",
+            Self::Keep(_) => "Keep",
+        })
+    }
+}
+
+impl Transform for RewrapFields {
+    type Error = FieldFault;
+
+    #[inline]
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+        let Some(found) = self.open.open(field.token)? else {
+            return Ok(Outcome::Keep);
+        };
+        self.outside
+            .of(found.origin, field.token)?
+            .unwrap_or(&mut self.writer)
+            .rewrite(&found, out)?;
+        Ok(Outcome::Replaced)
+    }
+
+    #[inline]
+    fn pauses(&mut self) -> bool {
+        self.open.reader.pauses()
+    }
+
+    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+        self.open.faults.decide(path, fault)
+    }
+
+    fn complete(&mut self, out: &mut [u8]) {
+        self.writer.complete(out);
+        self.outside.ready().for_each(|sealer| sealer.complete(out));
+    }
+}
+
+impl FieldWork for RewrapFields {
+    fn advance(
+        &mut self,
+        walk: &mut Walk,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+        slice: WalkSlice,
+    ) -> Result<bool, CallFailure> {
+        walk_on(walk, payload, out, self, slice)
+    }
+
+    fn errors(&self) -> &FieldErrors {
+        &self.open.faults
+    }
+
+    fn take_encapsulations(&mut self) -> Vec<String> {
+        let mut texts = self.writer.take_encapsulations();
+        self.outside
+            .ready()
+            .for_each(|sealer| texts.extend(sealer.take_encapsulations()));
+        texts
+    }
+
+    fn opener(&mut self) -> Option<&mut FieldOpener> {
+        Some(&mut self.open.reader)
+    }
+
+    fn count(&self, metrics: &Metrics) {
+        self.open.unopened.count(metrics);
+    }
+}

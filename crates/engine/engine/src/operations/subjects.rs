@@ -1,0 +1,714 @@
+//! The `subjects.*` methods: what is stored about a data subject, in all collections of an app.
+
+use std::sync::Arc;
+
+use crate::jobs::cancel_token::CancelToken;
+use crate::jobs::cost::{ExtraWork, OperationKind};
+use crate::jobs::error::CallFailure;
+use crate::jobs::objects::Objects;
+use crate::jobs::scheduler::AdmissionPermit;
+use crate::jobs::tokens::batch::{each, each_sized};
+use crate::jobs::tokens::now;
+use crate::jobs::tokens::store_io::Tokens;
+use bytes::Bytes;
+use sealwire_access::ValueVisibility;
+use sealwire_crypto::Datatype;
+use sealwire_msgpack::write;
+use sealwire_records::token::RowBuffer;
+use sealwire_store::{
+    ERASURES_COLLECTION, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore,
+    ObjectWrite, ObjectsWritten, Row, SCAN_BYTES, SubjectClaim, SubjectId, TokenId, TokenStore,
+};
+use sealwire_wire::{
+    Object, SubjectErased, SubjectExport, SubjectFound, SubjectName, SubjectToken,
+    SubjectsOperation,
+};
+use tokio::time::Instant;
+
+use super::objects::{disclosed, object};
+use crate::apps::{Apps, CachedApp};
+use crate::frame_text::FrameText;
+use crate::objects::{DisclosedProperty, ObjectCollection, id_text, parse_id};
+use crate::operation::{
+    MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun,
+};
+use crate::subjects::{
+    ErasureStep, ReadableRow, StoredSubject, StoredSubjects, SubjectKeyCache, erased_row,
+    erasure_step, unfinished, unfinished_version,
+};
+
+/// Objects or tokens on a page that names no limit.
+const PAGE_DEFAULT: usize = 100;
+/// Objects that one step of an erasure reads.
+const OBJECTS_PER_STEP: usize = 500;
+/// A `subjects.erase` begins no further step after it has removed this many objects and tokens.
+/// Later requests or the sweep remove the rest.
+const REMOVED_ENOUGH: u64 = 32_000;
+/// Token rows that one step of an erasure reads. Rows under a newer key are read and not removed.
+const TOKENS_PER_STEP: usize = 2_000;
+/// Attempts to erase a key that other requests change at the same time.
+const TRIES_MAX: u32 = 8;
+
+/// A decoded request of one of these methods.
+pub(super) struct SubjectsRequest {
+    subject: NamedSubject,
+    ask: Request,
+}
+
+enum NamedSubject {
+    Name(FrameText),
+    Id(SubjectId),
+}
+
+enum Request {
+    Find,
+    Export {
+        after: Option<FrameText>,
+        limit: usize,
+    },
+    Erase(ErasedKey),
+}
+
+/// The key that a request erases: one of at most this version, made at or before this time. `None`:
+/// any.
+#[derive(Clone, Copy)]
+struct ErasedKey {
+    version: Option<u64>,
+    created: Option<u64>,
+}
+
+impl ErasedKey {
+    fn covers(self, row: &ObjectRow) -> bool {
+        self.version.is_none_or(|version| row.version <= version)
+            && self.created.is_none_or(|created| row.created <= created)
+    }
+}
+
+impl SubjectsRequest {
+    pub(super) fn new(frame: &Bytes, subject: SubjectName<'_>, ask: SubjectsOperation<'_>) -> Self {
+        let subject = match subject {
+            SubjectName::Name(name) => NamedSubject::Name(FrameText::new(frame, name)),
+            // The wire admits 32 hexadecimal digits only.
+            SubjectName::Id(id) => NamedSubject::Id(SubjectId(
+                u128::from_str_radix(id, 16)
+                    .unwrap_or_default()
+                    .to_be_bytes(),
+            )),
+        };
+        let ask = match ask {
+            SubjectsOperation::Find => Request::Find,
+            SubjectsOperation::Export { after, limit } => Request::Export {
+                after: after.map(|after| FrameText::new(frame, after)),
+                limit: limit.map_or(PAGE_DEFAULT, |limit| limit as usize),
+            },
+            SubjectsOperation::Erase { version, created } => {
+                Request::Erase(ErasedKey { version, created })
+            }
+        };
+        Self { subject, ask }
+    }
+}
+
+impl Operation for SubjectsRequest {
+    fn kind(&self, _: &Apps, _: &str) -> OperationKind {
+        OperationKind::OPEN_OBJECTS
+    }
+
+    fn fields_max(&self, _: MessageSize) -> u64 {
+        match self.ask {
+            Request::Export { limit, .. } => limit as u64 * sealwire_wire::PROPERTIES_MAX as u64,
+            Request::Find | Request::Erase(_) => 1,
+        }
+    }
+
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+        let (generation, app) = context.app()?;
+        let id = match self.subject {
+            NamedSubject::Name(name) => {
+                SubjectId(app.object_keys().subject_id(name.as_str().as_bytes()))
+            }
+            NamedSubject::Id(id) => id,
+        };
+        let task = match self.ask {
+            Request::Find => SubjectTask::Find,
+            Request::Export { after, limit } => {
+                let after = after
+                    .map(|after| cursor(app.number, after.as_str()))
+                    .transpose()?;
+                let after = after.unwrap_or(ExportCursor::Object(None));
+                SubjectTask::Export { after, limit }
+            }
+            Request::Erase(key) => SubjectTask::Erase(key),
+        };
+        Ok(Plan::Store(Box::new(SubjectsPlan {
+            generation,
+            app,
+            id,
+            task,
+        })))
+    }
+}
+
+/// Position of an export, which has objects first, then tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ExportCursor {
+    /// After this object; `None`: from the first.
+    Object(Option<(MapId, ObjectId)>),
+    /// After this token; `None`: from the first.
+    Token(Option<(MapId, TokenId)>),
+}
+
+/// Marks the cursor of a token.
+const TOKEN_CURSOR: &str = "token.";
+
+/// Parses the cursor of an export: the number of a collection, and the id of an object or token in
+/// it.
+fn cursor(app: u32, text: &str) -> Result<ExportCursor, CallFailure> {
+    let parse = || {
+        let of_token = text.strip_prefix(TOKEN_CURSOR);
+        let (collection, id) = of_token.unwrap_or(text).split_once('.')?;
+        let collection = collection
+            .parse()
+            .ok()
+            .filter(|collection| *collection < ERASURES_COLLECTION)?;
+        let map = MapId { app, collection };
+        Some(match of_token {
+            Some(_) => ExportCursor::Token(Some((map, super::tokens::cursor(id).ok()?))),
+            None => ExportCursor::Object(Some((map, parse_id(id)?))),
+        })
+    };
+    parse().ok_or(CallFailure::Param {
+        name: "after",
+        rule: "must be the next of the page before",
+    })
+}
+
+/// Encodes a value of a token as one MessagePack value.
+fn value_text(datatype: Datatype, value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len() + 5);
+    match datatype {
+        // The row was opened, so it is valid UTF-8.
+        Datatype::String => write::str(&mut out, str::from_utf8(value).unwrap_or_default()),
+        Datatype::Binary => write::bin(&mut out, value),
+        Datatype::Value => out.extend_from_slice(value),
+    }
+    out
+}
+
+/// Returns the id by which requests and the audit trail name a subject.
+fn subject_text(id: SubjectId) -> String {
+    format!("{:032x}", u128::from_be_bytes(id.0))
+}
+
+/// A request of one of these methods, resolved against the apps.
+struct SubjectsPlan {
+    generation: u64,
+    app: Arc<CachedApp>,
+    id: SubjectId,
+    task: SubjectTask,
+}
+
+enum SubjectTask {
+    Find,
+    Export { after: ExportCursor, limit: usize },
+    Erase(ErasedKey),
+}
+
+impl StorePlan for SubjectsPlan {
+    fn response_bytes(&self) -> usize {
+        // Rows and responses are reserved when they are read.
+        4_096
+    }
+
+    fn run<'a>(self: Box<Self>, context: StoreContext<'a>) -> StoreRun<'a> {
+        let Self {
+            generation,
+            app,
+            id,
+            task,
+        } = *self;
+        let StoreContext {
+            tokens,
+            objects,
+            admission,
+            cancel,
+            deadline,
+            reply_bytes_max,
+            out,
+        } = context;
+        let mut run = SubjectsRun {
+            generation,
+            app,
+            id,
+            tokens,
+            objects,
+            admission,
+            cancel,
+            deadline,
+        };
+        Box::pin(async move {
+            run.cancel.plan_under(generation);
+            run.cancel.note_subjects([id.0]);
+            match task {
+                SubjectTask::Find => run.find().await?.encode(out),
+                SubjectTask::Erase(key) => run.erase(key).await?.encode(out),
+                SubjectTask::Export { after, limit } => run.export(after, limit).await?.encode(out),
+            }
+            if out.len() > reply_bytes_max {
+                Err(CallFailure::ReplyTooLarge { reply_bytes_max })
+            } else {
+                Ok(())
+            }
+        })
+    }
+}
+
+/// Runs one request.
+struct SubjectsRun<'a> {
+    generation: u64,
+    app: Arc<CachedApp>,
+    id: SubjectId,
+    tokens: &'a Tokens,
+    objects: &'a Objects,
+    admission: &'a mut AdmissionPermit,
+    cancel: &'a Arc<CancelToken>,
+    deadline: Instant,
+}
+
+impl SubjectsRun<'_> {
+    /// Returns a map of the app, as requests to the store name it.
+    fn view(&self, map: fn(u32) -> MapId) -> MapView {
+        MapView {
+            map: map(self.app.number),
+            generation: self.generation,
+        }
+    }
+
+    /// Returns the subject's row in a map.
+    async fn row(&self, map: fn(u32) -> MapId) -> Result<Option<ObjectRow>, CallFailure> {
+        let (view, now, ids) = (self.view(map), now(), [self.id.row()]);
+        let ask = move |store: Arc<dyn ObjectStore>| async move {
+            store.get_objects(now, view, &ids).await
+        };
+        Ok(self.objects.read(view.map, ask).await?.pop().flatten())
+    }
+
+    /// Takes a turn on the crypto threads, as every request does.
+    async fn take_turn(&mut self) -> Result<(), CallFailure> {
+        each(
+            self.admission,
+            OperationKind::OPEN_OBJECTS,
+            self.cancel,
+            Vec::<()>::new(),
+            |()| (),
+        )
+        .await
+        .map(drop)
+    }
+
+    async fn find(&mut self) -> Result<SubjectFound, CallFailure> {
+        self.take_turn().await?;
+        let row = self.row(MapId::of_subjects).await?;
+        let version = row.as_ref().map_or(0, |row| row.version);
+        let known = version % 2 == 1;
+        // The row of an erased subject was changed last when it was erased.
+        let erased = row.filter(|_| !known).map(|row| row.updated);
+        self.cancel.did(1, u64::from(!known));
+        Ok(SubjectFound {
+            id: subject_text(self.id),
+            known,
+            version,
+            erased,
+            generation: self.generation,
+        })
+    }
+
+    async fn export(
+        &mut self,
+        after: ExportCursor,
+        limit: usize,
+    ) -> Result<SubjectExport, CallFailure> {
+        self.objects.resize(
+            self.admission,
+            self.admission.bytes().saturating_add(4 * SCAN_BYTES),
+        )?;
+        match after {
+            ExportCursor::Object(after) => match self.export_objects(after, limit).await? {
+                Some(page) => Ok(page),
+                None => self.export_tokens(None, limit).await,
+            },
+            ExportCursor::Token(after) => self.export_tokens(after, limit).await,
+        }
+    }
+
+    /// Returns a page of tokens with their values.
+    async fn export_tokens(
+        &mut self,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<SubjectExport, CallFailure> {
+        let (generation, app, id) = (self.generation, self.app.number, self.id);
+        let ask = move |store: Arc<dyn TokenStore>| async move {
+            store.subject_rows(app, id, after, limit).await
+        };
+        let page = self.tokens.sweep(app, ask).await?;
+        // After the rows, so that none is returned once an erasure has its response.
+        let key = self.row(MapId::of_subjects).await?.map(StoredSubject::new);
+        let Some(first) = page.first().map(|(map, _)| *map) else {
+            self.take_turn().await?;
+            return Ok(SubjectExport {
+                generation,
+                ..SubjectExport::default()
+            });
+        };
+        let rows: Vec<Row> = page
+            .into_iter()
+            .take_while(|(map, _)| *map == first)
+            .map(|(_, row)| row)
+            .collect();
+        let next = rows.last().map(|row| {
+            format!(
+                "{TOKEN_CURSOR}{}.{}",
+                first.collection,
+                super::tokens::text(row.id)
+            )
+        });
+        let is_current = |row: &Row| {
+            key.as_ref()
+                .is_some_and(|key| key.is_of(row.subject_version()))
+        };
+        let rows: Vec<Row> = rows.into_iter().filter(is_current).collect();
+        // A collection without a name was deleted, and its tokens wait for the sweep.
+        let Some((name, collection)) = self.app.tokens_of_number(first.collection) else {
+            return Ok(SubjectExport {
+                next,
+                generation,
+                ..SubjectExport::default()
+            });
+        };
+        let (name, collection) = (name.to_owned(), Arc::clone(collection));
+        let stored = key.map(|key| (id, Arc::new(key))).into_iter().collect();
+        let (mut keys_of, mut buffer) = (SubjectKeyCache::new(stored), RowBuffer::default());
+        let step = move |row: Row| {
+            let keys = &collection.keys;
+            let unreadable = || super::tokens::text(row.id);
+            let subject = keys_of.key(row.subject, keys).map_err(|_| unreadable())?;
+            let opened = keys.open(
+                first.collection,
+                &row.id.0,
+                subject,
+                &row.sealed,
+                &mut buffer,
+            );
+            let opened = opened.map_err(|_| unreadable())?;
+            Ok(SubjectToken {
+                token: opened.token().to_owned(),
+                value: opened
+                    .value_in_any_context()
+                    .map(|(datatype, value)| value_text(datatype, value)),
+                created: row.created,
+                expires: row.expires,
+                archived: row.archived,
+                tags: row.tags,
+            })
+        };
+        let kind = OperationKind::OPEN_ROWS;
+        let work = |row: &Row| ExtraWork {
+            fields: 1,
+            bytes: row.bytes() as u64,
+        };
+        let opened = each_sized(self.admission, kind, self.cancel, rows, work, step).await?;
+        let (mut tokens, mut unreadable) = (Vec::with_capacity(opened.len()), Vec::new());
+        for token in opened {
+            match token {
+                Ok(token) => tokens.push(token),
+                Err(id) => unreadable.push(id),
+            }
+        }
+        self.cancel.did(
+            (tokens.len() + unreadable.len()) as u64,
+            unreadable.len() as u64,
+        );
+        let objects = Vec::new();
+        Ok(SubjectExport {
+            collection: name,
+            objects,
+            tokens,
+            unreadable,
+            next,
+            generation,
+        })
+    }
+
+    /// Returns a page of objects. Returns `None` if none is left.
+    async fn export_objects(
+        &mut self,
+        after: Option<(MapId, ObjectId)>,
+        limit: usize,
+    ) -> Result<Option<SubjectExport>, CallFailure> {
+        let (generation, app, id) = (self.generation, self.app.number, self.id);
+        let ask = move |store: Arc<dyn ObjectStore>| async move {
+            store
+                .subject_objects(generation, app, id, after, limit)
+                .await
+        };
+        let page = self
+            .objects
+            .sweep(self.view(MapId::of_subjects).map, ask)
+            .await?;
+        // After the objects, so that none is returned once an erasure has its response.
+        let key = self.row(MapId::of_subjects).await?.map(StoredSubject::new);
+        let keys: StoredSubjects = key
+            .map(|key| (self.id, Arc::new(key)))
+            .into_iter()
+            .collect();
+        let Some(first) = page.first().map(|(map, _)| *map) else {
+            return Ok(None);
+        };
+        let of_first: Vec<(MapId, ObjectRow)> = page
+            .into_iter()
+            .take_while(|(map, _)| *map == first)
+            .collect();
+        let next = of_first
+            .last()
+            .map(|(map, row)| format!("{}.{}", map.collection, id_text(row.id)));
+        let rows: Vec<ReadableRow> = of_first
+            .into_iter()
+            .filter_map(|(_, row)| ReadableRow::of(row, &keys))
+            .collect();
+        // A collection without a name was deleted, and its objects wait for the sweep.
+        let (collection, opened) = match self.app.objects_of_number(first.collection) {
+            Some((name, collection)) => (
+                name.to_owned(),
+                self.opened(Arc::clone(collection), rows).await?,
+            ),
+            None => (String::new(), Vec::new()),
+        };
+        let (mut objects, mut unreadable) = (Vec::with_capacity(opened.len()), Vec::new());
+        for object in opened {
+            match object {
+                Ok(object) => objects.push(object),
+                Err(id) => unreadable.push(id),
+            }
+        }
+        self.cancel.did(
+            (objects.len() + unreadable.len()) as u64,
+            unreadable.len() as u64,
+        );
+        Ok(Some(SubjectExport {
+            collection,
+            objects,
+            tokens: Vec::new(),
+            unreadable,
+            next,
+            generation,
+        }))
+    }
+
+    /// Opens rows in any state, and returns all their values in the clear, or the id of an object
+    /// that does not open.
+    async fn opened(
+        &mut self,
+        collection: Arc<ObjectCollection>,
+        rows: Vec<ReadableRow>,
+    ) -> Result<Vec<Result<Object, String>>, CallFailure> {
+        let disclosed_property = |property: &sealwire_records::objects::Property| {
+            let disclosure = self
+                .app
+                .role_masks()
+                .disclosure(ValueVisibility::Clear, &collection.token_keys)?;
+            let (number, name) = (property.number, property.name.as_str().to_owned());
+            Ok::<_, CallFailure>(DisclosedProperty {
+                number,
+                name,
+                disclosure,
+            })
+        };
+        let properties = collection.schema.properties.iter().map(disclosed_property);
+        let mut properties = properties.collect::<Result<Vec<_>, _>>()?;
+        let step = move |row: ReadableRow| {
+            let opened = collection.open(&row).map_err(|_| id_text(row.row.id))?;
+            Ok(object(
+                &row.row,
+                disclosed(&collection, &opened, &mut properties),
+            ))
+        };
+        let kind = OperationKind::OPEN_OBJECTS;
+        each_sized(
+            self.admission,
+            kind,
+            self.cancel,
+            rows,
+            ReadableRow::work,
+            step,
+        )
+        .await
+    }
+
+    async fn erase(&mut self, key: ErasedKey) -> Result<SubjectErased, CallFailure> {
+        self.take_turn().await?;
+        let (version, erased) = self.erase_key(key).await?;
+        self.objects.resize(
+            self.admission,
+            self.admission.bytes().saturating_add(2 * SCAN_BYTES),
+        )?;
+        let (mut after, mut objects, mut in_pass, mut done) = (None, 0, 0, false);
+        let (mut tokens, mut after_token, mut is_last) = (0, None, false);
+        while !is_last && tokens < REMOVED_ENOUGH {
+            let (subject, of) = (self.id, self.app.number);
+            let ask = move |store: Arc<dyn TokenStore>| async move {
+                store
+                    .erase_subject_rows(of, subject, version, after_token, TOKENS_PER_STEP)
+                    .await
+            };
+            let page = self.tokens.change(of, ask).await?;
+            tokens += page.found;
+            self.cancel.did(tokens, 0);
+            after_token = page.next;
+            is_last = after_token.is_none();
+        }
+        while is_last && !done && tokens + objects < REMOVED_ENOUGH {
+            let (generation, subject) = (self.generation, (self.app.number, self.id));
+            let ask = move |store: Arc<dyn ObjectStore>| async move {
+                erasure_step(
+                    &*store,
+                    generation,
+                    subject,
+                    version,
+                    after,
+                    OBJECTS_PER_STEP,
+                )
+                .await
+            };
+            let ErasureStep { groups, next } = self
+                .objects
+                .sweep(self.view(MapId::of_subjects).map, ask)
+                .await?;
+            for group in groups {
+                let count = group.writes.len() as u64;
+                self.objects.write(group, self.deadline).await?;
+                objects += count;
+                in_pass += count;
+                self.cancel.did(tokens + objects, 0);
+            }
+            after = next;
+            // A rewrap can have sealed an object again between the two steps of its removal.
+            if after.is_none() && std::mem::take(&mut in_pass) == 0 {
+                self.finish(version).await?;
+                done = true;
+            }
+        }
+        let (id, version) = (subject_text(self.id), version.saturating_sub(1));
+        Ok(SubjectErased {
+            id,
+            erased,
+            version,
+            objects,
+            tokens,
+            done,
+            generation: self.generation,
+        })
+    }
+
+    /// Removes the subject's key. From then on no engine opens an object of the subject. Returns
+    /// the version below which objects are to be removed, and whether a key was removed.
+    async fn erase_key(&mut self, key: ErasedKey) -> Result<(u64, bool), CallFailure> {
+        for _ in 0..TRIES_MAX {
+            let Some(row) = self.row(MapId::of_subjects).await? else {
+                return Ok((0, false));
+            };
+            let has_key = row.version % 2 == 1;
+            if !has_key || !key.covers(&row) {
+                return Ok((
+                    if has_key {
+                        row.version - 1
+                    } else {
+                        row.version
+                    },
+                    false,
+                ));
+            }
+            let (now, next) = (now(), row.version + 1);
+            let found = self.row(MapId::of_erasures).await?;
+            // Noted first: the record of a request that is cut off from here on names the key, too.
+            self.cancel.note_erasure(row.version, row.created);
+            let mark = unfinished(self.id, next, now, found.as_ref());
+            let claim = SubjectClaim::Erased(erased_row(&row, now));
+            let group = ObjectGroup {
+                view: self.view(MapId::of_erasures),
+                writes: vec![mark],
+                subjects: vec![claim],
+            };
+            if self.objects.write(group, self.deadline).await? == ObjectsWritten::Done {
+                return Ok((next, true));
+            }
+        }
+        Err(CallFailure::Internal(
+            "the key of a data subject changes too often",
+        ))
+    }
+
+    /// Removes the mark of an unfinished erasure, unless it is of a later one.
+    async fn finish(&self, version: u64) -> Result<(), CallFailure> {
+        let Some(mark) = self.row(MapId::of_erasures).await? else {
+            return Ok(());
+        };
+        if unfinished_version(&mark) <= version {
+            let writes = vec![ObjectWrite::Delete {
+                id: mark.id,
+                version: Some(mark.version),
+            }];
+            let group = ObjectGroup {
+                view: self.view(MapId::of_erasures),
+                writes,
+                subjects: Vec::new(),
+            };
+            self.objects.write(group, self.deadline).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_names_collection_and_object() {
+        let id = "0193185c-5000-7123-8000-000000000001";
+        let map = MapId {
+            app: 7,
+            collection: 3,
+        };
+        let object = ExportCursor::Object(Some((map, parse_id(id).unwrap())));
+        assert_eq!(cursor(7, &format!("3.{id}")).unwrap(), object);
+        let token = ExportCursor::Token(Some((map, TokenId([0xab; 16]))));
+        assert_eq!(
+            cursor(7, &format!("token.3.{}", "ab".repeat(16))).unwrap(),
+            token
+        );
+        for wrong in [
+            "",
+            ".",
+            "3",
+            "3.",
+            &format!("-1.{id}"),
+            &format!("x.{id}"),
+            &format!("3.{id}0"),
+            id,
+            &format!("2147483647.{id}"),
+            &format!("token.3.{id}"),
+            "token.",
+            "token.3.ab",
+            &format!("3.{}", "ab".repeat(16)),
+        ] {
+            assert!(cursor(7, wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_id_has_32_digits() {
+        assert_eq!(subject_text(SubjectId([0; 16])), "0".repeat(32));
+        assert_eq!(subject_text(SubjectId([0xab; 16])), "ab".repeat(16));
+    }
+}

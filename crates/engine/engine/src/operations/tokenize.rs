@@ -1,0 +1,156 @@
+//! `tokenize`: replaces fields by tokens. [`TokenizeFields`] makes them; the store keeps their
+//! rows.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealwire_access::Principal;
+use sealwire_payload::Containers;
+use sealwire_wire::{DocumentCall, KeyScope, Method, Suite, TokenizeOptions};
+
+use crate::apps::Apps;
+use crate::frame_text::FrameText;
+use crate::jobs::cost::OperationKind;
+use crate::jobs::error::CallFailure;
+use crate::jobs::job::{FieldContext, Fields, TokenFields};
+use crate::jobs::tokens::tokenize::{IdempotencyKey, TOKEN_BYTES, TokenizeFields, TokenizeSpec};
+use crate::jobs::tokens::{self, Collection};
+use crate::operation::{
+    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, part, response_bytes,
+};
+use crate::subjects::SubjectKeyLoad;
+use sealwire_settings::Limits;
+use sealwire_store::SubjectId;
+
+/// A decoded `tokenize`.
+pub(super) struct Tokenize {
+    document: RequestDocument,
+    tags: Vec<FrameText>,
+    expires_s: Option<u64>,
+    idempotency_key: Option<Bytes>,
+    subject: Option<FrameText>,
+}
+
+impl Tokenize {
+    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, TokenizeOptions<'_>>) -> Self {
+        let TokenizeOptions {
+            tags,
+            expires_s,
+            idempotency_key,
+            subject,
+            ..
+        } = &call.writing;
+        Self {
+            document: RequestDocument::new(frame, call),
+            tags: tags.iter().map(|tag| FrameText::new(frame, tag)).collect(),
+            expires_s: *expires_s,
+            idempotency_key: idempotency_key.map(|key| part(frame, key)),
+            subject: subject.map(|name| FrameText::new(frame, name)),
+        }
+    }
+
+    /// Returns how tokens of a collection are made for this request.
+    fn spec(
+        &self,
+        collection: Arc<Collection>,
+        principal: &Principal,
+        limits: &Limits,
+    ) -> Result<TokenizeSpec, CallFailure> {
+        collection.keys.newest().ok_or(CallFailure::NoTokenKey)?;
+        if collection.is_shared() && !self.document.context.is_empty() {
+            // The context would bind nothing, and the client would believe that it does.
+            let rule = "must be empty: the collection's tokens are the same for all contexts; make one with scope \"context\"";
+            return Err(CallFailure::Param {
+                name: "context",
+                rule,
+            });
+        }
+        let created = tokens::now();
+        let mut tags: Vec<String> = self
+            .tags
+            .iter()
+            .map(|tag| tag.as_str().to_owned())
+            .collect();
+        tags.sort_unstable();
+        tags.dedup();
+        Ok(TokenizeSpec {
+            context: self.document.context.as_ref().into(),
+            tags,
+            expires: self
+                .expires_s
+                .or(collection.expires_s)
+                .map(|seconds| created.saturating_add(seconds)),
+            created,
+            idempotency_key: self
+                .idempotency_key
+                .as_deref()
+                .map(|key| IdempotencyKey::new(principal, key)),
+            subject: None,
+            bounds: tokens::Bounds::of(limits),
+            collection,
+        })
+    }
+}
+
+impl Operation for Tokenize {
+    fn kind(&self, _: &Apps, _: &str) -> OperationKind {
+        OperationKind::of(Method::Tokenize, Suite::P256, KeyScope::default())
+    }
+
+    fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
+        let tokens = usize::try_from(size.leaves)
+            .unwrap_or(usize::MAX)
+            .min(limits.tokens_per_call_max);
+        response_bytes(
+            tokens
+                .saturating_mul(TOKEN_BYTES)
+                .saturating_add(size.bytes),
+            Some(size.leaves),
+            limits,
+        )
+    }
+
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+        let limits = &context.engine.limits;
+        let located = context.collection()?;
+        let mut spec = self.spec(Arc::clone(&located.collection), context.principal, limits)?;
+        let subject = self.subject.as_ref().map(|name| SubjectKeyLoad {
+            generation: located.generation,
+            id: SubjectId(
+                located
+                    .app
+                    .object_keys()
+                    .subject_id(name.as_str().as_bytes()),
+            ),
+            keys: Arc::clone(&located.collection.keys),
+            key: Arc::default(),
+        });
+        spec.subject = subject.as_ref().map(|subject| Arc::clone(&subject.key));
+        let extra_bytes = spec.entry_bytes(context.fields_max(), context.size.bytes);
+        let response_bytes = self.response_bytes(context.size, limits);
+        let on_error = self.document.on_error;
+        let plan = self.document.plan(
+            Containers::Whole,
+            located.generation,
+            Box::new(move |context: FieldContext| {
+                // Rows without the key would outlive an erasure.
+                if spec.subject.as_ref().is_some_and(|key| key.get().is_none()) {
+                    return Err(CallFailure::Internal(
+                        "the key of the data subject was not read",
+                    ));
+                }
+                let (faults, cancel) = (context.errors(on_error), context.cancel);
+                let fields = TokenizeFields::new(spec, cancel, faults);
+                Ok(Fields::Tokens(TokenFields::Tokenize(Box::new(fields))))
+            }),
+        )?;
+        // Rows authenticate a hash of the context.
+        Ok(Plan::Document(DocumentPlan {
+            context_bytes: 0,
+            response_bytes,
+            extra_bytes,
+            subject,
+            ..plan
+        }))
+    }
+}

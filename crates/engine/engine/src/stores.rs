@@ -1,0 +1,192 @@
+//! The stores of a configuration, opened: where control state rests, and where tokens do, if this
+//! engine keeps any.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use sealwire_store::{
+    BatchLimits, Coalescer, ControlStore, ObjectStore, ObjectWriter, Observer, StoreError,
+    ThrottleBounds, TokenStore, WriteThrottle,
+};
+use sealwire_store_embedded::{EmbeddedStore, FileStore, embedded::Options};
+use sealwire_store_postgres::{PostgresOptions, PostgresStore};
+
+use crate::jobs::objects::Objects;
+use crate::jobs::tokens::store_io::{ROW_BYTES, Tokens};
+use sealwire_settings::{Config, Mode, Postgres};
+use sealwire_telemetry::metrics::Metrics;
+
+/// One writer task owns the store; reads are as many as there are threads to hand them to.
+const EMBEDDED_LANES: BatchLimits = BatchLimits {
+    writers: 1,
+    readers: 2,
+};
+
+/// The open stores of an engine.
+pub struct Stores {
+    /// Apps, keys and collections.
+    pub control: Arc<dyn ControlStore>,
+    /// The rows of token maps; `None`: this engine keeps no tokens.
+    pub tokens: Option<Arc<dyn TokenStore>>,
+    /// Objects of collections; `None`: this engine keeps none.
+    pub objects: Option<Arc<dyn ObjectStore>>,
+    /// How many writes and look-ups of tokens it does at once.
+    lanes: BatchLimits,
+    embedded: Option<Arc<EmbeddedStore>>,
+    postgres: Option<Arc<PostgresStore>>,
+}
+
+/// Opens what lies on disk, off the network threads.
+async fn blocking<T: Send + 'static>(
+    open: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let failed = |_| StoreError::Unavailable("opening it ended early".into());
+    tokio::task::spawn_blocking(open).await.map_err(failed)?
+}
+
+/// Access to the control state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// As an engine has it: a file is only read.
+    Serve,
+    /// To change it.
+    Change,
+}
+
+impl Stores {
+    /// Opens what a configuration names.
+    ///
+    /// # Errors
+    ///
+    /// The store's error.
+    pub async fn open(config: &Config, access: Access) -> Result<Self, StoreError> {
+        let state = config.state.clone();
+        match state.mode {
+            Mode::Stateless => {
+                let open = move || match access {
+                    Access::Serve => FileStore::open_read_only(&state.file),
+                    Access::Change => FileStore::open(&state.file),
+                };
+                let control = Arc::new(blocking(open).await?);
+                let lanes = EMBEDDED_LANES;
+                Ok(Self {
+                    control,
+                    tokens: None,
+                    objects: None,
+                    lanes,
+                    embedded: None,
+                    postgres: None,
+                })
+            }
+            Mode::Embedded => {
+                let store = Arc::new(
+                    blocking(move || EmbeddedStore::open(&state.folder, &Options::default()))
+                        .await?,
+                );
+                let (control, lanes) = (Arc::clone(&store), EMBEDDED_LANES);
+                let (tokens, objects): (Arc<dyn TokenStore>, Arc<dyn ObjectStore>) =
+                    (store.clone(), store.clone());
+                let (tokens, objects) = (Some(tokens), Some(objects));
+                Ok(Self {
+                    control,
+                    tokens,
+                    objects,
+                    lanes,
+                    embedded: Some(store),
+                    postgres: None,
+                })
+            }
+            Mode::Postgres => {
+                let store =
+                    Arc::new(PostgresStore::connect(postgres_options(&config.postgres)).await?);
+                let (control, tokens) = (Arc::clone(&store), Arc::clone(&store));
+                let objects = Arc::clone(&store);
+                let lanes = BatchLimits {
+                    writers: config.postgres.writers,
+                    readers: config.postgres.readers,
+                };
+                let (tokens, objects) = (
+                    Some(tokens as Arc<dyn TokenStore>),
+                    Some(objects as Arc<dyn ObjectStore>),
+                );
+                Ok(Self {
+                    control,
+                    tokens,
+                    objects,
+                    lanes,
+                    embedded: None,
+                    postgres: Some(store),
+                })
+            }
+        }
+    }
+
+    /// Returns the stores as requests use them: lookups and writes go in batches, and writes as
+    /// fast as the store keeps up. Rows of tokens and objects share one throttle. No token value is
+    /// longer than `value_bytes_max`.
+    pub fn batched(
+        &self,
+        value_bytes_max: usize,
+        metrics: &Arc<Metrics>,
+    ) -> (Option<Tokens>, Option<Objects>) {
+        let observer = || -> Arc<dyn Observer> { Arc::<Metrics>::clone(metrics) };
+        let throttle = WriteThrottle::new(ThrottleBounds::new(self.lanes));
+        let row_bytes_max = value_bytes_max.saturating_add(ROW_BYTES);
+        let tokens = self.tokens.as_ref().map(|store| {
+            let store =
+                Coalescer::for_rows(Arc::clone(store), self.lanes, row_bytes_max, observer());
+            Tokens::new(store, throttle.clone(), row_bytes_max, Arc::clone(metrics))
+        });
+        let objects = self.objects.as_ref().map(|store| {
+            let writer = ObjectWriter::new(Arc::clone(store), self.lanes, observer());
+            Objects::new(writer, throttle.clone(), Arc::clone(metrics))
+        });
+        (tokens, objects)
+    }
+
+    /// Counts connections to a database: those that are there, and those that are not.
+    pub fn links(&self) -> impl Fn() -> (usize, usize) + Send + Sync + 'static {
+        // Weak: who looks at it does not keep it open.
+        let postgres = self.postgres.as_ref().map(Arc::downgrade);
+        move || {
+            postgres
+                .as_ref()
+                .and_then(Weak::upgrade)
+                .map_or((0, 0), |store| store.links())
+        }
+    }
+
+    /// Gives up what is held, so that another process can have it when this returns.
+    pub async fn close(&self) {
+        if let Some(store) = &self.embedded {
+            store.close().await;
+        }
+    }
+}
+
+/// Converts the configuration into connection options.
+pub fn postgres_options(from: &Postgres) -> PostgresOptions {
+    let password = std::env::var(Postgres::PASSWORD)
+        .ok()
+        .filter(|_| from.password_file.is_none());
+    PostgresOptions {
+        password,
+        password_file: from.password_file.clone(),
+        ca: from.ca.clone(),
+        client_certificate: from.client_certificate.clone(),
+        client_key: from.client_key.clone(),
+        tls: from.tls,
+        writers: from.writers,
+        readers: from.readers,
+        timeout: Duration::from_millis(from.timeout_ms),
+        ..PostgresOptions::new(&*from.url)
+    }
+}
+
+impl std::fmt::Debug for Stores {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stores")
+            .field("tokens", &self.tokens.is_some())
+            .finish_non_exhaustive()
+    }
+}

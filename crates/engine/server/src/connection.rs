@@ -1,0 +1,347 @@
+//! One connection, from its first byte to its last. Every request passes through this file and
+//! those beneath.
+//!
+//! [`serve`] reads and writes concurrently. The reader finds messages, decodes them, asks the
+//! [scheduler](sealwire_engine::jobs::scheduler) for admission, and spawns `request::handle` for each.
+//! Responses are written in the order in which they are ready. Network threads scan, look up, copy
+//! and do the smallest jobs; the crypto threads seal and open.
+//!
+//! A request is offered to the scheduler when its message is complete or, if the message is long,
+//! before its body is read. A rejected request is answered at once, and requests of its size class
+//! or above pause for a while. Requests that must wait for that pause, or for an in-flight permit,
+//! are deferred, at most as many as one read brings. Then reading stops. Requests that cost
+//! nothing, and above all `cancel`, never wait behind deferred ones.
+//!
+//! Everything has a time limit: the arrival of a message, the reading of a response by the client,
+//! the handling of a request, and an idle connection. When the connection ends, every request on it
+//! is stopped.
+
+mod audit;
+mod input;
+mod pace;
+mod reader;
+mod replies;
+mod request;
+mod span;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sealwire_wire::{ErrorCode, ErrorFormat, RpcError, reply};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use crate::network_scheduler::{Flow, NetworkScheduler};
+use crate::shutdown::Shutdown;
+use audit::RejectedRequest;
+use pace::Pace;
+use reader::Reader;
+use replies::{Outgoing, write_replies};
+use sealwire_access::Principal;
+use sealwire_engine::engine::Engine;
+use sealwire_engine::jobs::cancel_token::{CancelTokens, StopReason};
+use sealwire_engine::jobs::connection_memory::ConnectionMemory;
+use sealwire_engine::jobs::error::CallFailure;
+use sealwire_engine::jobs::failures::log_failure;
+use sealwire_settings::Limits;
+use sealwire_telemetry::metrics::CallReport;
+
+/// The client of an open connection.
+pub struct Peer {
+    /// Its authenticated name.
+    pub principal: Principal,
+    /// Shared by all connections of the principal.
+    pub state: Arc<PrincipalState>,
+}
+
+/// State that all connections of a principal share.
+#[derive(Debug)]
+pub struct PrincipalState {
+    /// Paces messages that never reach the scheduler.
+    pub(crate) pace: Pace,
+    /// Its share of the network threads.
+    pub(crate) network: Arc<Flow>,
+    /// Permits for requests in flight, on all its connections together.
+    in_flight_permits: Arc<Semaphore>,
+}
+
+impl PrincipalState {
+    /// Creates the state of a principal without connections.
+    pub fn new(limits: &Limits, network: &NetworkScheduler) -> Self {
+        Self {
+            pace: Pace::new(limits.rejected_per_s_max),
+            network: network.flow(),
+            in_flight_permits: Arc::new(Semaphore::new(limits.in_flight_per_principal_max)),
+        }
+    }
+}
+
+/// Permits for one request in flight: of its connection, and of its principal.
+#[derive(Debug)]
+struct InFlightPermit {
+    _connection: OwnedSemaphorePermit,
+    _principal: OwnedSemaphorePermit,
+}
+
+/// State that the requests of one connection share.
+struct Connection {
+    engine: Arc<Engine>,
+    principal: Principal,
+    /// Shared by all connections of the principal.
+    state: Arc<PrincipalState>,
+    cancel_tokens: CancelTokens,
+    memory: Arc<ConnectionMemory>,
+    /// Permits for requests in flight. A permit is held until the response is written.
+    in_flight_permits: Arc<Semaphore>,
+    replies: mpsc::Sender<Outgoing>,
+    /// Permits for responses that hold no in-flight permit and wait for their audit record.
+    recordings: Arc<Semaphore>,
+    /// The client asked for errors as text.
+    text_errors: AtomicBool,
+}
+
+/// The reason for which reading ended.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// The peer closed the connection, or the connection broke.
+    Closed,
+    /// The peer violated the protocol or a time limit. Queued responses are still written.
+    Expelled,
+    /// The engine drains or the client is disconnected, and every request is answered.
+    Drained,
+}
+
+/// Serves one connection until it ends. If the future is dropped, every request on the connection
+/// is stopped.
+pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
+    engine: Arc<Engine>,
+    Peer { principal, state }: Peer,
+    stream: S,
+    ending: Shutdown,
+) {
+    let limits = engine.limits.clone();
+    let (read, write) = tokio::io::split(stream);
+    let (replies, outgoing) = mpsc::channel(limits.in_flight_per_connection_max);
+    let connection = Arc::new(Connection {
+        principal,
+        state,
+        cancel_tokens: CancelTokens::default(),
+        memory: ConnectionMemory::new(limits.bytes_per_connection_max),
+        in_flight_permits: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
+        recordings: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
+        replies,
+        text_errors: AtomicBool::new(false),
+        engine,
+    });
+    let stop = StopOnDrop(connection.cancel_tokens.clone());
+    let stall = Duration::from_millis(limits.write_stall_ms_max);
+    let shared = Arc::clone(&connection.engine);
+    let mut writer = connection.spawn(async move {
+        write_replies(write, outgoing, stall, |n| shared.metrics.reply_bytes(n)).await
+    });
+
+    let mut reader = Reader::new(Arc::clone(&connection), read, ending.clone());
+    let end = tokio::select! {
+        end = reader.read_calls() => end,
+        () = connection.drain(ending.clone()) => End::Drained,
+        // The peer reads no responses, so its requests are of no use.
+        _ = &mut writer => End::Closed,
+    };
+    tracing::debug!(principal = %connection.principal, ?end, in_flight = connection.cancel_tokens.len(), "connection ends");
+    if end == End::Drained {
+        reader.reject_all_deferred().await;
+        if let Some(farewell) = ending.farewell() {
+            connection.send_protocol_error(&farewell).await;
+        }
+    }
+    if end == End::Closed {
+        writer.abort();
+    }
+    // Stops the requests that still run. The writer ends when the last of them has dropped its
+    // sender.
+    let input = reader.end();
+    drop((stop, connection));
+    let written = async {
+        if !writer.is_finished() {
+            let _ = writer.await;
+        }
+    };
+    if end == End::Closed {
+        written.await
+    } else {
+        input.linger(written).await
+    }
+}
+
+/// Returns whether a client that knows the contract and its own rights never gets this code.
+const fn is_fault_of_sender(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::BadRequest
+            | ErrorCode::TooLarge
+            | ErrorCode::Unauthenticated
+            | ErrorCode::Forbidden
+            | ErrorCode::NotFound
+            | ErrorCode::CannotOpen
+    )
+}
+
+/// Stops every request when it is dropped.
+struct StopOnDrop(CancelTokens);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop_all(StopReason::Disconnect);
+    }
+}
+
+impl Connection {
+    /// After shutdown has begun, lets requests finish for a time, then stops the rest. Returns when
+    /// every response is written.
+    async fn drain(&self, mut ending: Shutdown) {
+        let reason = ending.begun().await;
+        let limits = &self.engine.limits;
+        let all = u32::try_from(limits.in_flight_per_connection_max).unwrap_or(u32::MAX);
+        if timeout(
+            Duration::from_millis(limits.drain_ms_max),
+            self.in_flight_permits.acquire_many(all),
+        )
+        .await
+        .is_err()
+        {
+            self.cancel_tokens.stop_all(reason);
+            let _ = timeout(
+                Duration::from_millis(limits.write_stall_ms_max),
+                self.in_flight_permits.acquire_many(all),
+            )
+            .await;
+        }
+    }
+
+    /// Returns true while a request is in flight or a response is not written yet.
+    fn is_busy(&self) -> bool {
+        self.in_flight_permits.available_permits() < self.engine.limits.in_flight_per_connection_max
+    }
+
+    /// Returns an in-flight permit if one is available now.
+    fn try_in_flight_permit(&self) -> Option<InFlightPermit> {
+        if !self.memory.is_below_max() {
+            return None;
+        }
+        let connection = Arc::clone(&self.in_flight_permits)
+            .try_acquire_owned()
+            .ok()?;
+        let principal = Arc::clone(&self.state.in_flight_permits)
+            .try_acquire_owned()
+            .ok()?;
+        Some(InFlightPermit {
+            _connection: connection,
+            _principal: principal,
+        })
+    }
+
+    /// Waits for an in-flight permit. A future that is dropped loses its place among those that
+    /// wait.
+    async fn in_flight(self: Arc<Self>) -> Option<InFlightPermit> {
+        self.memory.below_max().await;
+        let connection = Arc::clone(&self.in_flight_permits)
+            .acquire_owned()
+            .await
+            .ok()?;
+        // The last, so that a connection that waits for its own permits keeps none from the others.
+        let principal = Arc::clone(&self.state.in_flight_permits)
+            .acquire_owned()
+            .await
+            .ok()?;
+        Some(InFlightPermit {
+            _connection: connection,
+            _principal: principal,
+        })
+    }
+
+    /// Spawns a task that uses the principal's share of the network threads.
+    fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        tokio::spawn(Arc::clone(&self.state.network).run(task))
+    }
+
+    /// Queues a response that holds no in-flight permit. Waits while the queue is full, which
+    /// pauses reading.
+    async fn send(&self, bytes: Vec<u8>) {
+        let _ = self
+            .replies
+            .send(Outgoing {
+                bytes,
+                _admission: None,
+                _in_flight: None,
+            })
+            .await;
+    }
+
+    /// Counts, logs and records a request that did not begin, and answers it.
+    async fn reject(self: &Arc<Self>, request: &RejectedRequest<'_>, failure: &CallFailure) {
+        let RejectedRequest { msgid, method, .. } = *request;
+        if is_fault_of_sender(failure.code()) {
+            self.state.pace.rejected(Instant::now());
+        }
+        if let CallFailure::Overloaded(refusal) = failure {
+            self.engine.metrics.refused(refusal.reason.into());
+        }
+        self.engine.metrics.call_done(&CallReport {
+            method,
+            code: failure.code().into(),
+            times: None,
+        });
+        log_failure(&self.engine.failures, &self.principal, msgid, failure);
+        let out = self.error_reply(msgid, failure);
+        let recording = self.record_rejected(request, failure.code().into());
+        self.end_span_rejected(request, failure.code().into());
+        self.send_recorded(msgid, out, recording).await;
+    }
+
+    /// Sets the format of later errors on this connection.
+    fn set_error_format(&self, format: ErrorFormat) {
+        self.text_errors
+            .store(format == ErrorFormat::Text, Ordering::Relaxed);
+    }
+
+    /// Returns the response to a request that failed.
+    fn error_reply(&self, msgid: u32, failure: &CallFailure) -> Vec<u8> {
+        let is_text = self.text_errors.load(Ordering::Relaxed);
+        let format = if is_text {
+            ErrorFormat::Text
+        } else {
+            ErrorFormat::Map
+        };
+        let mut out = Vec::new();
+        reply::error(&mut out, msgid, &failure.answer(), format);
+        out
+    }
+
+    /// Disconnects a client that reuses a msgid: it could not tell two responses to one msgid
+    /// apart.
+    async fn expel_for_msgid(&self) -> End {
+        self.send_protocol_error(&RpcError::new(
+            ErrorCode::BadRequest,
+            "this msgid is still in flight",
+        ))
+        .await;
+        End::Expelled
+    }
+
+    /// Sends the reason for which the connection ends, if it belongs to no request.
+    async fn send_protocol_error(&self, error: &RpcError) {
+        tracing::debug!(principal = %self.principal, %error, "protocol error");
+        let mut out = Vec::new();
+        reply::protocol_error(&mut out, error);
+        self.send(out).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

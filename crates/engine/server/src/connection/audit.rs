@@ -1,0 +1,159 @@
+//! Audit records of requests, and responses that wait for them.
+
+use std::sync::Arc;
+
+use sealwire_audit::{Change, Record};
+use sealwire_wire::Method;
+use tokio::time::Instant;
+
+use super::Connection;
+use sealwire_engine::audit::{Recording, kind};
+use sealwire_engine::jobs::cancel_token::CancelToken;
+use sealwire_engine::operation::RequestOptions;
+use sealwire_telemetry::metrics::{CallCode, MethodLabel};
+
+/// A request that is answered before it begins.
+pub(super) struct RejectedRequest<'a> {
+    pub(super) msgid: u32,
+    pub(super) method: MethodLabel,
+    /// Its parameters, if it was decoded.
+    pub(super) options: Option<&'a RequestOptions>,
+    /// Bytes of its message that had arrived.
+    pub(super) bytes: usize,
+    pub(super) arrived: Instant,
+}
+
+/// Summary of a finished request.
+pub(super) struct RequestSummary<'a> {
+    pub(super) method: MethodLabel,
+    /// Its parameters, if it was decoded.
+    pub(super) options: Option<&'a RequestOptions>,
+    pub(super) bytes: usize,
+    /// Counts of the work done, if the request began.
+    pub(super) cancel: Option<&'a CancelToken>,
+    pub(super) code: CallCode,
+    pub(super) arrived: Instant,
+}
+
+impl<'a> RejectedRequest<'a> {
+    pub(super) fn summary(&self, code: CallCode) -> RequestSummary<'a> {
+        let Self {
+            method,
+            options,
+            bytes,
+            arrived,
+            ..
+        } = *self;
+        RequestSummary {
+            method,
+            options,
+            bytes,
+            cancel: None,
+            code,
+            arrived,
+        }
+    }
+}
+
+impl Connection {
+    /// Records a request. Rejected requests are aggregated.
+    pub(super) fn record(&self, summary: &RequestSummary<'_>) -> Recording {
+        let RequestSummary {
+            method,
+            options,
+            bytes,
+            cancel,
+            code,
+            arrived,
+        } = summary;
+        let (fields, errors) = cancel.map_or((0, 0), CancelToken::done);
+        let subjects = cancel.map(CancelToken::subjects).unwrap_or_default();
+        let erasure = cancel.and_then(CancelToken::erasure);
+        let change = erasure.map(|(version, created)| {
+            [
+                ("key_version", Change::Number(version)),
+                ("key_created", Change::Number(created)),
+            ]
+        });
+        let planned = cancel.and_then(CancelToken::planned_under);
+        // A client can send as many of these as the network carries, since nothing is done for
+        // them.
+        let is_refused = *code != CallCode::OK && planned.is_none();
+        let record = Record {
+            principal: self.principal.as_str(),
+            kind: kind(self.principal.kind()),
+            method: method.as_str(),
+            app: options.map(|options| options.app.as_str()),
+            collection: options.and_then(RequestOptions::collection),
+            reason: options.and_then(RequestOptions::reason),
+            mask: cancel.and_then(CancelToken::shown_through),
+            subjects: &subjects,
+            change: change.as_ref().map_or(&[], |change| &change[..]),
+            fields,
+            errors,
+            bytes_in: *bytes as u64,
+            outcome: code.as_str(),
+            generation: planned.unwrap_or_else(|| self.engine.apps.generation()),
+            took: arrived.elapsed(),
+        };
+        if is_refused {
+            self.engine.audit.refused(&record)
+        } else {
+            self.engine.audit.record(&record)
+        }
+    }
+
+    /// Records a request that did not begin. `health` and `info` are never recorded.
+    pub(super) fn record_rejected(
+        &self,
+        request: &RejectedRequest<'_>,
+        code: CallCode,
+    ) -> Recording {
+        if !self.engine.audit.is_on() || is_unrecorded(request.method) {
+            return Recording::none();
+        }
+        self.record(&request.summary(code))
+    }
+
+    /// Queues a response that holds no in-flight permit, after its record is durable. Waits while
+    /// too many responses wait for theirs.
+    pub(super) async fn send_recorded(
+        self: &Arc<Self>,
+        msgid: u32,
+        bytes: Vec<u8>,
+        recording: Recording,
+    ) {
+        let kept = match recording.now() {
+            Some(kept) => kept,
+            // The records of other clients wait for this write, which therefore waits for no
+            // client.
+            None if recording.is_writer() => recording.kept(false).await,
+            None => return self.send_after_record(msgid, bytes, recording).await,
+        };
+        self.send(kept.map_or_else(|failure| self.error_reply(msgid, &failure), |()| bytes))
+            .await;
+    }
+
+    async fn send_after_record(self: &Arc<Self>, msgid: u32, bytes: Vec<u8>, recording: Recording) {
+        let Ok(permit) = Arc::clone(&self.recordings).acquire_owned().await else {
+            return;
+        };
+        let connection = Arc::clone(self);
+        // In a task of its own, so that a `cancel` behind it is read.
+        self.spawn(async move {
+            let kept = recording.kept(false).await; // Another one writes.
+            connection
+                .send(kept.map_or_else(
+                    |failure| connection.error_reply(msgid, &failure),
+                    |()| bytes,
+                ))
+                .await;
+            drop(permit);
+        });
+    }
+}
+
+/// `health` and `info` disclose nothing about anybody's data.
+fn is_unrecorded(method: MethodLabel) -> bool {
+    method == Method::Health.into() || method == Method::Info.into()
+}

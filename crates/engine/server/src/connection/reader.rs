@@ -1,0 +1,542 @@
+//! The reading half of a connection: finds messages, decodes them, and begins, defers or rejects
+//! each request.
+
+mod deferred;
+mod streaming;
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sealwire_wire::{
+    CallError, ErrorCode, FrameLayout, MessageHeader, Method, Notification, RpcError, Scan,
+    Scanner, decode_cancel, decode_errors,
+};
+use tokio::io::AsyncRead;
+use tokio::time::{Instant, sleep_until};
+
+use super::audit::RejectedRequest;
+use super::input::{Input, READ_BYTES};
+use super::request::{Rejected, Request, handle, prepare};
+use super::{Connection, End, InFlightPermit};
+use crate::network_scheduler::NetworkSlice;
+use crate::shutdown::Shutdown;
+use deferred::{ClassBackoff, DeferredRequest};
+use sealwire_engine::jobs::cancel_token::StopReason;
+use sealwire_engine::jobs::error::CallFailure;
+use sealwire_engine::jobs::scheduler::AdmissionPermit;
+use sealwire_engine::operation::{MessageSize, Operation, RequestOptions};
+use sealwire_engine::operations::{self, Decoded, needs_admission};
+use sealwire_telemetry::metrics::{CallCode, CallReport, MethodLabel};
+use streaming::{StreamingRequest, admitted};
+
+/// The reading half of a connection.
+pub(super) struct Reader<R> {
+    connection: Arc<Connection>,
+    input: Input<R>,
+    scanner: Scanner,
+    ending: Shutdown,
+    message_began: Option<MessageBegan>,
+    streaming: Option<StreamingRequest>,
+    /// Oldest first.
+    deferred: VecDeque<DeferredRequest>,
+    deferred_bytes: usize,
+    backoff: ClassBackoff,
+    /// An in-flight permit for the next request, acquired while that request could not begin.
+    in_flight: Option<InFlightPermit>,
+    /// Acquires it. Kept between two events, or each would cost the connection its place in the
+    /// queue of its principal.
+    acquiring: Option<Acquiring>,
+    slice: NetworkSlice,
+}
+
+impl<R: AsyncRead + Unpin> Reader<R> {
+    pub(super) fn new(connection: Arc<Connection>, read: R, ending: Shutdown) -> Self {
+        let limits = &connection.engine.limits;
+        let scanner = Scanner::for_requests(sealwire_wire::Limits {
+            message_bytes_max: limits.message_bytes_max as u64,
+            depth_max: limits.depth_max,
+            elements_max: limits.elements_max as u64,
+            discard_bytes_max: limits.discard_bytes_max as u64,
+        })
+        .serving(connection.engine.methods());
+        Self {
+            connection,
+            input: Input::new(read),
+            scanner,
+            ending,
+            message_began: None,
+            streaming: None,
+            deferred: VecDeque::new(),
+            deferred_bytes: 0,
+            backoff: ClassBackoff(Default::default()),
+            in_flight: None,
+            acquiring: None,
+            slice: NetworkSlice::default(),
+        }
+    }
+
+    /// Reads and dispatches messages until the connection ends.
+    pub(super) async fn read_calls(&mut self) -> End {
+        loop {
+            let buffered = self.input.buffer.len();
+            if let Err(end) = self.step().await {
+                return end;
+            }
+            if self.next_deferred().is_none() && !self.has_long_to_offer() {
+                // Other connections of the principal can use it.
+                self.drop_permit();
+            }
+            // After every step, so that no kind of message is free: one step takes a message or
+            // reads once.
+            self.slice
+                .count_unit(buffered.abs_diff(self.input.buffer.len()))
+                .await;
+        }
+    }
+
+    async fn step(&mut self) -> Result<(), End> {
+        self.begin_deferred().await;
+        if self.deferred_bytes >= READ_BYTES {
+            return self.wait(Reading::Paused { until: None }).await;
+        }
+        if let Some(until) = self.connection.state.pace.pause(Instant::now()) {
+            self.connection.engine.metrics.read_paused();
+            return self.wait(Reading::Paused { until: Some(until) }).await;
+        }
+        match self.scanner.scan(&self.input.buffer) {
+            Scan::Message(boundary) => {
+                self.message_began = None;
+                let frame = self.input.take(boundary.bytes);
+                self.connection
+                    .engine
+                    .metrics
+                    .request_bytes(boundary.bytes as u64);
+                self.dispatch(frame, boundary).await
+            }
+            Scan::Refused { head, error, fate } => {
+                self.reject_incomplete(head, &CallFailure::Scan(error), fate)
+                    .await
+            }
+            Scan::Discard { bytes, ended } => {
+                self.input.discard(bytes);
+                if ended {
+                    self.message_began = None;
+                }
+                Ok(())
+            }
+            Scan::Incomplete => {
+                if !self.input.buffer.is_empty() || !self.scanner.is_idle() {
+                    self.message_began.get_or_insert_with(MessageBegan::now);
+                }
+                if self.input.is_long() {
+                    self.make_room().await
+                } else {
+                    self.wait(Reading::On).await
+                }
+            }
+        }
+    }
+
+    /// Acts on one message. Decodes it if it is a request.
+    async fn dispatch(&mut self, frame: Bytes, boundary: FrameLayout) -> Result<(), End> {
+        let streaming = self.streaming.take();
+        match boundary.head {
+            MessageHeader::Request { msgid, method } => {
+                let message = Message {
+                    msgid,
+                    method,
+                    size: boundary.into(),
+                    arrived: Instant::now(),
+                };
+                let decoded = operations::decode(&frame, &boundary);
+                drop(frame);
+                match method {
+                    Some(method) if needs_admission(method) => {
+                        self.start(message, decoded, streaming).await
+                    }
+                    _ => self.answer_at_once(message, decoded).await,
+                }
+            }
+            MessageHeader::Notification {
+                notice: Some(Notification::Cancel),
+            } => {
+                // A malformed cancel is ignored: a notification has no response.
+                match decode_cancel(&frame) {
+                    // The request was counted.
+                    Ok(msgid) if self.connection.cancel_tokens.contains(msgid) => {
+                        self.cancel(msgid).await
+                    }
+                    _ => self.count_ignored(),
+                }
+                Ok(())
+            }
+            MessageHeader::Notification {
+                notice: Some(Notification::Errors),
+            } => {
+                if let Ok(format) = decode_errors(&frame) {
+                    self.connection.set_error_format(format);
+                }
+                self.count_ignored();
+                Ok(())
+            }
+            MessageHeader::Notification { .. } | MessageHeader::Response { .. } => {
+                self.count_ignored();
+                Ok(())
+            }
+        }
+    }
+
+    /// Counts a message without a response in the principal's pace, like a request that is answered
+    /// at once.
+    fn count_ignored(&self) {
+        self.connection.state.pace.answered(Instant::now());
+    }
+
+    /// Starts a request on data, defers it, or answers why it does not begin.
+    async fn start(
+        &mut self,
+        message: Message,
+        decoded: Result<Decoded, CallError>,
+        streaming: Option<StreamingRequest>,
+    ) -> Result<(), End> {
+        let Message {
+            msgid,
+            size,
+            arrived,
+            ..
+        } = message;
+        let (in_flight, admission, cancel) = match streaming {
+            Some(StreamingRequest {
+                admission,
+                cancel: Some(cancel),
+                in_flight,
+                ..
+            }) => (in_flight, Some(admission), cancel),
+            streaming => {
+                drop(streaming); // Or its bytes would count twice until it is offered anew.
+                match self.connection.cancel_tokens.issue(msgid) {
+                    Some(cancel) => (None, None, cancel),
+                    None => return Err(self.connection.expel_for_msgid().await),
+                }
+            }
+        };
+        let (failure, options) = match (self.ending.reason(), decoded) {
+            (None, Ok(Decoded::Data(options, operation))) => {
+                let kind = operation.kind(&self.connection.engine.apps, options.app.as_str());
+                let (extra, has_waited) = (operation.extra_work(size), false);
+                let request = Request {
+                    msgid,
+                    options,
+                    kind,
+                    size,
+                    extra,
+                    arrived,
+                    since: arrived,
+                    has_waited,
+                    cancel,
+                };
+                match in_flight.or_else(|| self.permit_at_once()) {
+                    Some(in_flight) => self.begin(request, operation, in_flight, admission).await,
+                    None => self.defer(request, operation),
+                }
+                return Ok(());
+            }
+            (Some(reason), Ok(Decoded::Data(options, _))) => {
+                (CallFailure::Stopped(reason), Some(options))
+            }
+            (Some(reason), _) => (CallFailure::Stopped(reason), None),
+            (None, Ok(Decoded::Immediate(_))) => (
+                CallFailure::Internal("the scan and the decoder disagree on the method"),
+                None,
+            ),
+            (None, Err(error)) => (error.into(), None),
+        };
+        // The msgid may be used again from when the response can be read.
+        drop((cancel, in_flight, admission));
+        self.connection
+            .reject(&message.rejected(options.as_ref()), &failure)
+            .await;
+        Ok(())
+    }
+
+    /// Starts to handle a request, or answers why it does not begin.
+    async fn begin(
+        &mut self,
+        mut request: Request,
+        operation: Box<dyn Operation>,
+        in_flight: InFlightPermit,
+        admission: Option<AdmissionPermit>,
+    ) {
+        request.has_waited = admission.is_none() && self.backoff.take_ended(request.arrived);
+        match prepare(&self.connection, &request, operation, admission) {
+            Ok(prepared) => {
+                drop(self.connection.spawn(handle(
+                    Arc::clone(&self.connection),
+                    request,
+                    prepared,
+                    in_flight,
+                )));
+            }
+            Err(Rejected { failure, class }) => {
+                if let CallFailure::Overloaded(refusal) = &failure {
+                    self.backoff.after(refusal, class);
+                }
+                drop(in_flight);
+                self.reject(request, &failure).await;
+            }
+        }
+    }
+
+    /// Answers a request that does not begin. Its msgid may be used again from when the response
+    /// can be read.
+    async fn reject(&self, request: Request, failure: &CallFailure) {
+        let Request {
+            msgid,
+            options,
+            size,
+            arrived,
+            cancel,
+            ..
+        } = request;
+        drop(cancel);
+        let message = Message {
+            msgid,
+            method: Some(options.method),
+            size,
+            arrived,
+        };
+        self.connection
+            .reject(&message.rejected(Some(&options)), failure)
+            .await;
+    }
+
+    /// Stops a request.
+    async fn cancel(&mut self, msgid: u32) {
+        self.connection
+            .cancel_tokens
+            .stop(msgid, StopReason::Cancel);
+        if let Some(index) = self
+            .deferred
+            .iter()
+            .position(|deferred| deferred.request.msgid == msgid)
+        {
+            self.stop_deferred(index, StopReason::Cancel).await;
+        }
+    }
+
+    /// Answers the methods that cost nothing, and rejects those that do not exist. Never rejected
+    /// for load.
+    async fn answer_at_once(
+        &mut self,
+        message: Message,
+        decoded: Result<Decoded, CallError>,
+    ) -> Result<(), End> {
+        let (msgid, connection) = (message.msgid, &self.connection);
+        if connection.cancel_tokens.contains(msgid) {
+            return Err(connection.expel_for_msgid().await);
+        }
+        let request = message.rejected(None);
+        let answer = match (self.ending.reason(), decoded) {
+            (Some(reason), _) => Err(CallFailure::Stopped(reason)),
+            (None, Ok(Decoded::Immediate(immediate))) => {
+                immediate.answer(&connection.engine, msgid)
+            }
+            (None, Ok(Decoded::Data(..))) => Err(CallFailure::Internal(
+                "the scan and the decoder disagree on the method",
+            )),
+            (None, Err(error)) => Err(error.into()),
+        };
+        match answer {
+            Ok(bytes) => {
+                let (method, code) = (request.method, CallCode::OK);
+                connection.state.pace.answered(message.arrived);
+                connection.engine.metrics.call_done(&CallReport {
+                    method,
+                    code,
+                    times: None,
+                });
+                let recording = connection.record_rejected(&request, code);
+                connection.send_recorded(msgid, bytes, recording).await;
+            }
+            Err(failure) => connection.reject(&request, &failure).await,
+        }
+        Ok(())
+    }
+
+    /// Waits for the next event: bytes, an in-flight permit, the end of a pause, the deadline of a
+    /// deferred request, or the admission of the message that is arriving.
+    async fn wait(&mut self, reading: Reading) -> Result<(), End> {
+        let on = reading == Reading::On;
+        let (long_waits, until) = match reading {
+            Reading::On => (false, None),
+            Reading::Paused { until } => (
+                self.has_long_to_offer() && self.deferred_bytes < READ_BYTES,
+                until,
+            ),
+        };
+        let wants_permit = self.in_flight.is_none()
+            && (self.next_deferred().is_some() || (long_waits && until.is_none()));
+        let ends_of = |deferred: &DeferredRequest| {
+            let paused = self.backoff.until(deferred.class());
+            [
+                Some(deferred.deadline),
+                deferred.expires.filter(|_| paused.is_some()),
+                paused,
+            ]
+        };
+        let deferred = self.deferred.iter().flat_map(ends_of);
+        let wake_at = deferred.chain([until]).flatten().min();
+        let ends = (long_waits || !self.deferred.is_empty()) && self.ending.reason().is_none();
+        let read_deadline = self.read_deadline();
+        let mut expired = None;
+        let Self {
+            connection,
+            input,
+            streaming,
+            in_flight,
+            acquiring,
+            ending,
+            ..
+        } = self;
+        tokio::select! {
+            // A clean end and a broken one are handled alike: the client is gone.
+            read = input.more(), if on => return if matches!(read, Ok(1..)) { Ok(()) } else { Err(End::Closed) },
+            taken = acquired(acquiring, connection), if wants_permit => *in_flight = taken,
+            () = sleep_until(wake_at.unwrap_or(read_deadline)), if wake_at.is_some() => (),
+            refusal = admitted(streaming), if !on && streaming.is_some() => expired = refusal,
+            _ = ending.begun(), if ends => (),
+            () = sleep_until(read_deadline), if on => return self.nothing_came().await,
+        }
+        if let (Some(refusal), Some(streaming)) = (expired, &self.streaming) {
+            let class = streaming.admission.class();
+            return self
+                .reject_streaming(CallFailure::Overloaded(refusal), class)
+                .await;
+        }
+        if !on {
+            // The engine paused reading, so that time does not count against the peer.
+            if let Some(began) = &mut self.message_began {
+                began.counts_from = Instant::now();
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true while a long message arrives that has not been offered to the scheduler.
+    fn has_long_to_offer(&self) -> bool {
+        self.streaming.is_none() && self.input.is_long()
+    }
+
+    /// Drops the in-flight permit that no request has, and stops waiting for one.
+    fn drop_permit(&mut self) {
+        (self.in_flight, self.acquiring) = (None, None);
+    }
+
+    /// Returns the time by which the next bytes must arrive.
+    fn read_deadline(&self) -> Instant {
+        let limits = &self.connection.engine.limits;
+        match self.message_began {
+            Some(began) => began.counts_from + Duration::from_millis(limits.message_ms_max),
+            None => Instant::now() + Duration::from_millis(limits.idle_ms_max),
+        }
+    }
+
+    async fn nothing_came(&self) -> Result<(), End> {
+        // A connection with requests in flight is not idle, however long they take.
+        if self.message_began.is_none() && (self.connection.is_busy() || !self.deferred.is_empty())
+        {
+            return Ok(());
+        }
+        let error = RpcError::new(ErrorCode::DeadlineExceeded, "nothing arrived in time");
+        self.connection.send_protocol_error(&error).await;
+        Err(End::Expelled)
+    }
+
+    /// Returns the number of slices that reading has ended.
+    #[cfg(test)]
+    pub(super) fn slices_ended(&self) -> u64 {
+        self.slice.ended
+    }
+
+    /// Returns true while the reader waits for an in-flight permit or holds one for no request.
+    #[cfg(test)]
+    pub(super) fn waits_for_permit(&self) -> bool {
+        self.acquiring.is_some() || self.in_flight.is_some()
+    }
+
+    /// Ends reading and returns the input, to be drained.
+    pub(super) fn end(self) -> Input<R> {
+        self.input
+    }
+}
+
+/// A wait for an in-flight permit.
+type Acquiring = Pin<Box<dyn Future<Output = Option<InFlightPermit>> + Send + Sync>>;
+
+/// Waits for an in-flight permit. Dropped, it keeps its place in `acquiring`.
+async fn acquired(
+    acquiring: &mut Option<Acquiring>,
+    connection: &Arc<Connection>,
+) -> Option<InFlightPermit> {
+    let permit = acquiring
+        .get_or_insert_with(|| Box::pin(Arc::clone(connection).in_flight()))
+        .await;
+    *acquiring = None;
+    permit
+}
+
+/// The times of a message that is arriving.
+#[derive(Clone, Copy)]
+struct MessageBegan {
+    /// Its first bytes were there.
+    at: Instant,
+    /// Its limit counts from then: from its first bytes, or from the end of the last pause of
+    /// reading.
+    counts_from: Instant,
+}
+
+impl MessageBegan {
+    fn now() -> Self {
+        let now = Instant::now();
+        Self {
+            at: now,
+            counts_from: now,
+        }
+    }
+}
+
+/// A request's message, before and besides what it asks for.
+#[derive(Clone, Copy)]
+struct Message {
+    msgid: u32,
+    /// `None`: a method that does not exist on this listener.
+    method: Option<Method>,
+    size: MessageSize,
+    arrived: Instant,
+}
+
+impl Message {
+    fn rejected(self, options: Option<&RequestOptions>) -> RejectedRequest<'_> {
+        let method = self.method.map_or(MethodLabel::UNKNOWN, MethodLabel::from);
+        RejectedRequest {
+            msgid: self.msgid,
+            method,
+            options,
+            bytes: self.size.bytes,
+            arrived: self.arrived,
+        }
+    }
+}
+
+/// Tells [`Reader::wait`] whether to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    On,
+    /// Not before a message that is buffered has begun, which a pause can delay until then.
+    Paused {
+        until: Option<Instant>,
+    },
+}

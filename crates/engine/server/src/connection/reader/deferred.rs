@@ -1,0 +1,290 @@
+//! Requests that wait to begin: for an in-flight permit, or because one of their size class was
+//! rejected a moment ago.
+
+use std::time::Duration;
+
+use sealwire_schedule::{Class, Cost, Reason, Rejection};
+use tokio::io::AsyncRead;
+use tokio::time::Instant;
+
+use super::super::InFlightPermit;
+use super::super::request::Request;
+use super::Reader;
+use sealwire_engine::jobs::cancel_token::StopReason;
+use sealwire_engine::jobs::error::CallFailure;
+use sealwire_engine::operation::Operation;
+use sealwire_telemetry::metrics::ClassLabel;
+
+/// Longest pause that a rejection causes.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Shortest `retry_after` in a response.
+const RETRY_AFTER_MIN: Duration = Duration::from_millis(5);
+/// Bytes of a deferred request besides its message. At most 64 requests are deferred.
+const DEFERRED_BYTES: usize = 512;
+/// Number of size classes.
+const CLASSES: usize = ClassLabel::ALL.len();
+
+/// A complete request that waits to begin.
+pub(super) struct DeferredRequest {
+    pub(super) request: Request,
+    operation: Box<dyn Operation>,
+    estimate: Cost,
+    pub(super) deadline: Instant,
+    /// When it is rejected if a pause still delays it; `None` for a request that waits for an
+    /// in-flight permit.
+    pub(super) expires: Option<Instant>,
+}
+
+impl DeferredRequest {
+    fn bytes(&self) -> usize {
+        self.request.size.bytes + DEFERRED_BYTES
+    }
+
+    pub(super) fn class(&self) -> Class {
+        Class::of_cost(self.estimate)
+    }
+}
+
+/// Ends of the pauses per size class, caused by the rejection of a request of that class or below.
+pub(super) struct ClassBackoff(pub(super) [Option<Instant>; CLASSES]);
+
+impl ClassBackoff {
+    /// Pauses a class and those above: reading requests only to reject them would take time from
+    /// those that are served.
+    pub(super) fn after(&mut self, refusal: &Rejection, class: Class) {
+        let until = Instant::now() + refusal.retry_after.min(PAUSE_MAX);
+        for pause in &mut self.0[class.index()..] {
+            *pause = (*pause).max(Some(until));
+        }
+    }
+
+    /// Returns the end of the pause of a class, if it is paused.
+    pub(super) fn until(&self, class: Class) -> Option<Instant> {
+        self.0[class.index()].filter(|until| *until > Instant::now())
+    }
+
+    /// Returns true if a request that arrived at `arrived` is the first one since a pause ended.
+    /// Forgets the pauses that had ended by then.
+    pub(super) fn take_ended(&mut self, arrived: Instant) -> bool {
+        let mut ended = false;
+        for pause in &mut self.0 {
+            ended |= pause.take_if(|until| *until <= arrived).is_some();
+        }
+        ended
+    }
+
+    pub(super) fn none(&self) -> bool {
+        Class::all().all(|class| self.until(class).is_none())
+    }
+}
+
+impl<R: AsyncRead + Unpin> Reader<R> {
+    /// Returns an in-flight permit if no pause and no deferred request comes first.
+    pub(super) fn permit_at_once(&mut self) -> Option<InFlightPermit> {
+        let free = self.deferred.is_empty() && self.backoff.none();
+        if free {
+            self.in_flight
+                .take()
+                .or_else(|| self.connection.try_in_flight_permit())
+        } else {
+            None
+        }
+    }
+
+    /// Keeps a request until it may begin.
+    pub(super) fn defer(&mut self, request: Request, operation: Box<dyn Operation>) {
+        let engine = &self.connection.engine;
+        let estimate = engine.scheduler.estimate(request.kind, request.work_size());
+        let deadline = request.deadline(engine);
+        let paused = self.backoff.until(Class::of_cost(estimate)).is_some();
+        let expires = paused.then(|| request.arrived + 2 * engine.scheduler.wait_max());
+        let deferred = DeferredRequest {
+            request,
+            operation,
+            estimate,
+            deadline,
+            expires,
+        };
+        self.deferred_bytes += deferred.bytes();
+        self.deferred.push_back(deferred);
+    }
+
+    /// Begins the deferred requests that can begin, oldest first, and answers those whose deadline
+    /// has passed.
+    pub(super) async fn begin_deferred(&mut self) {
+        if self.deferred.is_empty() {
+            return;
+        }
+        if self.ending.reason().is_some() {
+            return self.reject_all_deferred().await;
+        }
+        let now = Instant::now();
+        while let Some(index) = self
+            .deferred
+            .iter()
+            .position(|deferred| deferred.deadline <= now)
+        {
+            self.stop_deferred(index, StopReason::Deadline).await;
+        }
+        while let Some((index, until)) = self.expired_deferred(now) {
+            self.reject_deferred(index, until - now).await;
+        }
+        while let Some(index) = self.next_deferred() {
+            let Some(in_flight) = self
+                .in_flight
+                .take()
+                .or_else(|| self.connection.try_in_flight_permit())
+            else {
+                return;
+            };
+            if let Some(mut deferred) = self.take_deferred(index) {
+                if deferred.expires.is_none() {
+                    // The connection had its maximum of requests in flight. The peer bounds that
+                    // wait, so it does not count.
+                    deferred.request.since = Instant::now();
+                }
+                self.begin(deferred.request, deferred.operation, in_flight, None)
+                    .await;
+                self.slice.count_unit(0).await;
+            }
+        }
+    }
+
+    /// Returns the oldest deferred request that is not paused.
+    pub(super) fn next_deferred(&self) -> Option<usize> {
+        self.deferred
+            .iter()
+            .position(|deferred| self.backoff.until(deferred.class()).is_none())
+    }
+
+    /// Returns a deferred request that a pause has delayed for too long, and the end of that pause.
+    fn expired_deferred(&self, now: Instant) -> Option<(usize, Instant)> {
+        self.deferred
+            .iter()
+            .enumerate()
+            .find_map(|(index, deferred)| {
+                let expired = deferred.expires.is_some_and(|expires| expires <= now);
+                Some((
+                    index,
+                    self.backoff.until(deferred.class()).filter(|_| expired)?,
+                ))
+            })
+    }
+
+    /// Rejects a deferred request, which can be retried after `retry_after`.
+    async fn reject_deferred(&mut self, index: usize, retry_after: Duration) {
+        let Some(deferred) = self.take_deferred(index) else {
+            return;
+        };
+        let retry_after = retry_after.max(RETRY_AFTER_MIN);
+        let refusal = Rejection {
+            reason: Reason::Backlog,
+            retry_after,
+            predicted: retry_after,
+        };
+        self.reject(deferred.request, &CallFailure::Overloaded(refusal))
+            .await;
+    }
+
+    fn take_deferred(&mut self, index: usize) -> Option<DeferredRequest> {
+        let deferred = self.deferred.remove(index)?;
+        self.deferred_bytes -= deferred.bytes();
+        Some(deferred)
+    }
+
+    /// Answers a deferred request that is stopped.
+    pub(super) async fn stop_deferred(&mut self, index: usize, reason: StopReason) {
+        let Some(deferred) = self.take_deferred(index) else {
+            return;
+        };
+        let saved = Duration::from_nanos(deferred.estimate.as_nanos());
+        let fields = deferred.request.size.fields_max();
+        if let Some(counted) = reason.counted() {
+            self.connection
+                .engine
+                .metrics
+                .call_stopped(counted, fields, saved);
+        }
+        self.reject(deferred.request, &CallFailure::Stopped(reason))
+            .await;
+    }
+
+    /// Answers the deferred requests when the connection ends.
+    pub(in crate::connection) async fn reject_all_deferred(&mut self) {
+        self.drop_permit(); // Or the drain would wait for it.
+        let reason = self.ending.reason().unwrap_or(StopReason::Drain);
+        while let Some(deferred) = self.take_deferred(0) {
+            self.reject(deferred.request, &CallFailure::Stopped(reason))
+                .await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_holds_back_its_size_and_above_for_as_long_as_it_says() {
+        let class = |index| Class::all().nth(index).unwrap();
+        let refusal = |millis| Rejection {
+            reason: Reason::Backlog,
+            retry_after: Duration::from_millis(millis),
+            predicted: Duration::ZERO,
+        };
+        let mut backoff = ClassBackoff(Default::default());
+        assert!(backoff.none());
+        for (millis, refused, at_ms, held) in [
+            (
+                5_000,
+                5,
+                0,
+                [false, false, false, false, false, true, true, true],
+            ),
+            (6, 2, 0, [false, false, true, true, true, true, true, true]),
+            (
+                6,
+                2,
+                7,
+                [false, false, false, false, false, true, true, true],
+            ),
+            (
+                6,
+                7,
+                3,
+                [false, false, false, false, false, true, true, true],
+            ),
+        ] {
+            backoff.after(&refusal(millis), class(refused));
+            tokio::time::advance(Duration::from_millis(at_ms)).await;
+            let now: Vec<_> = Class::all()
+                .map(|class| backoff.until(class).is_some())
+                .collect();
+            assert_eq!(
+                now, held,
+                "{millis} ms from class {refused} on, {at_ms} ms later"
+            );
+        }
+        tokio::time::advance(Duration::from_millis(990)).await;
+        assert!(backoff.none(), "a second at most");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_request_after_a_pause_has_waited_if_it_came_no_earlier() {
+        let class = |index| Class::all().nth(index).unwrap();
+        let retry_after = Duration::from_millis(50);
+        let refusal = Rejection {
+            reason: Reason::Proportion,
+            retry_after,
+            predicted: Duration::ZERO,
+        };
+        let mut backoff = ClassBackoff(Default::default());
+        assert!(!backoff.take_ended(Instant::now()), "nothing was rejected");
+        backoff.after(&refusal, class(3));
+        let early = Instant::now() + Duration::from_millis(49);
+        tokio::time::advance(Duration::from_millis(60)).await;
+        assert!(!backoff.take_ended(early), "it came during the pause");
+        assert!(backoff.take_ended(Instant::now()));
+        assert!(!backoff.take_ended(Instant::now()), "the second one");
+    }
+}

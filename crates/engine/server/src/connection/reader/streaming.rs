@@ -1,0 +1,229 @@
+//! Long messages, which are offered to the scheduler while they arrive and discarded when they are
+//! rejected.
+
+use std::sync::Arc;
+
+use sealwire_schedule::{Class, Rejection, WorkSize};
+use sealwire_wire::{Disposition, MessageHeader, Scanner};
+use tokio::io::AsyncRead;
+use tokio::time::Instant;
+
+use super::super::audit::RejectedRequest;
+use super::super::{End, InFlightPermit};
+use super::{Reader, Reading};
+use sealwire_engine::jobs::cancel_token::CancelGuard;
+use sealwire_engine::jobs::cost::OperationKind;
+use sealwire_engine::jobs::error::CallFailure;
+use sealwire_engine::jobs::scheduler::{AdmissionPermit, AdmissionRequest};
+use sealwire_engine::operations;
+use sealwire_telemetry::metrics::MethodLabel;
+
+/// A long message that the scheduler knows while it arrives. Only a request on data has a cancel
+/// token and an in-flight permit.
+pub(super) struct StreamingRequest {
+    pub(super) admission: AdmissionPermit,
+    pub(super) cancel: Option<CancelGuard>,
+    pub(super) in_flight: Option<InFlightPermit>,
+    /// Bytes that had arrived when its cost was estimated.
+    looked_at: usize,
+}
+
+/// Waits for the admission of the message that arrives. Returns the rejection of a message that has
+/// waited for too long.
+pub(super) async fn admitted(streaming: &mut Option<StreamingRequest>) -> Option<Rejection> {
+    let Some(StreamingRequest { admission, .. }) = streaming else {
+        return None;
+    };
+    let patience = admission.patience();
+    tokio::select! {
+        biased;
+        () = admission.admitted() => None,
+        refusal = patience.ended() => Some(refusal),
+    }
+}
+
+impl<R: AsyncRead + Unpin> Reader<R> {
+    /// Makes room for more of a long message: asks the scheduler before more of the body is read.
+    pub(super) async fn make_room(&mut self) -> Result<(), End> {
+        let bytes = self.input.buffer.len();
+        let Some(streaming) = &mut self.streaming else {
+            return self.offer_streaming(bytes).await;
+        };
+        if bytes / 2 >= streaming.looked_at {
+            // Twice as much has arrived, so the first estimate may be far off.
+            streaming.looked_at = bytes;
+            let (kind, work_size, ..) = preview(&self.scanner, &self.input.buffer);
+            streaming.admission.correct(kind, work_size);
+        }
+        if streaming.admission.resize(bytes) {
+            self.wait(Reading::On).await
+        } else if streaming.admission.waits() {
+            // The memory quota of its principal is used up. Read on when the message is admitted.
+            self.wait(Reading::Paused { until: None }).await
+        } else {
+            let class = streaming.admission.class();
+            self.reject_streaming(CallFailure::no_memory(), class).await
+        }
+    }
+
+    /// Offers a long message whose beginning has arrived.
+    async fn offer_streaming(&mut self, bytes: usize) -> Result<(), End> {
+        if let Some(reason) = self.ending.reason() {
+            self.drop_permit(); // Or the drain would wait for it.
+            return self
+                .reject_streaming(CallFailure::Stopped(reason), Class::default())
+                .await;
+        }
+        let connection = Arc::clone(&self.connection);
+        // Usually cached. A lookup happens once per principal and cache lifetime.
+        if let Err(failure) = connection
+            .engine
+            .decider
+            .has_role(&connection.principal)
+            .await
+        {
+            return self.reject_streaming(failure, Class::default()).await;
+        }
+        let scheduler = &connection.engine.scheduler;
+        let (kind, work_size, document) = preview(&self.scanner, &self.input.buffer);
+        let class = Class::of_cost(scheduler.estimate(kind, work_size));
+        let (mut in_flight, mut cancel, mut deadline) = (None, None, None);
+        if let Some((msgid, deadline_ms)) = document {
+            if let Some(until) = self.backoff.until(class) {
+                return self.wait(Reading::Paused { until: Some(until) }).await;
+            }
+            in_flight = if self.deferred.is_empty() {
+                self.in_flight
+                    .take()
+                    .or_else(|| connection.try_in_flight_permit())
+            } else {
+                None
+            };
+            if in_flight.is_none() {
+                return self.wait(Reading::Paused { until: None }).await;
+            }
+            cancel = match connection.cancel_tokens.issue(msgid) {
+                Some(cancel) => Some(cancel),
+                None => return Err(connection.expel_for_msgid().await),
+            };
+            // The time of the request counts from its last byte; reading has a limit of its own.
+            deadline = Some((Instant::now() + connection.engine.deadline(deadline_ms)).into_std());
+        }
+        let (principal, since) = (&connection.principal, std::time::Instant::now());
+        let has_waited = self
+            .message_began
+            .is_some_and(|began| self.backoff.take_ended(began.at));
+        let offer = AdmissionRequest {
+            principal,
+            kind,
+            work_size,
+            bytes,
+            since,
+            deadline,
+            whole: false,
+            has_waited,
+        };
+        match scheduler.offer(&offer, &connection.memory) {
+            Ok(admission) => {
+                self.streaming = Some(StreamingRequest {
+                    admission,
+                    cancel,
+                    in_flight,
+                    looked_at: bytes,
+                });
+                Ok(())
+            }
+            Err(refusal) => {
+                drop(cancel);
+                self.reject_streaming(CallFailure::Overloaded(refusal), class)
+                    .await
+            }
+        }
+    }
+
+    /// Rejects the long message that arrives and discards the rest of it.
+    pub(super) async fn reject_streaming(
+        &mut self,
+        failure: CallFailure,
+        class: Class,
+    ) -> Result<(), End> {
+        if let CallFailure::Overloaded(refusal) = &failure {
+            self.backoff.after(refusal, class);
+        }
+        let head = self.scanner.head();
+        let fate = self.scanner.skip_rest();
+        self.reject_incomplete(head, &failure, fate).await
+    }
+
+    /// Rejects a message that is not complete. A notification has no response, but counts as a
+    /// rejected request.
+    pub(super) async fn reject_incomplete(
+        &mut self,
+        head: Option<MessageHeader>,
+        failure: &CallFailure,
+        fate: Disposition,
+    ) -> Result<(), End> {
+        let own = self
+            .streaming
+            .take()
+            .is_some_and(|streaming| streaming.cancel.is_some());
+        let connection = &self.connection;
+        match head.and_then(|head| head.answer_to()) {
+            Some(msgid) if !own && connection.cancel_tokens.contains(msgid) => {
+                return Err(connection.expel_for_msgid().await);
+            }
+            Some(msgid) => {
+                let (method, bytes, arrived) =
+                    (method_label(head), self.input.buffer.len(), Instant::now());
+                let call = RejectedRequest {
+                    msgid,
+                    method,
+                    options: None,
+                    bytes,
+                    arrived,
+                };
+                connection.reject(&call, failure).await;
+            }
+            None => {
+                connection.state.pace.rejected(Instant::now());
+                if fate == Disposition::Close {
+                    connection.send_protocol_error(&failure.answer()).await;
+                }
+            }
+        }
+        if fate == Disposition::Close {
+            Err(End::Expelled)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Predicts the work of a message that arrives. Of a request on data also returns its msgid and the
+/// time that it gives, in milliseconds.
+fn preview(
+    scanner: &Scanner,
+    buffered: &[u8],
+) -> (OperationKind, WorkSize, Option<(u32, Option<u32>)>) {
+    let Some(outlook) = scanner.outlook(buffered) else {
+        let (kind, work_size) = operations::preview_of_other(buffered.len() as u64);
+        return (kind, work_size, None);
+    };
+    let (kind, work_size) = operations::preview(&outlook, scanner.bytes_at_least());
+    let msgid = scanner.head().and_then(|head| head.answer_to());
+    (
+        kind,
+        work_size,
+        msgid.map(|msgid| (msgid, outlook.deadline_ms)),
+    )
+}
+
+fn method_label(head: Option<MessageHeader>) -> MethodLabel {
+    match head {
+        Some(MessageHeader::Request {
+            method: Some(method),
+            ..
+        }) => method.into(),
+        _ => MethodLabel::UNKNOWN,
+    }
+}

@@ -1,0 +1,120 @@
+//! The writing half of a connection.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::InFlightPermit;
+use crate::network_scheduler::{NetworkSlice, PIECE_BYTES};
+use sealwire_engine::jobs::scheduler::AdmissionPermit;
+
+/// Responses up to this many bytes are written together, in one TLS record where they fit.
+const BATCH_BYTES: usize = 16 << 10;
+/// Lowest average rate at which a peer must read a response, in bytes per second, about as fast as
+/// a message must arrive. A slower peer would hold the memory of the response for days.
+const REPLY_BYTES_PER_S_MIN: u64 = 1 << 20;
+
+/// A response for the writer, and the permits that are released after it is written.
+pub(super) struct Outgoing {
+    pub(super) bytes: Vec<u8>,
+    pub(super) _admission: Option<AdmissionPermit>,
+    pub(super) _in_flight: Option<InFlightPermit>,
+}
+
+/// Writes responses in the order of the queue, small ones together, and flushes when the queue is
+/// empty.
+pub(super) async fn write_replies(
+    mut write: impl AsyncWrite + Unpin,
+    mut outgoing: mpsc::Receiver<Outgoing>,
+    stall: Duration,
+    count: impl Fn(u64),
+) -> io::Result<()> {
+    let mut slice = NetworkSlice::default();
+    let mut batch = Vec::with_capacity(BATCH_BYTES);
+    let mut held = Vec::new();
+    while let Some(first) = outgoing.recv().await {
+        let mut next = Some(first);
+        while let Some(reply) = next {
+            count(reply.bytes.len() as u64);
+            if batch.len() + reply.bytes.len() > BATCH_BYTES {
+                write_all(&mut write, &batch, stall, &mut slice).await?;
+                batch.clear();
+                held.clear();
+            }
+            if reply.bytes.len() > BATCH_BYTES {
+                write_all(&mut write, &reply.bytes, stall, &mut slice).await?;
+            } else {
+                batch.extend_from_slice(&reply.bytes);
+                held.push(reply);
+            }
+            slice.count_unit(0).await;
+            next = outgoing.try_recv().ok();
+        }
+        write_all(&mut write, &batch, stall, &mut slice).await?;
+        timeout(stall, write.flush()).await??;
+        batch.clear();
+        held.clear();
+    }
+    timeout(stall, write.shutdown()).await?
+}
+
+/// Writes everything. Fails if the peer reads nothing for as long as `stall`, or everything too
+/// slowly.
+async fn write_all(
+    write: &mut (impl AsyncWrite + Unpin),
+    mut bytes: &[u8],
+    stall: Duration,
+    slice: &mut NetworkSlice,
+) -> io::Result<()> {
+    let patience = stall + Duration::from_secs(bytes.len() as u64 / REPLY_BYTES_PER_S_MIN);
+    let all = async {
+        while !bytes.is_empty() {
+            match timeout(stall, write.write(&bytes[..bytes.len().min(PIECE_BYTES)])).await?? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                taken => {
+                    bytes = &bytes[taken..];
+                    slice.count_unit(taken).await;
+                }
+            }
+        }
+        Ok(())
+    };
+    timeout(patience, all).await?
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// The peer reads one byte per second: it never stalls and never ends.
+    #[tokio::test(start_paused = true)]
+    async fn a_reply_that_is_taken_too_slowly_is_given_up() {
+        let (mut ours, mut theirs) = tokio::io::duplex(1);
+        let reader = tokio::spawn(async move {
+            while theirs.read_u8().await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+        let begun = Instant::now();
+        let written = write_all(
+            &mut ours,
+            &[0; 5 << 20],
+            Duration::from_secs(10),
+            &mut NetworkSlice::default(),
+        )
+        .await;
+        assert_eq!(
+            written.map_err(|error| error.kind()),
+            Err(io::ErrorKind::TimedOut)
+        );
+        assert_eq!(begun.elapsed().as_secs(), 15, "10 s and one for each MiB");
+        drop(ours);
+        reader.await.unwrap();
+    }
+}

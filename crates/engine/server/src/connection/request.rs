@@ -1,0 +1,556 @@
+//! One request on data, from its decoded message to its response. The steps, in the order of this
+//! file:
+//!
+//! 1. `reader::dispatch` decodes the message ([`decode`](sealwire_engine::operations::decode)) and
+//!    finds an in-flight permit.
+//! 2. [`prepare`] authorizes the request and offers it to the scheduler, which admits, delays or
+//!    rejects it.
+//! 3. [`plan`] resolves names to keys and reserves memory for the response.
+//! 4. [`run`] waits for admission and for the work, at most until a cancel or the deadline. A
+//!    network thread does the work of small requests itself if nothing is queued.
+//! 5. [`handle`] records the outcome and queues the response.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealwire_access::Permit;
+use sealwire_schedule::{Class, WorkSize};
+use sealwire_wire::reply;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+
+use super::audit::RequestSummary;
+use super::replies::Outgoing;
+use super::{Connection, InFlightPermit};
+use sealwire_engine::engine::Engine;
+use sealwire_engine::jobs::cancel_token::{CancelGuard, CancelToken, StopReason};
+use sealwire_engine::jobs::cost::{ExtraWork, OperationKind, with_extra};
+use sealwire_engine::jobs::error::CallFailure;
+use sealwire_engine::jobs::failures::log_failure;
+use sealwire_engine::jobs::job::{Finished, Job, JobSpec, Outcome};
+use sealwire_engine::jobs::scheduler::{AdmissionPermit, AdmissionRequest};
+use sealwire_engine::jobs::tokens::store_io::Resumed;
+use sealwire_engine::operation::{
+    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestOptions, StoreContext,
+    StorePlan, SubjectKeyLoad,
+};
+use sealwire_service::spans::Traced;
+use sealwire_telemetry::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
+
+/// Bytes of a response before its result at most.
+const REPLY_HEAD_BYTES: usize = 16;
+
+/// A decoded request whose message is complete.
+pub(super) struct Request {
+    pub(super) msgid: u32,
+    pub(super) options: RequestOptions,
+    pub(super) kind: OperationKind,
+    pub(super) size: MessageSize,
+    /// Predicted work that neither the number of fields nor their bytes tell.
+    pub(super) extra: ExtraWork,
+    pub(super) arrived: Instant,
+    /// When its wait for admission and for a crypto thread began, which has a bound.
+    pub(super) since: Instant,
+    /// It is the first one since its connection has waited as a rejection asked.
+    pub(super) has_waited: bool,
+    pub(super) cancel: CancelGuard,
+}
+
+impl Request {
+    pub(super) fn work_size(&self) -> WorkSize {
+        with_extra(
+            self.kind
+                .work_size(self.size.leaves, self.size.bytes as u64),
+            self.extra,
+        )
+    }
+
+    /// Returns when its response is of no more use.
+    pub(super) fn deadline(&self, engine: &Engine) -> Instant {
+        self.arrived + engine.deadline(self.options.deadline_ms)
+    }
+}
+
+/// A request that is admitted, or waits for admission.
+pub(super) struct Prepared {
+    pub(super) admission: AdmissionPermit,
+    pub(super) task: Task,
+    deadline: Instant,
+    /// When it was offered to the scheduler, if its message was complete by then.
+    offered: Option<Instant>,
+    /// Set if the request is kept as a span.
+    traced: Option<Traced>,
+}
+
+/// Work of a request.
+pub(super) enum Task {
+    /// A walk over its document, and the key of a data subject that it needs.
+    Document(
+        Box<Job>,
+        oneshot::Receiver<Finished>,
+        Option<Box<SubjectKeyLoad>>,
+    ),
+    /// Requests to the token store.
+    Store(Box<dyn StorePlan>),
+    /// None: this is the result.
+    Done(Vec<u8>),
+    /// The permissions of its principal have to be looked up first.
+    Unauthorized(Box<dyn Operation>),
+}
+
+/// Why a request does not begin, and its size class.
+pub(super) struct Rejected {
+    pub(super) failure: CallFailure,
+    pub(super) class: Class,
+}
+
+impl<E: Into<CallFailure>> From<E> for Rejected {
+    fn from(error: E) -> Self {
+        Self {
+            failure: error.into(),
+            class: Class::default(),
+        }
+    }
+}
+
+/// Authorizes a request if the principal's permissions are cached, and offers it to the scheduler.
+/// Nothing in it waits.
+///
+/// `admission`: that of a long message, which was offered when it began to arrive.
+pub(super) fn prepare(
+    connection: &Connection,
+    request: &Request,
+    operation: Box<dyn Operation>,
+    admission: Option<AdmissionPermit>,
+) -> Result<Prepared, Rejected> {
+    let engine = &connection.engine;
+    engine.apps.check_unsealed()?;
+    engine.audit.ready()?;
+    let (kind, work_size, deadline) = (request.kind, request.work_size(), request.deadline(engine));
+    let overloaded = |failure| {
+        let class = Class::of_cost(engine.scheduler.estimate(kind, work_size));
+        Rejected { failure, class }
+    };
+    if let (None, Some(rejection)) = (
+        &admission,
+        connection
+            .state
+            .network
+            .rejection(engine.scheduler.wait_max()),
+    ) {
+        return Err(overloaded(CallFailure::Overloaded(rejection)));
+    }
+    // Before memory is reserved. By the present time, not by that of arrival: the request may have
+    // waited for longer than the cached permissions of its principal hold.
+    let authorization = request.options.authorization()?;
+    let permit = engine
+        .decider
+        .decide_now(&connection.principal, authorization, Instant::now())
+        .transpose()?;
+    let (mut admission, offered) = match admission {
+        Some(mut admission) => {
+            admission.update_estimate(kind, work_size);
+            (admission, None)
+        }
+        None => {
+            // Without a decision no more is reserved than the message that is there.
+            let response = permit.as_ref().map_or(0, |_| {
+                operation.response_bytes(request.size, &engine.limits)
+            });
+            let (bytes, deadline) = (request.size.bytes + response, Some(deadline.into_std()));
+            let (principal, since) = (&connection.principal, request.since.into_std());
+            let has_waited = request.has_waited;
+            let offer = AdmissionRequest {
+                principal,
+                kind,
+                work_size,
+                bytes,
+                since,
+                deadline,
+                whole: true,
+                has_waited,
+            };
+            let admission = engine.scheduler.offer(&offer, &connection.memory);
+            (
+                admission.map_err(|refusal| overloaded(CallFailure::Overloaded(refusal)))?,
+                Some(Instant::now()),
+            )
+        }
+    };
+    let task = match &permit {
+        Some(permit) => match plan(connection, request, operation, permit, &mut admission) {
+            Err(failure @ CallFailure::Overloaded(_)) => return Err(overloaded(failure)),
+            planned => planned?,
+        },
+        None => Task::Unauthorized(operation),
+    };
+    let traced = engine.traces.sample(request.options.traceparent());
+    Ok(Prepared {
+        admission,
+        task,
+        deadline,
+        offered,
+        traced,
+    })
+}
+
+/// Resolves a permitted request against the apps and reserves memory for it. Nothing in it waits.
+fn plan(
+    connection: &Connection,
+    request: &Request,
+    operation: Box<dyn Operation>,
+    permit: &Permit<'_>,
+    admission: &mut AdmissionPermit,
+) -> Result<Task, CallFailure> {
+    let (engine, size) = (&*connection.engine, request.size);
+    engine
+        .decider
+        .charge_hourly(&connection.principal, permit, operation.fields_max(size))?;
+    let (principal, options) = (&connection.principal, &request.options);
+    match operation.plan(&PlanContext {
+        engine,
+        principal,
+        permit,
+        options,
+        size,
+    })? {
+        Plan::Store(plan) => {
+            // The tokens twice: as they came, and on their way to the crypto threads.
+            if !admission.resize(plan.response_bytes().saturating_add(2 * size.bytes)) {
+                return Err(CallFailure::no_memory());
+            }
+            Ok(Task::Store(plan))
+        }
+        Plan::Done(result) => Ok(Task::Done(result)),
+        Plan::Document(mut plan) => {
+            let subject = plan.subject.take().map(Box::new);
+            let response_bytes = plan.response_bytes.min(engine.limits.reply_bytes_max);
+            if !admission.resize((size.bytes + response_bytes).saturating_add(plan.extra_bytes)) {
+                return Err(CallFailure::no_memory());
+            }
+            let (job, finished) = job(engine, request, plan, response_bytes, admission);
+            Ok(Task::Document(job, finished, subject))
+        }
+    }
+}
+
+fn job(
+    engine: &Engine,
+    request: &Request,
+    plan: DocumentPlan,
+    reply_bytes: usize,
+    admission: &AdmissionPermit,
+) -> (Box<Job>, oneshot::Receiver<Finished>) {
+    let cancel = request.cancel.token();
+    if let Some(mask) = &plan.mask {
+        cancel.show_through(mask);
+    }
+    let spec = JobSpec {
+        msgid: request.msgid,
+        method: request.options.method.into(),
+        kind: request.kind,
+        payload: plan.payload,
+        selection: plan.selection,
+        containers: plan.containers,
+        unmatched: plan.unmatched,
+        cancel: Arc::clone(cancel),
+        generation: plan.generation,
+        leaves: request.size.leaves,
+        extra: request.extra,
+        context_bytes: plan.context_bytes,
+        sealed: plan.sealed,
+        reply_bytes,
+        estimate: admission.estimate(),
+    };
+    Job::new(
+        plan.fields,
+        spec,
+        &engine.limits,
+        Arc::clone(&engine.metrics),
+    )
+}
+
+/// Looks up the permissions of the principal, then plans the request.
+pub(super) async fn authorize_and_plan(
+    connection: &Connection,
+    request: &Request,
+    operation: Box<dyn Operation>,
+    admission: &mut AdmissionPermit,
+) -> Result<Task, CallFailure> {
+    let authorization = request.options.authorization()?;
+    let permit = connection
+        .engine
+        .decider
+        .decide(&connection.principal, authorization)
+        .await?;
+    plan(connection, request, operation, &permit, admission)
+}
+
+/// Runs a prepared request, records its outcome and queues its response.
+pub(super) async fn handle(
+    connection: Arc<Connection>,
+    request: Request,
+    mut prepared: Prepared,
+    in_flight: InFlightPermit,
+) {
+    let engine = &connection.engine;
+    let _counted = InFlight::new(engine);
+    let (msgid, method) = (request.msgid, MethodLabel::from(request.options.method));
+    let mut report = CallReport {
+        method,
+        code: CallCode::OK,
+        times: None,
+    };
+    let traced = prepared.traced.take();
+    let outcome = run(&connection, &request, prepared, &mut report).await;
+    let code = outcome
+        .as_ref()
+        .map_or_else(|failure| failure.code().into(), |_| CallCode::OK);
+    let mut summary = RequestSummary {
+        method,
+        options: Some(&request.options),
+        bytes: request.size.bytes,
+        cancel: Some(&**request.cancel.token()),
+        code,
+        arrived: request.arrived,
+    };
+    let recording = connection.record(&summary);
+    // The client learns of the outcome once it is recorded.
+    let outcome = match recording
+        .kept(engine.metrics.calls_in_flight.get() > 1)
+        .await
+    {
+        Ok(()) => outcome,
+        Err(unrecorded) => Err(unrecorded),
+    };
+    let (bytes, admission) = match outcome {
+        Ok((bytes, admission)) => (bytes, Some(admission)),
+        Err(failure) => {
+            report.code = failure.code().into();
+            log_failure(&engine.failures, &connection.principal, msgid, &failure); // The only log line for it.
+            (connection.error_reply(msgid, &failure), None)
+        }
+    };
+    engine.metrics.call_done(&report);
+    if let Some(traced) = traced {
+        summary.code = report.code;
+        connection.end_span(traced, &summary, report.times);
+    }
+    drop(request); // Its msgid may be used again from when the response can be read.
+    let _ = connection
+        .replies
+        .send(Outgoing {
+            bytes,
+            _admission: admission,
+            _in_flight: Some(in_flight),
+        })
+        .await;
+}
+
+/// Waits for admission, then for whichever comes first of the end of the work, a cancel and the
+/// deadline. A request that has waited for admission or a crypto thread for twice its bound is
+/// rejected.
+async fn run(
+    connection: &Connection,
+    request: &Request,
+    prepared: Prepared,
+    report: &mut CallReport,
+) -> Result<(Vec<u8>, AdmissionPermit), CallFailure> {
+    let engine = &connection.engine;
+    let Prepared {
+        mut admission,
+        task,
+        deadline,
+        mut offered,
+        ..
+    } = prepared;
+    let cancel = request.cancel.token();
+    let (mut ran, patience) = (None, admission.patience());
+    let finish = async {
+        let mut idle = Idle {
+            engine,
+            cancel,
+            is_over: false,
+        };
+        let task = match task {
+            Task::Unauthorized(operation) => {
+                let task =
+                    authorize_and_plan(connection, request, operation, &mut admission).await?;
+                admission.restart_wait();
+                task
+            }
+            planned => planned,
+        };
+        // A job that is stopped counts itself.
+        idle.is_over = matches!(task, Task::Document(..));
+        admission.admitted().await;
+        let result = match task {
+            Task::Unauthorized(_) => Err(CallFailure::Internal("a request is authorized once")),
+            Task::Document(job, finished, subject) => {
+                if let Some(subject) = subject {
+                    // The wait for the store says nothing of the predicted work.
+                    offered = None;
+                    subject
+                        .load(engine.objects()?, &mut admission, cancel, deadline)
+                        .await?;
+                }
+                run_job(
+                    engine,
+                    cancel,
+                    (job, finished),
+                    &mut admission,
+                    deadline,
+                    &mut ran,
+                )
+                .await
+            }
+            Task::Done(result) => {
+                let mut out = Vec::with_capacity(result.len() + REPLY_HEAD_BYTES);
+                reply::begin(&mut out, request.msgid);
+                out.extend_from_slice(&result);
+                Ok(out)
+            }
+            Task::Store(plan) => {
+                let mut out = Vec::new();
+                reply::begin(&mut out, request.msgid);
+                let (tokens, objects, admission) =
+                    (engine.tokens()?, engine.objects()?, &mut admission);
+                let reply_bytes_max = engine.limits.reply_bytes_max;
+                let out_of = &mut out;
+                let context = StoreContext {
+                    tokens,
+                    objects,
+                    admission,
+                    cancel,
+                    deadline,
+                    reply_bytes_max,
+                    out: out_of,
+                };
+                let done = plan.run(context).await;
+                // A vector that grows doubles, and a response can wait long for its client: it
+                // holds what was reserved.
+                out.shrink_to_fit();
+                done.map(|()| out)
+            }
+        };
+        idle.is_over = true;
+        result
+    };
+    let result = tokio::select! {
+        biased;
+        result = finish => result,
+        reason = cancel.stopped() => return Err(CallFailure::Stopped(reason)),
+        refusal = patience.ended() => {
+            engine.metrics.refused(refusal.reason.into());
+            return Err(CallFailure::Overloaded(refusal));
+        }
+        // The token is told before the future is dropped, so that work which was not submitted yet
+        // knows why it ends.
+        () = async { sleep_until(deadline).await; cancel.stop(StopReason::Deadline) } => {
+            return Err(CallFailure::Stopped(StopReason::Deadline));
+        }
+    };
+    report.times = ran.map(
+        |JobTimes {
+             started,
+             worked,
+             asked,
+         }| CallTimes {
+            class: admission.class(),
+            queue: Instant::from_std(started).saturating_duration_since(request.arrived),
+            work: worked,
+            predicted: admission.predicted(),
+            took: offered.filter(|_| !asked).map(|offered| offered.elapsed()),
+        },
+    );
+    let bytes = result?;
+    admission.resize(bytes.capacity());
+    Ok((bytes, admission))
+}
+
+/// Times of a job that ended by itself.
+struct JobTimes {
+    started: std::time::Instant,
+    worked: Duration,
+    /// Part of the time passed in the token store.
+    asked: bool,
+}
+
+/// Runs a request on a document, walk by walk, with the token store in between.
+async fn run_job(
+    engine: &Engine,
+    cancel: &CancelToken,
+    (mut job, mut finished): (Box<Job>, oneshot::Receiver<Finished>),
+    admission: &mut AdmissionPermit,
+    deadline: Instant,
+    ran: &mut Option<JobTimes>,
+) -> Result<Vec<u8>, CallFailure> {
+    loop {
+        match admission.run_inline(job) {
+            Ok(()) => drop(engine.metrics.calls_inline.inc()),
+            Err(job) => admission.submit(job),
+        }
+        let ended = finished
+            .await
+            .map_err(|_| CallFailure::Internal("the work panicked"))?;
+        let ran = ran.get_or_insert(JobTimes {
+            started: ended.started,
+            worked: Duration::ZERO,
+            asked: false,
+        });
+        ran.worked += ended.worked;
+        match ended.result? {
+            Outcome::Reply(bytes) => return Ok(bytes),
+            Outcome::Asks(paused) => {
+                ran.asked = true;
+                let mut idle = Idle {
+                    engine,
+                    cancel,
+                    is_over: false,
+                };
+                let resumed = engine.tokens()?.resume(paused, admission, deadline).await;
+                idle.is_over = true;
+                match resumed? {
+                    Resumed::Reply(bytes) => return Ok(bytes),
+                    Resumed::Again(next, ends) => (job, finished) = (next, ends),
+                }
+            }
+        }
+    }
+}
+
+/// Counts a request that is stopped while no work of it runs.
+struct Idle<'a> {
+    engine: &'a Engine,
+    cancel: &'a CancelToken,
+    is_over: bool,
+}
+
+impl Drop for Idle<'_> {
+    fn drop(&mut self) {
+        if let Some(reason) = self
+            .cancel
+            .stop_reason()
+            .and_then(StopReason::counted)
+            .filter(|_| !self.is_over)
+        {
+            self.engine.metrics.call_stopped(reason, 0, Duration::ZERO);
+        }
+    }
+}
+
+/// Counts a request in flight for as long as it lives.
+struct InFlight(Arc<Engine>);
+
+impl InFlight {
+    fn new(engine: &Arc<Engine>) -> Self {
+        engine.metrics.calls_in_flight.inc();
+        Self(Arc::clone(engine))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.metrics.calls_in_flight.dec();
+    }
+}

@@ -1,0 +1,558 @@
+//! Puts the engine together from its configuration, accepts connections, and takes it down in
+//! order.
+//!
+//! Everything that can be wrong is found before a port is bound: configuration, key-encryption key,
+//! apps, certificates. Call [`Server::start`] on a multi-threaded runtime.
+
+use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealwire_apps::Control;
+use sealwire_audit::AuditKey;
+use sealwire_crypto::OpenedSchedules;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::accept::{Acceptor, Principals, listen};
+pub use crate::error::StartError;
+use sealwire_engine::access::Authorizer;
+use sealwire_engine::control::first_start;
+use sealwire_engine::root::{RootAdmin, SlotProber, Unsealer};
+use sealwire_store::StoreError;
+use sealwire_telemetry::{Condition, Phase, Telemetry};
+
+use crate::admin::AdminServer;
+use crate::certificates::{Certificates, Reload};
+use crate::control::{ControlServer, ControlService};
+use crate::network_scheduler::NetworkScheduler;
+use crate::tls::TlsError;
+use sealwire_engine::apps::Apps;
+use sealwire_engine::audit::Audit;
+use sealwire_engine::engine::Engine;
+use sealwire_engine::jobs::scheduler::Scheduler;
+use sealwire_engine::jobs::tokens::now;
+use sealwire_engine::key_warmer::KeyWarmer;
+use sealwire_engine::stores::{Access, Stores};
+use sealwire_engine::sweeper::Sweeper;
+use sealwire_service::spans::{Service, Traces};
+use sealwire_settings::{Config, ControlListen};
+use sealwire_telemetry::metrics::AppGauges;
+
+/// Pause after a failed attempt to finish the start on a store that was sealed.
+const COMPLETION_PAUSE: Duration = Duration::from_secs(1);
+
+/// The data listener.
+#[derive(Debug)]
+struct DataListener {
+    address: SocketAddr,
+    /// Starts to accept connections. Dropped instead if the engine ends before.
+    open: Option<oneshot::Sender<()>>,
+    accepting: JoinHandle<()>,
+}
+
+/// A running engine.
+#[derive(Debug)]
+pub struct Server {
+    /// `None`: this engine serves control requests alone.
+    data: Option<DataListener>,
+    admin: AdminServer,
+    control: Option<ControlServer>,
+    state: Arc<Telemetry>,
+    engine: Arc<Engine>,
+    stores: Stores,
+    draining: watch::Sender<bool>,
+    config: Config,
+    certificates: Reload,
+    watching: Vec<JoinHandle<()>>,
+    /// Ends by itself when the engine drains.
+    sweeping: Option<JoinHandle<()>>,
+    connections: Arc<Semaphore>,
+}
+
+impl Server {
+    /// Starts the engine. Reads files; needs a multi-threaded runtime with room for the crypto
+    /// threads.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]; nothing is left running.
+    pub async fn start(config: &Config) -> Result<Self, StartError> {
+        let mut server = Self::start_closed(config).await?;
+        server.open();
+        Ok(server)
+    }
+
+    /// Starts the server, but data connections wait in the system's queue until [`Server::open`].
+    /// For programs that must create apps or roles first, over the control listener.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]; nothing is left running.
+    pub async fn start_closed(config: &Config) -> Result<Self, StartError> {
+        let unsealer = Unsealer::open(config)?;
+        Self::start_over(config, unsealer, Stores::open(config, Access::Serve).await?).await
+    }
+
+    /// Takes calls from now on.
+    pub fn open(&mut self) {
+        if self.state.readiness.phase() != Phase::Starting {
+            return;
+        }
+        // Before the first connection is accepted: a client that gets a response finds the engine
+        // ready.
+        self.state.readiness.enter(Phase::Ready);
+        if let Some(open) = self.data.as_mut().and_then(|data| data.open.take()) {
+            let _ = open.send(());
+        }
+        let (admin, generation) = (self.admin.address(), self.engine.apps.generation());
+        let [address, control] =
+            [self.address(), self.control_address()].map(|at| at.map(tracing::field::display));
+        tracing::info!(address, control, %admin, generation, "ready");
+    }
+
+    /// Starts the server over stores that are already open.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]; nothing is left running.
+    pub async fn start_with(config: &Config, stores: Stores) -> Result<Self, StartError> {
+        let mut server = Self::start_over(config, Unsealer::open(config)?, stores).await?;
+        server.open();
+        Ok(server)
+    }
+
+    async fn start_over(
+        config: &Config,
+        unsealer: Unsealer,
+        stores: Stores,
+    ) -> Result<Self, StartError> {
+        let opened = NonZeroUsize::new(config.crypto.open_key_cache_entries).map(|capacity| {
+            Arc::new(OpenedSchedules::new(
+                capacity,
+                config.crypto.open_key_cache_s,
+            ))
+        });
+        let unsealer = Arc::new(unsealer);
+        let control = Control::with_finder(
+            Arc::clone(&stores.control),
+            Arc::<Unsealer>::clone(&unsealer),
+        );
+        let apps = Arc::new(Apps::load(control, shown(config.listen.address), opened).await?);
+        let begun = async {
+            if !apps.is_sealed() {
+                match make_administrators(config, &apps).await {
+                    Ok(()) | Err(StoreError::Sealed) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            // Of the verified root record.
+            let audit_key = match apps.control().kek().await {
+                Ok(kek) => Some(AuditKey::new(kek.audit_secret())),
+                Err(StoreError::Sealed) => None,
+                Err(error) => return Err(error.into()),
+            };
+            Self::start_on(
+                config,
+                stores,
+                Arc::clone(&apps),
+                Arc::clone(&unsealer),
+                audit_key,
+            )
+            .await
+        };
+        match begun.await {
+            Ok(server) => {
+                if let Some(folder) = &config.audit.folder {
+                    unsealer.keep_copy(folder).await;
+                }
+                unsealer.keep_anchor().await;
+                Ok(server)
+            }
+            Err(error) => {
+                // It never served; names need not wait for it.
+                let _ = apps.leave().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn start_on(
+        config: &Config,
+        stores: Stores,
+        apps: Arc<Apps>,
+        unsealer: Arc<Unsealer>,
+        audit_key: Option<AuditKey>,
+    ) -> Result<Self, StartError> {
+        let state = Arc::new(Telemetry::default());
+        state.readiness.set(Condition::Sealed, !apps.is_sealed());
+        let (certificates, reload) = Certificates::load(config, &state)?;
+        let listener = config.listen.address.map(bind_data).transpose()?;
+        let control = match (&config.control, certificates.control_gate()) {
+            (Some(control), Some(gate)) => Some((
+                ControlServer::bind(control)?,
+                gate,
+                control.principals.clone(),
+            )),
+            _ => None,
+        };
+
+        let admin = AdminServer::start(config.admin.address, Arc::clone(&state))?;
+        let audit = Audit::new(&config.audit);
+        let is_complete = audit_key.is_some() && !apps.is_sealed();
+        if let Some(key) = audit_key {
+            audit.open(&config.audit, key, apps.instance(), &state)?;
+        }
+        let service = Service {
+            name: "sealwire",
+            instance: apps.instance(),
+        };
+        let traces = Traces::start(&config.traces, service, &state.metrics.traces)
+            .map_err(StartError::Traces)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let metrics = Arc::clone(&state.metrics);
+        let ahead = KeyWarmer::new(&config.crypto);
+        let spare = Arc::clone(&ahead);
+        let threads = u32::try_from(config.crypto.threads_on(cores))
+            .ok()
+            .and_then(NonZeroU32::new);
+        let scheduler = Scheduler::start(
+            threads.unwrap_or(NonZeroU32::MIN),
+            &config.schedule,
+            sealwire_engine::calibrate::calibrate()?,
+            Arc::new(move || spare.make_ready()),
+        );
+        metrics.watch_scheduler(scheduler.probe());
+        let (tokens, objects) = stores.batched(config.limits.token_value_bytes_max, &metrics);
+        let engine = Arc::new(Engine {
+            decider: Authorizer::new(&config.access, &apps, &metrics),
+            apps: Arc::clone(&apps),
+            scheduler,
+            tokens,
+            objects,
+            audit,
+            traces,
+            metrics,
+            limits: config.limits.clone(),
+            evervault: Arc::new(config.evervault.clone()),
+            failures: sealwire_engine::jobs::failures::Failures::default(),
+        });
+        state
+            .metrics
+            .watch_served(served(Arc::clone(&apps), &stores));
+        if is_complete {
+            unsealer
+                .providers()
+                .observe(Arc::clone(&state.metrics), engine.audit.clone());
+        }
+        let asking = Arc::clone(&unsealer);
+        apps.before_first_try(Box::new(move || asking.ask_again()));
+        let (draining, drains) = watch::channel(false);
+        let network =
+            NetworkScheduler::new(tokio::runtime::Handle::current().metrics().num_workers());
+        let connections = Arc::new(Semaphore::new(config.limits.connections_max));
+        let data = listener.map(|(listener, address)| {
+            let acceptor = Acceptor {
+                listener,
+                gate: certificates.data_gate(),
+                engine: Arc::clone(&engine),
+                service: Arc::clone(&engine),
+                connections: Arc::clone(&connections),
+                handshakes: Arc::new(Semaphore::new(config.limits.handshakes_max)),
+                per_principal_max: config.limits.connections_per_principal_max,
+                principals: Arc::<Principals>::default(),
+                handshaking: network.flow(),
+                network: network.clone(),
+                drains,
+            };
+            let (open, opened) = oneshot::channel();
+            let accepting = tokio::spawn(async move {
+                if opened.await.is_ok() {
+                    acceptor.run().await;
+                }
+            });
+            DataListener {
+                address,
+                open: Some(open),
+                accepting,
+            }
+        });
+        let root = RootAdmin::new(apps.control().clone(), Arc::clone(&unsealer));
+        let control = control.map(|(bound, gate, callers)| {
+            ControlServer::start(
+                bound,
+                gate,
+                ControlService::new(Arc::clone(&engine), root.clone(), &config.access, callers),
+                network.clone(),
+                draining.subscribe(),
+            )
+        });
+        let sweeping = stores
+            .tokens
+            .clone()
+            .zip(stores.objects.clone())
+            .map(|rows| {
+                let (control, ledger) = (apps.control().clone(), Arc::clone(&engine));
+                let sweeper = Sweeper::new(
+                    control,
+                    rows,
+                    apps.instance(),
+                    config.sweep,
+                    ledger,
+                    now,
+                    draining.subscribe(),
+                );
+                tokio::spawn(sweeper.run())
+            });
+        apps.listens(shown(data.as_ref().map(|data| data.address)));
+        let interval = Duration::from_secs(config.kek_probe_interval_s);
+        let probing =
+            tokio::spawn(SlotProber::new(&unsealer, interval, draining.subscribe()).run());
+        let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
+        let aging = tokio::spawn(Arc::clone(&apps).age());
+        let recorder = Arc::clone(&engine);
+        let reloading = tokio::spawn(async move { recorder.decider.reload_permissions().await });
+        let watching = tokio::spawn(apps.watch(
+            config.state.poll(),
+            config.access.stale(),
+            Arc::clone(&state),
+        ));
+        let recorder = Arc::clone(&engine);
+        let keeping = tokio::spawn(
+            certificates.keep(move |outcome| recorder.audit.reloaded("certificates", outcome)),
+        );
+        let completing = (!is_complete).then(|| {
+            tokio::spawn(complete_start(
+                config.clone(),
+                Arc::clone(&engine),
+                Arc::clone(&state),
+                unsealer,
+            ))
+        });
+        let recorder = Arc::clone(&engine);
+        let settling = tokio::spawn(async move { recorder.audit.settle().await });
+        Ok(Self {
+            data,
+            admin,
+            control,
+            state,
+            engine,
+            stores,
+            draining,
+            config: config.clone(),
+            certificates: reload,
+            watching: [
+                watching, aging, following, keeping, settling, probing, reloading,
+            ]
+            .into_iter()
+            .chain(completing)
+            .collect(),
+            sweeping,
+            connections,
+        })
+    }
+
+    /// Returns the address of the data listener, if there is one, with the port that the system
+    /// chose.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.data.as_ref().map(|data| data.address)
+    }
+
+    /// Where `/live`, `/ready` and `/metrics` are served.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin.address()
+    }
+
+    /// Where apps, keys and collections are changed, if that is on.
+    pub fn control_address(&self) -> Option<SocketAddr> {
+        self.control.as_ref().map(ControlServer::address)
+    }
+
+    /// Returns the state that connections share, for observers inside the process.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Takes over what of a configuration needs no restart of the engine: the certificates,
+    /// revocation lists and what else `[tls]` says, and those of `[control]`. Returns when
+    /// everybody who is connected is judged by them, with the names of what differs from the
+    /// configuration of the start and stays as it was.
+    ///
+    /// # Errors
+    ///
+    /// The error of the files, in which case nothing has changed.
+    pub async fn reload(&self, config: &Config) -> Result<Vec<&'static str>, TlsError> {
+        let control = self
+            .config
+            .control
+            .clone()
+            .map(|own| match &config.control {
+                // Changes of the named principals need a restart, since they decide whether the
+                // authority can be that of all clients.
+                Some(new) => ControlListen {
+                    client_ca: new.client_ca.clone(),
+                    client_crl: new.client_crl.clone(),
+                    ..own
+                },
+                None => own,
+            });
+        self.certificates.ask(config.tls.clone(), control).await?;
+        Ok(self.config.needs_restart_for(config))
+    }
+
+    /// Takes the engine down. For `limits.drain_delay_ms` only `/ready` changes. Then no new
+    /// connections or requests are accepted, running requests finish within `limits.drain_ms_max`,
+    /// and the rest get `unavailable`. Returns when every connection has ended.
+    pub async fn shutdown(self) {
+        self.state.readiness.enter(Phase::Draining);
+        tracing::info!("draining");
+        tokio::time::sleep(Duration::from_millis(self.engine.limits.drain_delay_ms)).await;
+        let _ = self.draining.send(true);
+        if let Some(DataListener {
+            open, accepting, ..
+        }) = self.data
+        {
+            drop(open);
+            let _ = accepting.await;
+        }
+        self.watching.iter().for_each(JoinHandle::abort);
+        if let Some(sweeping) = self.sweeping {
+            // The sweeper finishes its batch and records the rows that were removed.
+            let _ = sweeping.await;
+        }
+        let limits = &self.engine.limits;
+        let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
+        // Each connection keeps its own drain limit; this one is behind it, for a peer that does
+        // not even close.
+        let patience = Duration::from_millis(limits.drain_ms_max + 2 * limits.write_stall_ms_max);
+        let ended = async {
+            let _ = self.connections.acquire_many(all).await;
+            if let Some(control) = self.control {
+                control.ended().await;
+            }
+        };
+        if timeout(patience, ended).await.is_err() {
+            tracing::warn!("connections remain at the end of the drain");
+        }
+        if let Err(error) = self.engine.apps.leave().await {
+            tracing::warn!(%error, "this instance stays in the store until it is too old");
+        }
+        if let Some(tokens) = &self.engine.tokens {
+            tokens.close().await;
+        }
+        if let Some(objects) = &self.engine.objects {
+            objects.close().await;
+        }
+        self.stores.close().await;
+        let (admin, engine) = (self.admin, self.engine);
+        let _ = tokio::task::spawn_blocking(move || {
+            engine.audit.close();
+            engine.traces.close();
+            admin.shutdown();
+        })
+        .await;
+        tracing::info!("stopped");
+    }
+}
+
+/// Gives the configured administrators their role, if this is the first start on the store.
+async fn make_administrators(config: &Config, apps: &Apps) -> Result<(), StoreError> {
+    if first_start(&config.access, &**apps.control().store()).await? {
+        apps.changed_here().await;
+    }
+    Ok(())
+}
+
+/// Finishes the start of an engine that found its store sealed, once the store is unsealed.
+/// Requests that must be recorded fail until then.
+async fn complete_start(
+    config: Config,
+    engine: Arc<Engine>,
+    state: Arc<Telemetry>,
+    unsealer: Arc<Unsealer>,
+) {
+    let apps = &engine.apps;
+    let mut is_audited = engine.audit.ready().is_ok();
+    loop {
+        apps.unsealed().await;
+        let completed: Result<(), StartError> = async {
+            if !is_audited {
+                let key = AuditKey::new(apps.control().kek().await?.audit_secret());
+                engine
+                    .audit
+                    .open(&config.audit, key, apps.instance(), &state)?;
+                is_audited = true;
+                state.readiness.set(Condition::Audit, true);
+            }
+            unsealer
+                .providers()
+                .observe(Arc::clone(&state.metrics), engine.audit.clone());
+            Ok(make_administrators(&config, apps).await?)
+        }
+        .await;
+        match completed {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::error!(%error, "the start is not complete after the unsealing; it is tried again");
+                state.readiness.set(Condition::Audit, is_audited);
+                tokio::time::sleep(COMPLETION_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Looks at what is served whenever somebody scrapes.
+fn served(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> AppGauges + Send + Sync> {
+    let links = stores.links();
+    Box::new(move || {
+        let (generation, count) = apps.count();
+        let opened = apps.opened().map_or((0, 0, 0), |opened| {
+            let (hits, misses) = opened.lookups();
+            (opened.len(), hits, misses)
+        });
+        let rolled_back = apps.control().store().rolled_back().is_some();
+        AppGauges {
+            generation,
+            apps: count,
+            opened,
+            links: links(),
+            rolled_back,
+        }
+    })
+}
+
+/// Binds the data listener. Returns it with its address.
+fn bind_data(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let bind = |source| StartError::Bind {
+        key: "listen.address",
+        address,
+        source,
+    };
+    let listener = listen(address).map_err(bind)?;
+    let address = listener.local_addr().map_err(bind)?;
+    Ok((listener, address))
+}
+
+/// Prints the address of an instance; one without a data listener has an empty one.
+fn shown(address: Option<SocketAddr>) -> String {
+    address
+        .map(|address| address.to_string())
+        .unwrap_or_default()
+}
+
+/// The apps of a configuration, to change them where no engine has them open.
+///
+/// # Errors
+///
+/// [`StartError::Kek`] or [`StartError::Store`].
+pub async fn open_control(config: &Config) -> Result<(Control, Stores), StartError> {
+    let unsealer = Unsealer::open(config)?;
+    let stores = Stores::open(config, Access::Change).await?;
+    Ok((
+        Control::with_finder(Arc::clone(&stores.control), Arc::new(unsealer)),
+        stores,
+    ))
+}

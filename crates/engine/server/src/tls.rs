@@ -1,0 +1,470 @@
+//! Builds the TLS side of the listeners from files: TLS 1.3, a client certificate always,
+//! post-quantum first.
+//!
+//! Every refusal names its file and what to do about it. No ALPN: a listener speaks one protocol.
+//! Nothing is cached: what another look at the files finds is loaded the same way, and
+//! `certificates.rs` puts it in service.
+//!
+//! Session resumption is off. A resumed session carries the client's identity from the first
+//! handshake and skips the look at its certificate, so an expired or revoked certificate would live
+//! on in a ticket. Callers keep their connections, and a full handshake costs about 0.2 ms of CPU.
+//! No tickets also means no ticket keys to rotate, no early data and nothing to replay.
+//!
+//! A revocation list past its `nextUpdate` stays in force. Rejecting all clients instead would turn
+//! a missed delivery of a file into an outage of every relay. The log warns before and after, and a
+//! metric shows the time.
+
+mod certificate_info;
+mod files;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+use sealwire_service::trusted_file::Exposure;
+use time::OffsetDateTime;
+use x509_parser::certificate::X509Certificate;
+
+pub(crate) use certificate_info::second;
+pub use certificate_info::{CertificateInfo, ExpiryStage};
+pub(crate) use files::Files;
+use sealwire_settings::{ControlListen, Tls};
+use sealwire_telemetry::metrics::CertificateLabel;
+
+/// TLS settings of a listener.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    /// For `tokio_rustls::TlsAcceptor`.
+    pub config: Arc<ServerConfig>,
+    /// Verifies client certificates in handshakes, and again while clients are connected.
+    pub verifier: Arc<dyn ClientCertVerifier>,
+}
+
+/// TLS settings from the files of a configuration, all read at one time.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// For the listener of documents and tokens.
+    pub data: ServerTls,
+    /// For the control listener, if there is one.
+    pub control: Option<ServerTls>,
+    /// Every certificate and list in them.
+    pub held: Vec<CertificateInfo>,
+}
+
+impl Loaded {
+    /// When the first certificate of the server's chain ends; each was still good when this was
+    /// made.
+    pub fn server_ends(&self) -> Option<OffsetDateTime> {
+        self.ends(CertificateLabel::Server)
+    }
+
+    /// When the first of those ends.
+    pub fn ends(&self, of: CertificateLabel) -> Option<OffsetDateTime> {
+        self.held
+            .iter()
+            .filter(|held| held.of == of)
+            .filter_map(|held| held.ends)
+            .min()
+    }
+}
+
+/// Why the files cannot serve. All are the operator's to mend.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// Missing, unreadable or far too large.
+    #[error("{key}: {}: cannot be read", file.display())]
+    Unreadable {
+        /// The configuration key.
+        key: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Other users can read the private key, or change the file.
+    #[error("{key}: {}: {exposure}", file.display())]
+    Exposed {
+        /// The configuration key.
+        key: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// Who can get at it, and how to end that.
+        exposure: Arc<Exposure>,
+    },
+    /// The file holds nothing of the kind it should hold.
+    #[error("{key}: {}: has no {wanted}", file.display())]
+    Lacking {
+        /// The configuration key.
+        key: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// Expected content.
+        wanted: &'static str,
+    },
+    /// Broken PEM, or a certificate or list that cannot be parsed.
+    #[error("{key}: {}: item {item} is malformed", file.display())]
+    Malformed {
+        /// The configuration key.
+        key: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// Which item of the file, from 1.
+        item: usize,
+    },
+    /// A key of an algorithm or form that cannot sign.
+    #[error("tls.key: {}: is not a key that TLS can use; take ECDSA P-256, ECDSA P-384, Ed25519 or RSA", file.display())]
+    KeyUnusable {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Certificate and key are of different pairs.
+    #[error("tls.key: {}: does not belong to the first certificate in {}", key.display(), certificate.display())]
+    KeyMismatch {
+        /// The key's file.
+        key: PathBuf,
+        /// The certificate's file.
+        certificate: PathBuf,
+    },
+    /// The server's certificate is over or has not begun, so no caller would accept it.
+    #[error("tls.certificate: {}: holds from {not_before} to {not_after}, which is not now", file.display())]
+    NotNow {
+        /// The file.
+        file: PathBuf,
+        /// When it begins.
+        not_before: OffsetDateTime,
+        /// When it ends.
+        not_after: OffsetDateTime,
+    },
+    /// An authority that signs for all callers would name operators too.
+    #[error(
+        "control.client_ca: {}: holds an authority of tls.client_ca, or one above it, so any caller could change the keys; \
+         name operators in control.principals, or give them an authority of their own", file.display()
+    )]
+    NotOwn {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Files that change at every look, or cannot be looked at.
+    #[error("tls: the files keep changing; try again once they hold still")]
+    Restless,
+    /// The TLS library refuses the combination.
+    #[error("tls: {0}")]
+    Library(String),
+}
+
+impl TlsError {
+    /// The error and its cause, if it has one, as `a: b`.
+    pub(crate) fn with_cause(&self) -> String {
+        match self {
+            Self::Unreadable { source, .. } => format!("{self}: {source}"),
+            _ => self.to_string(),
+        }
+    }
+}
+
+/// The cryptography behind TLS, passed explicitly so that no process-wide default matters.
+///
+/// Key exchange: X25519 with ML-KEM-768 first, so traffic recorded today stays closed to a quantum
+/// computer; then X25519 and P-256 for callers without it.
+pub fn provider() -> CryptoProvider {
+    use aws_lc_rs::kx_group::{SECP256R1, X25519, X25519MLKEM768};
+    CryptoProvider {
+        kx_groups: vec![X25519MLKEM768, X25519, SECP256R1],
+        ..aws_lc_rs::default_provider()
+    }
+}
+
+/// Client authorities of a listener: files, their configuration keys, and their names in logs and
+/// metrics.
+struct Clients<'a> {
+    ca: (&'static str, &'a Path, CertificateLabel),
+    crl: Option<(&'static str, &'a Path, CertificateLabel)>,
+}
+
+impl<'a> Clients<'a> {
+    fn of_data(tls: &'a Tls) -> Self {
+        let crl = tls
+            .client_crl
+            .as_deref()
+            .map(|crl| ("tls.client_crl", crl, CertificateLabel::ClientCrl));
+        Self {
+            ca: ("tls.client_ca", &tls.client_ca, CertificateLabel::ClientCa),
+            crl,
+        }
+    }
+
+    fn of_control(tls: &'a Tls, control: &'a ControlListen) -> Self {
+        let crl = control.client_crl.as_deref();
+        let crl = crl.map(|crl| {
+            (
+                "control.client_crl",
+                crl,
+                CertificateLabel::ControlClientCrl,
+            )
+        });
+        match &control.client_ca {
+            // Lists of an authority say nothing of another's certificates, and would refuse them
+            // all.
+            Some(ca) => Self {
+                ca: ("control.client_ca", ca, CertificateLabel::ControlClientCa),
+                crl,
+            },
+            None => {
+                let data = Self::of_data(tls);
+                Self {
+                    crl: crl.or(data.crl),
+                    ..data
+                }
+            }
+        }
+    }
+}
+
+/// Reads the files of a configuration and makes TLS of them.
+///
+/// # Errors
+///
+/// A file that is missing, malformed, exposed, or does not fit the others; [`TlsError::NotOwn`].
+pub fn load(tls: &Tls, control: Option<&ControlListen>) -> Result<Loaded, TlsError> {
+    load_from(&Files::look(tls, control), tls, control)
+}
+
+/// Builds the settings from files that were read.
+///
+/// # Errors
+///
+/// As for [`load`].
+pub(crate) fn load_from(
+    files: &Files,
+    tls: &Tls,
+    control: Option<&ControlListen>,
+) -> Result<Loaded, TlsError> {
+    let mut held = Vec::new();
+    let provider = Arc::new(provider());
+    let server = Server::load(files, tls, &provider, &mut held)?;
+    let data = server.listen(files, &Clients::of_data(tls), &mut held)?;
+    let of_control = |control: &ControlListen| {
+        if let (Some(ca), true) = (&control.client_ca, control.principals.is_empty()) {
+            check_own(files, tls, ca)?;
+        }
+        server.listen(files, &Clients::of_control(tls, control), &mut held)
+    };
+    let control = control.map(of_control).transpose()?;
+    Ok(Loaded {
+        data,
+        control,
+        held,
+    })
+}
+
+/// Refuses authorities of operators by which a certificate of any caller passes: the same key, or
+/// one that signed theirs.
+fn check_own(files: &Files, tls: &Tls, operators: &Path) -> Result<(), TlsError> {
+    const OPERATORS: &str = "control.client_ca";
+    let (callers, own) = (
+        certificates(files, "tls.client_ca", &tls.client_ca)?,
+        certificates(files, OPERATORS, operators)?,
+    );
+    let (callers, own) = (
+        parsed("tls.client_ca", &tls.client_ca, &callers)?,
+        parsed(OPERATORS, operators, &own)?,
+    );
+    let passes = |caller: &X509Certificate<'_>, own: &X509Certificate<'_>| {
+        let signed = caller.issuer() == own.subject() && caller.issuer() != caller.subject();
+        signed || caller.public_key().raw == own.public_key().raw
+    };
+    if callers
+        .iter()
+        .any(|caller| own.iter().any(|own| passes(caller, own)))
+    {
+        return Err(TlsError::NotOwn {
+            file: operators.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+fn parsed<'a>(
+    key: &'static str,
+    file: &Path,
+    all: &'a [CertificateDer<'_>],
+) -> Result<Vec<X509Certificate<'a>>, TlsError> {
+    let malformed = |item| TlsError::Malformed {
+        key,
+        file: file.to_owned(),
+        item,
+    };
+    let parse = |(index, der): (usize, &'a CertificateDer<'_>)| {
+        x509_parser::parse_x509_certificate(der)
+            .map(|(_, parsed)| parsed)
+            .map_err(|_| malformed(index + 1))
+    };
+    all.iter().enumerate().map(parse).collect()
+}
+
+const TLS13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
+const TLS13_AND_12: &[&SupportedProtocolVersion] =
+    &[&rustls::version::TLS13, &rustls::version::TLS12];
+
+/// The server's own side, which its listeners share.
+struct Server<'a> {
+    provider: &'a Arc<CryptoProvider>,
+    versions: &'static [&'static SupportedProtocolVersion],
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl<'a> Server<'a> {
+    fn load(
+        files: &Files,
+        tls: &Tls,
+        provider: &'a Arc<CryptoProvider>,
+        held: &mut Vec<CertificateInfo>,
+    ) -> Result<Self, TlsError> {
+        let chain = server_chain(files, &tls.certificate, held)?;
+        let key = server_key(files, &tls.key)?;
+        // Checked here as well as in rustls, to tell a foreign key from an unusable one.
+        CertifiedKey::from_der(chain.clone(), key.clone_key(), provider).map_err(|error| {
+            match error {
+                rustls::Error::InconsistentKeys(_) => TlsError::KeyMismatch {
+                    key: tls.key.clone(),
+                    certificate: tls.certificate.clone(),
+                },
+                _ => TlsError::KeyUnusable {
+                    file: tls.key.clone(),
+                },
+            }
+        })?;
+        let versions = if tls.tls12 { TLS13_AND_12 } else { TLS13 };
+        Ok(Self {
+            provider,
+            versions,
+            chain,
+            key,
+        })
+    }
+
+    /// For a listener that takes these callers.
+    fn listen(
+        &self,
+        files: &Files,
+        clients: &Clients<'_>,
+        held: &mut Vec<CertificateInfo>,
+    ) -> Result<ServerTls, TlsError> {
+        let library = |error: &dyn std::fmt::Display| TlsError::Library(error.to_string());
+        let verifier = client_verifier(files, clients, self.provider, held)?;
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(self.provider))
+            .with_protocol_versions(self.versions)
+            .map_err(|error| library(&error))?
+            .with_client_cert_verifier(Arc::clone(&verifier))
+            .with_single_cert(self.chain.clone(), self.key.clone_key())
+            .map_err(|error| library(&error))?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        config.max_early_data_size = 0;
+        Ok(ServerTls {
+            config: Arc::new(config),
+            verifier,
+        })
+    }
+}
+
+fn client_verifier(
+    files: &Files,
+    clients: &Clients<'_>,
+    provider: &Arc<CryptoProvider>,
+    held: &mut Vec<CertificateInfo>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let mut keep = |new: Option<CertificateInfo>| {
+        // The control listener may take the authorities and lists of the other.
+        held.extend(new.filter(|new| !held.contains(new)));
+    };
+    let (key, file, of) = clients.ca;
+    let mut roots = RootCertStore::empty();
+    for (index, authority) in certificates(files, key, file)?.into_iter().enumerate() {
+        let malformed = |_| TlsError::Malformed {
+            key,
+            file: file.to_owned(),
+            item: index + 1,
+        };
+        keep(CertificateInfo::certificate(of, &authority));
+        roots.add(authority).map_err(malformed)?;
+    }
+    let mut builder =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    if let Some((key, file, of)) = clients.crl {
+        // An authority without a list refuses its callers: a list that got lost must not let the
+        // revoked back in.
+        let lists: Vec<CertificateRevocationListDer<'static>> =
+            files.items(key, file, "PEM revocation list")?;
+        lists
+            .iter()
+            .for_each(|list| keep(CertificateInfo::list(of, list)));
+        builder = builder.with_crls(lists).only_check_end_entity_revocation();
+    }
+    builder
+        .build()
+        .map_err(|error| TlsError::Library(error.to_string()))
+}
+
+fn server_chain(
+    files: &Files,
+    file: &Path,
+    held: &mut Vec<CertificateInfo>,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    const KEY: &str = "tls.certificate";
+    let chain = certificates(files, KEY, file)?;
+    for certificate in parsed(KEY, file, &chain)? {
+        let validity = certificate.validity();
+        let (not_before, not_after) = (
+            validity.not_before.to_datetime(),
+            validity.not_after.to_datetime(),
+        );
+        if !(not_before..=not_after).contains(&OffsetDateTime::now_utc()) {
+            return Err(TlsError::NotNow {
+                file: file.to_owned(),
+                not_before,
+                not_after,
+            });
+        }
+    }
+    held.extend(chain.iter().filter_map(|certificate| {
+        CertificateInfo::certificate(CertificateLabel::Server, certificate)
+    }));
+    Ok(chain)
+}
+
+fn server_key(files: &Files, file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    const KEY: &str = "tls.key";
+    match PrivateKeyDer::from_pem_slice(files.content(KEY, file)?) {
+        Ok(key) => Ok(key),
+        Err(rustls::pki_types::pem::Error::NoItemsFound) => Err(TlsError::Lacking {
+            key: KEY,
+            file: file.to_owned(),
+            wanted: "unencrypted PEM private key",
+        }),
+        Err(_) => Err(TlsError::Malformed {
+            key: KEY,
+            file: file.to_owned(),
+            item: 1,
+        }),
+    }
+}
+
+fn certificates(
+    files: &Files,
+    key: &'static str,
+    file: &Path,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    files.items(key, file, "PEM certificate")
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,916 @@
+//! Configuration: one TOML file, environment overrides, parsed once, complete, refused before a
+//! port is bound.
+//!
+//! Every key stands in one table ([`keys`]); text becomes a [`Config`] without `Option`s, or an
+//! error that names every wrong key and its line. An error never repeats a value: a secret pasted
+//! into the wrong key must not reach a log. Order: default, then file, then environment. Nothing is
+//! read from the process except what [`Environment`] holds.
+
+mod error;
+pub mod key;
+pub mod keys;
+mod limits;
+mod reload;
+mod template;
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sealwire_audit::OnFailure;
+use sealwire_schedule::Order;
+use sealwire_service::spans::Endpoint;
+pub use sealwire_service::spans::Settings as TraceSettings;
+use sealwire_store_postgres::PostgresTls;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+pub use error::{ConfigError, Origin, Problem};
+use key::{Key, Value, Values};
+use keys::SECTIONS;
+pub use limits::{CALL_BYTES, Limits};
+pub use sealwire_access::AccessMode;
+use sealwire_access::{Identity, Principal, PrincipalKind};
+
+/// The longest configuration file, in bytes. The reference is 8 KB; a larger file is a wrong path.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Everything an engine is told at its start. Paths are absolute or relative to the working folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where callers connect.
+    pub listen: Listen,
+    /// Where operators look.
+    pub admin: Admin,
+    /// Where operators change apps, keys and collections.
+    pub control: Option<ControlListen>,
+    /// Roles and permissions.
+    pub access: Access,
+    /// Certificates.
+    pub tls: Tls,
+    /// Control state and tokens.
+    pub state: State,
+    /// The database of [`Mode::Postgres`].
+    pub postgres: Postgres,
+    /// Where the key-encryption key comes from.
+    pub kek: KekSource,
+    /// File of more providers of key-encryption keys.
+    pub kek_providers: Option<PathBuf>,
+    /// `kek.root_key`: true if a store without a root key is refused.
+    pub kek_needs_root: bool,
+    /// `kek.probe_interval_s`: seconds between two checks of a slot of the root key. 0: none.
+    pub kek_probe_interval_s: u64,
+    /// Threads for cryptography.
+    pub crypto: Crypto,
+    /// Options for reading the Evervault format.
+    pub evervault: Evervault,
+    /// Threads for sockets.
+    pub network: Network,
+    /// Which call may begin, and whose turn it is.
+    pub schedule: Schedule,
+    /// Every bound.
+    pub limits: Limits,
+    /// Where calls are recorded.
+    pub audit: Audit,
+    /// Where spans of calls go.
+    pub sweep: SweepSettings,
+    /// See there.
+    pub traces: TraceSettings,
+    /// Log level and format.
+    pub log: Log,
+}
+
+/// `[listen]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// Address of the data listener; `None`: this engine has none. Port 0 lets the system choose.
+    pub address: Option<SocketAddr>,
+}
+
+/// `[admin]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// Address of the health and metrics listener. Port 0 lets the system choose.
+    pub address: SocketAddr,
+}
+
+/// Which field of a certificate names a caller, and the name.
+pub type Caller = (PrincipalKind, String);
+
+/// `[control]`, if it has an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlListen {
+    /// Address of the control listener. Port 0 lets the system choose.
+    pub address: SocketAddr,
+    /// PEM file: the authorities of its callers; `None`: those of `[tls]`.
+    pub client_ca: Option<PathBuf>,
+    /// PEM file: revocation lists of those authorities.
+    pub client_crl: Option<PathBuf>,
+    /// Principals that can connect. Empty, with authorities of its own: every client of those
+    /// authorities.
+    pub principals: Vec<Caller>,
+}
+
+/// `[access]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Effect on requests that no role grants.
+    pub mode: AccessMode,
+    /// Principals that get the role `administrator` when nobody has any role.
+    pub administrators: Vec<Principal>,
+    /// Which name of a certificate counts.
+    pub identity: Identity,
+    /// Principals that are remembered with what they may do.
+    pub cache_entries: usize,
+    /// Seconds for which one is, at most.
+    pub cache_s: u64,
+    /// Cache time for principals without a role.
+    pub cache_negative_s: u64,
+    /// Seconds for which one is used beyond that while the store is down.
+    pub stale_s: u64,
+}
+
+impl Access {
+    fn take(values: &mut Values) -> Self {
+        let administrators = values.list("access", "administrators");
+        let identity = values.list("access", "name_order");
+        Self {
+            mode: match &*values.text("access", "mode") {
+                "observe" => AccessMode::Observe,
+                "off" => AccessMode::Off,
+                _ => AccessMode::Enforce,
+            },
+            administrators: administrators
+                .iter()
+                .filter_map(|name| Principal::from_text(name))
+                .collect(),
+            identity: Identity::from_names(identity.iter().map(String::as_str)).unwrap_or_default(),
+            cache_entries: values.number("access", "cache_entries") as usize,
+            cache_s: values.number("access", "cache_s"),
+            cache_negative_s: values.number("access", "cache_negative_s"),
+            stale_s: values.number("access", "stale_s"),
+        }
+    }
+
+    /// Time for which cached permissions are used while the store cannot be read. `None` if
+    /// requests need no permission.
+    pub fn stale(&self) -> Option<Duration> {
+        (self.mode != AccessMode::Off).then(|| Duration::from_secs(self.stale_s))
+    }
+}
+
+/// `[tls]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// PEM file: the server's certificate, then intermediates.
+    pub certificate: PathBuf,
+    /// PEM file: its private key.
+    pub key: PathBuf,
+    /// PEM file: authorities of client certificates.
+    pub client_ca: PathBuf,
+    /// PEM file: revocation lists of those authorities, if there are any.
+    pub client_crl: Option<PathBuf>,
+    /// Accepts TLS 1.2 too.
+    pub tls12: bool,
+    /// Seconds between two looks at the files; 0: only when told.
+    pub watch_s: u64,
+}
+
+/// `[state]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Where it is kept.
+    pub mode: Mode,
+    /// The file of [`Mode::Stateless`].
+    pub file: PathBuf,
+    /// The folder of [`Mode::Embedded`].
+    pub folder: PathBuf,
+    /// Seconds between two looks at what other processes may have changed.
+    pub poll_s: u64,
+    /// `state.anchor_file`.
+    pub anchor_file: Option<PathBuf>,
+    /// True if `state.on_rollback` is "read_only".
+    pub serves_rolled_back: bool,
+}
+
+/// Where an engine keeps its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nowhere: apps and keys come from a file that others write, and no tokens are kept.
+    Stateless,
+    /// In a folder of its own, which no other process uses.
+    Embedded,
+    /// In a PostgreSQL database, which several engines share.
+    Postgres,
+}
+
+impl State {
+    /// How often the store is asked for its generation. A file costs a look at its times.
+    pub fn poll(&self) -> Duration {
+        match self.mode {
+            Mode::Stateless => Duration::from_secs(1),
+            Mode::Embedded | Mode::Postgres => Duration::from_secs(self.poll_s),
+        }
+    }
+}
+
+/// `[postgres]`. The password is in [`Self::password_file`] or in the environment variable
+/// [`Postgres::PASSWORD`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Postgres {
+    /// Where it is, without a password.
+    pub url: String,
+    /// The file with the password.
+    pub password_file: Option<PathBuf>,
+    /// PEM file: the authority of the server's certificate.
+    pub ca: Option<PathBuf>,
+    /// PEM file: the certificate to show.
+    pub client_certificate: Option<PathBuf>,
+    /// PEM file: its key.
+    pub client_key: Option<PathBuf>,
+    /// Encrypts TCP connections.
+    pub tls: PostgresTls,
+    /// Connections that write tokens.
+    pub writers: usize,
+    /// Connections that read tokens.
+    pub readers: usize,
+    /// How long a call may take.
+    pub timeout_ms: u64,
+}
+
+impl Postgres {
+    /// The variable that may hold the password. It is read when the store is opened and kept
+    /// nowhere.
+    pub const PASSWORD: &str = "SEALWIRE_POSTGRES_PASSWORD";
+
+    fn take(values: &mut Values, folder: &Path) -> Self {
+        let tls = if values.text("postgres", "tls") == "off" {
+            PostgresTls::Off
+        } else {
+            PostgresTls::Require
+        };
+        Self {
+            url: values.text("postgres", "url"),
+            password_file: values.optional_path("postgres", "password_file", folder),
+            ca: values.optional_path("postgres", "ca", folder),
+            client_certificate: values.optional_path("postgres", "client_certificate", folder),
+            client_key: values.optional_path("postgres", "client_key", folder),
+            tls,
+            writers: values.number("postgres", "writers") as usize,
+            readers: values.number("postgres", "readers") as usize,
+            timeout_ms: values.number("postgres", "timeout_ms"),
+        }
+    }
+}
+
+/// `[kek]`: where the key-encryption key comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KekSource {
+    /// This file holds it.
+    File(PathBuf),
+    /// The environment variable of this name holds it.
+    Environment(String),
+}
+
+/// `[crypto]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crypto {
+    /// Threads for cryptography; 0 means one per core. See [`Crypto::threads_on`].
+    pub threads: usize,
+    /// Key versions that get a table of multiples, 150 KB each; 0 switches tables off.
+    pub precomputed_tables: usize,
+    /// Ready ephemeral keys per hot key version; 0 switches them off.
+    pub ready_keys: usize,
+    /// Opened key schedules kept over all calls; 0 switches that off.
+    pub open_key_cache_entries: usize,
+    /// Seconds that one is kept, counted from its first use.
+    pub open_key_cache_s: u64,
+}
+
+impl Crypto {
+    /// The threads to start on a machine of that many cores. At least 1.
+    pub fn threads_on(&self, cores: usize) -> usize {
+        if self.threads == 0 {
+            cores.max(1)
+        } else {
+            self.threads
+        }
+    }
+}
+
+/// `[evervault]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evervault {
+    /// Reads tags and file versions that the vendor has given up.
+    pub legacy: bool,
+    /// Data roles whose values are opened. `*` stands for every role.
+    pub open_roles: Vec<String>,
+}
+
+impl Evervault {
+    /// Returns true if a value of this data role, or of none, is opened.
+    pub fn opens(&self, role: Option<&str>) -> bool {
+        role.is_none_or(|role| {
+            self.open_roles
+                .iter()
+                .any(|open| open == role || open == "*")
+        })
+    }
+}
+
+/// `[network]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Threads for sockets; 0 chooses by the number of cores. See [`Network::threads_on`].
+    pub threads: usize,
+}
+
+impl Network {
+    /// The threads to start on a machine of that many cores: one per eight, from 1 to 4.
+    pub fn threads_on(&self, cores: usize) -> usize {
+        if self.threads == 0 {
+            cores.div_ceil(8).clamp(1, 4)
+        } else {
+            self.threads
+        }
+    }
+}
+
+/// `[schedule]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// Predicted wait at which a call of ordinary size is refused.
+    pub wait_max_ms: u64,
+    /// Work between two decisions, in microseconds.
+    pub slice_us: u64,
+    /// Work that a network thread may do itself each time it wakes up, in microseconds.
+    pub inline_us: u64,
+    /// Memory for requests and replies over all connections.
+    pub memory_mib: u64,
+    /// Weights of callers; 1 for those that are not there.
+    pub weights: HashMap<(PrincipalKind, String), u32>,
+    /// Order of requests.
+    pub order: Order,
+}
+
+impl Schedule {
+    /// [`Self::memory_mib`] in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory_mib << 20
+    }
+}
+
+/// `[audit]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audit {
+    /// Where; `None`: nowhere.
+    pub folder: Option<PathBuf>,
+    /// Effect on requests that cannot be recorded.
+    pub on_failure: OnFailure,
+    /// Syncs each write to disk before it counts.
+    pub sync: bool,
+    /// Size at which a segment ends.
+    pub segment_mib: u64,
+    /// Age at which a segment ends.
+    pub segment_hours: u64,
+    /// Most MiB of all files; 0: as the disk holds.
+    pub folder_mib_max: u64,
+    /// MiB that are kept for permitted calls.
+    pub reserve_mib: u64,
+    /// Most records that wait.
+    pub queue_records: usize,
+    /// Most MiB of them.
+    pub queue_mib: usize,
+}
+
+impl Audit {
+    fn take(values: &mut Values, folder: &Path) -> Self {
+        Self {
+            folder: values.optional_path("audit", "folder", folder),
+            on_failure: on_failure(&values.text("audit", "on_failure")),
+            sync: values.flag("audit", "sync"),
+            segment_mib: values.number("audit", "segment_mib"),
+            segment_hours: values.number("audit", "segment_hours"),
+            folder_mib_max: values.number("audit", "folder_mib_max"),
+            reserve_mib: values.number("audit", "reserve_mib"),
+            queue_records: values.number("audit", "queue_records") as usize,
+            queue_mib: values.number("audit", "queue_mib") as usize,
+        }
+    }
+}
+
+/// `[sweep]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SweepSettings {
+    /// Seconds between two sweeps; 0: none.
+    pub interval_s: u64,
+    /// Most rows looked at in a second.
+    pub rows_per_s: u64,
+}
+
+/// `[traces]`.
+fn traces(values: &mut Values) -> TraceSettings {
+    TraceSettings {
+        endpoint: Endpoint::parse(&values.text("traces", "endpoint")),
+        sample_ppm: values.number("traces", "sample_ratio") as u32,
+        spans_per_s_max: values.number("traces", "spans_per_s_max") as u32,
+        queue_spans: values.number("traces", "queue_spans") as usize,
+        batch_spans: values.number("traces", "batch_spans") as usize,
+        batch: Duration::from_millis(values.number("traces", "batch_ms")),
+        timeout: Duration::from_millis(values.number("traces", "timeout_ms")),
+    }
+}
+
+/// `[log]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// How a line looks.
+    pub format: LogFormat,
+    /// Level, or levels per module, in the syntax of `tracing_subscriber::filter::Targets`:
+    /// `info,sealwire_server=debug`.
+    pub filter: String,
+}
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For a terminal.
+    Human,
+    /// One JSON object per line.
+    Json,
+}
+
+/// The `SEALWIRE_` variables that concern the configuration. No `Debug`: a value may be a secret.
+#[derive(Default)]
+pub struct Environment(BTreeMap<String, OsString>);
+
+impl Environment {
+    /// Returns the variables of this process.
+    pub fn of_process() -> Self {
+        Self::from_pairs(
+            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))),
+        )
+    }
+
+    /// The given variables; those that concern no section are dropped, so no key material is kept
+    /// here.
+    pub fn from_pairs<N: Into<String>, V: Into<OsString>>(
+        pairs: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        let pairs = pairs
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()));
+        Self(
+            pairs
+                .filter(|(name, _)| section_of(name).is_some())
+                .collect(),
+        )
+    }
+}
+
+/// The section that a variable overrides: `SEALWIRE_LISTEN_ADDRESS` is of `listen`, `SEALWIRE_KEK`
+/// is of none.
+fn section_of(variable: &str) -> Option<&'static str> {
+    let rest = variable.strip_prefix("SEALWIRE_")?;
+    let (section, key) = SECTIONS.iter().find_map(|section| {
+        Some((
+            section.name,
+            rest.strip_prefix(&section.name.to_uppercase())?
+                .strip_prefix('_')?,
+        ))
+    })?;
+    // Kubernetes gives every container SEALWIRE_ADMIN_PORT and the like, once a service is called
+    // sealwire-admin.
+    let injected = key == "PORT"
+        || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"]
+            .iter()
+            .any(|name| key.starts_with(name));
+    // It is no key, so that no file holds it and no error names it.
+    (!injected && variable != Postgres::PASSWORD).then_some(section)
+}
+
+impl Config {
+    /// Reads the file, applies the environment, checks everything.
+    ///
+    /// Relative paths in it are taken from the file's folder. A file that cannot be read is
+    /// refused, also when every key has a default.
+    ///
+    /// # Errors
+    ///
+    /// Every problem at once, by key name.
+    pub fn load(file: &Path, environment: &Environment) -> Result<Self, ConfigError> {
+        let refuse = |problem| {
+            ConfigError::one(Problem::Unreadable {
+                file: file.to_owned(),
+                problem,
+            })
+        };
+        let size = std::fs::metadata(file)
+            .map_err(|error| refuse(error.to_string()))?
+            .len();
+        if size > FILE_BYTES_MAX {
+            return Err(refuse(format!(
+                "is {size} bytes; a configuration has at most {FILE_BYTES_MAX}"
+            )));
+        }
+        let text = std::fs::read_to_string(file).map_err(|error| refuse(error.to_string()))?;
+        let folder = file.parent().unwrap_or(Path::new(""));
+        Self::parse(&text, environment, folder)
+    }
+
+    /// Parses text. `folder` is put before relative paths.
+    ///
+    /// # Errors
+    ///
+    /// Every problem at once, by key name.
+    pub fn parse(
+        text: &str,
+        environment: &Environment,
+        folder: &Path,
+    ) -> Result<Self, ConfigError> {
+        let mut problems = Vec::new();
+        let mut values = Values::defaults(keys::all());
+        read_file(text, &mut values, &mut problems)?;
+        read_environment(environment, &mut values, &mut problems);
+        ConfigError::unless_empty(problems)?;
+        let config = Self::build(&mut values, folder);
+        config.limits.check()?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// A commented file with every key at its default: what `sealwire config template` prints.
+    pub fn reference() -> String {
+        template::text()
+    }
+
+    /// Returns the reference as Markdown, as `sealwire config template --markdown` prints it and
+    /// `docs/configuration.md` has it.
+    pub fn reference_markdown() -> String {
+        template::markdown()
+    }
+
+    /// Every default, with paths relative to `folder`.
+    pub fn defaults(folder: &Path) -> Self {
+        Self::build(&mut Values::defaults(keys::all()), folder)
+    }
+
+    fn build(values: &mut Values, folder: &Path) -> Self {
+        let provider = values.text("kek", "provider");
+        let (file, variable) = (
+            folder.join(values.text("kek", "file")),
+            values.text("kek", "env_var"),
+        );
+        let format = values.text("log", "format");
+        Self {
+            listen: Listen {
+                address: optional_address(values, "listen"),
+            },
+            admin: Admin {
+                address: address(values, "admin"),
+            },
+            control: control(values, folder),
+            access: Access::take(values),
+            tls: Tls {
+                certificate: folder.join(values.text("tls", "certificate")),
+                key: folder.join(values.text("tls", "key")),
+                client_ca: folder.join(values.text("tls", "client_ca")),
+                client_crl: values.optional_path("tls", "client_crl", folder),
+                tls12: values.flag("tls", "tls12"),
+                watch_s: values.number("tls", "watch_s"),
+            },
+            state: State {
+                mode: match &*values.text("state", "mode") {
+                    "stateless" => Mode::Stateless,
+                    "postgres" => Mode::Postgres,
+                    _ => Mode::Embedded,
+                },
+                file: folder.join(values.text("state", "file")),
+                folder: folder.join(values.text("state", "folder")),
+                poll_s: values.number("state", "poll_s"),
+                anchor_file: values.optional_path("state", "anchor_file", folder),
+                serves_rolled_back: values.text("state", "on_rollback") == "read_only",
+            },
+            postgres: Postgres::take(values, folder),
+            kek: if provider == "file" {
+                KekSource::File(file)
+            } else {
+                KekSource::Environment(variable)
+            },
+            kek_providers: values.optional_path("kek", "providers", folder),
+            kek_needs_root: values.text("kek", "root_key") == "required",
+            kek_probe_interval_s: values.number("kek", "probe_interval_s"),
+            crypto: Crypto {
+                threads: values.number("crypto", "threads") as usize,
+                precomputed_tables: values.number("crypto", "precomputed_tables") as usize,
+                ready_keys: values.number("crypto", "ready_keys") as usize,
+                open_key_cache_entries: values.number("crypto", "open_key_cache_entries") as usize,
+                open_key_cache_s: values.number("crypto", "open_key_cache_s"),
+            },
+            evervault: Evervault {
+                legacy: values.flag("evervault", "legacy"),
+                open_roles: values.list("evervault", "open_roles"),
+            },
+            network: Network {
+                threads: values.number("network", "threads") as usize,
+            },
+            schedule: Schedule {
+                wait_max_ms: values.number("schedule", "wait_max_ms"),
+                slice_us: values.number("schedule", "slice_us"),
+                inline_us: values.number("schedule", "inline_us"),
+                memory_mib: values.number("schedule", "memory_mib"),
+                weights: weights(&values.list("schedule", "weights")),
+                order: if values.text("schedule", "order") == "arrival" {
+                    Order::Arrival
+                } else {
+                    Order::Fair
+                },
+            },
+            limits: Limits::take(values),
+            audit: Audit::take(values, folder),
+            sweep: SweepSettings {
+                interval_s: values.number("sweep", "interval_s"),
+                rows_per_s: values.number("sweep", "rows_per_s"),
+            },
+            traces: traces(values),
+            log: Log {
+                format: if format == "json" {
+                    LogFormat::Json
+                } else {
+                    LogFormat::Human
+                },
+                filter: values.text("log", "filter"),
+            },
+        }
+    }
+
+    /// Whoever may change keys is named by an authority of their own or by name.
+    fn check_control(&self, control: &ControlListen, problems: &mut Vec<Problem>) {
+        let own_ca = control
+            .client_ca
+            .as_ref()
+            .is_some_and(|ca| *ca != self.tls.client_ca);
+        if control.principals.is_empty() && !own_ca {
+            problems.push(Problem::Conflict {
+                key: "control.principals".into(),
+                other: "control.client_ca".into(),
+                rule: "must not be empty unless that is an authority of its own: any caller could change the keys",
+            });
+        }
+        let others = [
+            ("listen.address", self.listen.address),
+            ("admin.address", Some(self.admin.address)),
+        ];
+        for (other, address) in others {
+            if Some(control.address) == address && control.address.port() != 0 {
+                let rule = "must differ: the control methods have a port of their own";
+                problems.push(Problem::Conflict {
+                    key: "control.address".into(),
+                    other: other.into(),
+                    rule,
+                });
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let mut problems = Vec::new();
+        let one_call = self
+            .limits
+            .message_bytes_max
+            .saturating_add(self.limits.reply_bytes_max);
+        if self.schedule.memory_bytes() / 2 < (one_call + CALL_BYTES) as u64 {
+            problems.push(Problem::Conflict {
+                key: "schedule.memory_mib".into(),
+                other: "limits.message_bytes_max".into(),
+                rule: "must be more than twice message_bytes_max + reply_bytes_max, or the longest call never fits: one \
+                       caller alone gets a half",
+            });
+        }
+        if self.listen.address.is_none() && self.control.is_none() {
+            problems.push(Problem::Conflict {
+                key: "listen.address".into(),
+                other: "control.address".into(),
+                rule: "must not be empty when that is empty too: this engine would listen nowhere",
+            });
+        }
+        if self.listen.address == Some(self.admin.address) && self.admin.address.port() != 0 {
+            problems.push(Problem::Conflict {
+                key: "admin.address".into(),
+                other: "listen.address".into(),
+                rule: "must differ: health answers on a port of its own",
+            });
+        }
+        if let Some(control) = &self.control {
+            self.check_control(control, &mut problems);
+        }
+        if self.state.mode == Mode::Postgres && self.postgres.url.is_empty() {
+            problems.push(Problem::Conflict {
+                key: "postgres.url".into(),
+                other: "state.mode".into(),
+                rule: "must not be empty when that is \"postgres\"",
+            });
+        }
+        if self
+            .log
+            .filter
+            .parse::<tracing_subscriber::filter::Targets>()
+            .is_err()
+        {
+            problems.push(Problem::Value {
+                key: "log.filter".into(),
+                origin: Origin::Either,
+                problem:
+                    "must be a level (error, warn, info, debug, trace) or a list of module=level"
+                        .into(),
+            });
+        }
+        ConfigError::unless_empty(problems)
+    }
+}
+
+fn control(values: &mut Values, folder: &Path) -> Option<ControlListen> {
+    let client_ca = values.optional_path("control", "client_ca", folder);
+    let client_crl = values.optional_path("control", "client_crl", folder);
+    let principals = values
+        .list("control", "principals")
+        .iter()
+        .filter_map(|name| key::caller(name))
+        .collect();
+    let address = optional_address(values, "control")?;
+    Some(ControlListen {
+        address,
+        client_ca,
+        client_crl,
+        principals,
+    })
+}
+
+fn weights(list: &[String]) -> HashMap<Caller, u32> {
+    list.iter().filter_map(|text| key::weight(text)).collect()
+}
+
+fn address(values: &mut Values, section: &'static str) -> SocketAddr {
+    optional_address(values, section)
+        .unwrap_or_else(|| unreachable!("{section}.address was checked"))
+}
+
+/// Takes an address that was checked. `None` if it is empty.
+fn optional_address(values: &mut Values, section: &'static str) -> Option<SocketAddr> {
+    values.text(section, "address").parse().ok()
+}
+
+fn read_file(
+    text: &str,
+    values: &mut Values,
+    problems: &mut Vec<Problem>,
+) -> Result<(), ConfigError> {
+    let line_of = |offset: usize| 1 + text[..offset.min(text.len())].matches('\n').count();
+    let root = DeTable::parse(text).map_err(|error| {
+        // Only the parser's own words: its full text quotes the line, and with it a value.
+        let line = error.span().map_or(1, |span| line_of(span.start));
+        ConfigError::one(Problem::Syntax {
+            line,
+            problem: error.message().to_owned(),
+        })
+    })?;
+    for (name, value) in root.get_ref() {
+        let line = line_of(name.span().start);
+        let Some(section) = SECTIONS
+            .iter()
+            .find(|section| section.name == name.get_ref())
+        else {
+            problems.push(Problem::UnknownSection {
+                section: shown(name.get_ref()),
+                line,
+            });
+            continue;
+        };
+        let DeValue::Table(table) = value.get_ref() else {
+            problems.push(Problem::NotASection {
+                section: section.name,
+                line,
+            });
+            continue;
+        };
+        for (name, value) in table {
+            let line = line_of(name.span().start);
+            let Some(key) = keys::find(section.name, name.get_ref()) else {
+                let key = format!("{}.{}", section.name, shown(name.get_ref()));
+                problems.push(Problem::UnknownKey { key, line });
+                continue;
+            };
+            let checked =
+                from_toml(key, value).and_then(|value| key::check(key, &value).map(|()| value));
+            match checked {
+                Ok(value) => values.set(key, value),
+                Err(problem) => problems.push(Problem::Value {
+                    key: key.path(),
+                    origin: Origin::Line(line),
+                    problem,
+                }),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
+    match value.get_ref() {
+        DeValue::Float(float) if matches!(key.kind, key::ValueKind::Fraction) => {
+            key::fraction(float.as_str()).ok_or_else(|| "must be a number from 0 to 1".into())
+        }
+        DeValue::Integer(integer) if matches!(key.kind, key::ValueKind::Fraction) => {
+            key::fraction(integer.as_str()).ok_or_else(|| "must be a number from 0 to 1".into())
+        }
+        DeValue::String(text) => Ok(Value::Text(text.to_string())),
+        DeValue::Boolean(flag) => Ok(Value::Flag(*flag)),
+        DeValue::Integer(integer) => match u64::from_str_radix(integer.as_str(), integer.radix()) {
+            Ok(number) => Ok(Value::Number(number)),
+            // Negative or beyond 64 bits. Let the range speak, if there is one.
+            Err(_) => Err(match key.kind {
+                key::ValueKind::Number { unit, min, max } => {
+                    format!("must be in {min}..={max} {unit}")
+                }
+                _ => "must be text in quotes".into(),
+            }),
+        },
+        DeValue::Array(items)
+            if matches!(
+                key.kind,
+                key::ValueKind::Roles
+                    | key::ValueKind::Weights
+                    | key::ValueKind::Principals
+                    | key::ValueKind::Identity
+            ) =>
+        {
+            let text = |item: &Spanned<DeValue<'_>>| item.get_ref().as_str().map(str::to_owned);
+            let list = items
+                .iter()
+                .map(text)
+                .collect::<Option<_>>()
+                .map(Value::List);
+            list.ok_or_else(|| "must be a list of texts in quotes".into())
+        }
+        _ => Err("must be text, a whole number, true or false".into()),
+    }
+}
+
+fn read_environment(environment: &Environment, values: &mut Values, problems: &mut Vec<Problem>) {
+    // The variable that holds the key may look like one of ours: SEALWIRE_KEK_PROD. It is only
+    // asked for by name.
+    let kek = values.peek_text("kek", "env_var").to_owned();
+    let kek = environment
+        .0
+        .get("SEALWIRE_KEK_ENV_VAR")
+        .and_then(|name| name.to_str())
+        .unwrap_or(&kek);
+    for (variable, value) in &environment.0 {
+        if variable == kek {
+            continue;
+        }
+        let Some(key) = keys::all().find(|key| key.variable() == *variable) else {
+            problems.push(Problem::UnknownVariable {
+                variable: shown(variable),
+            });
+            continue;
+        };
+        let checked = value
+            .to_str()
+            .ok_or_else(|| "must be UTF-8".to_owned())
+            .and_then(|text| key::from_text(key, text))
+            .and_then(|value| key::check(key, &value).map(|()| value));
+        match checked {
+            Ok(value) => values.set(key, value),
+            Err(problem) => {
+                let origin = Origin::Variable(variable.clone());
+                problems.push(Problem::Value {
+                    key: key.path(),
+                    origin,
+                    problem,
+                });
+            }
+        }
+    }
+}
+
+/// A name out of the file, made fit for a terminal: printable ASCII, at most 64 characters.
+fn shown(name: &str) -> String {
+    name.chars()
+        .take(64)
+        .map(|c| if c.is_ascii_graphic() { c } else { '?' })
+        .collect()
+}
+
+fn on_failure(text: &str) -> OnFailure {
+    if text == "continue" {
+        OnFailure::Continue
+    } else {
+        OnFailure::Reject
+    }
+}
+
+#[cfg(test)]
+mod tests;

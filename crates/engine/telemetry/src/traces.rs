@@ -1,0 +1,146 @@
+//! The span of a request to the engine: names, counts, times and the principal. Never a value,
+//! token, path, context or reason.
+//!
+//! Attributes follow OpenTelemetry's conventions for RPC where these have a name; others begin with
+//! `sealwire.`. Times in the queue and at work are attributes and no spans: they are sums over
+//! slices, between which other requests ran.
+
+use std::time::Duration;
+
+use sealwire_access::Principal;
+use sealwire_service::spans::{Attribute, SpanEnd};
+use sealwire_wire::ErrorCode;
+
+use crate::metrics::{CallCode, CallTimes, MethodLabel};
+
+/// Facts about a request at its end.
+#[derive(Debug)]
+pub struct RequestEnd<'a> {
+    /// Method.
+    pub method: MethodLabel,
+    /// Outcome.
+    pub code: CallCode,
+    /// Principal.
+    pub principal: &'a Principal,
+    /// The app that the request named.
+    pub app: Option<&'a str>,
+    /// The collection that the request named.
+    pub collection: Option<&'a str>,
+    /// Fields that were worked on, and the number of those that failed.
+    pub fields: (u64, u64),
+    /// Bytes of the request.
+    pub bytes: u64,
+    /// Set if the job ended by itself.
+    pub times: Option<CallTimes>,
+    /// Time since the last byte of the request arrived.
+    pub took: Duration,
+}
+
+impl RequestEnd<'_> {
+    /// Returns the span's end.
+    pub fn span(&self) -> SpanEnd {
+        let mut attributes = vec![
+            Attribute::text("rpc.system.name", "sealwire"),
+            Attribute::text("rpc.method", self.method.as_str()),
+            Attribute::text("rpc.response.status_code", self.code.as_str()),
+            Attribute::text("sealwire.principal", self.principal.as_str().to_owned()),
+            Attribute::number("sealwire.fields", self.fields.0),
+            Attribute::number("sealwire.field_errors", self.fields.1),
+            Attribute::number("sealwire.request_bytes", self.bytes),
+        ];
+        attributes.extend(
+            self.app
+                .map(|app| Attribute::text("sealwire.app", app.to_owned())),
+        );
+        let collection = self
+            .collection
+            .map(|name| Attribute::text("sealwire.collection", name.to_owned()));
+        attributes.extend(collection);
+        if let Some(times) = &self.times {
+            attributes.push(Attribute::seconds("sealwire.queue_seconds", times.queue));
+            attributes.push(Attribute::seconds("sealwire.work_seconds", times.work));
+        }
+        let failure = is_ours(self.code).then(|| self.code.as_str());
+        SpanEnd {
+            name: self.method.as_str().into(),
+            took: self.took,
+            attributes,
+            failure,
+        }
+    }
+}
+
+/// Returns true if the engine caused the failure. A client's mistake is no error of a server's
+/// span.
+fn is_ours(code: CallCode) -> bool {
+    [
+        ErrorCode::Internal,
+        ErrorCode::Unavailable,
+        ErrorCode::Overloaded,
+        ErrorCode::DeadlineExceeded,
+    ]
+    .into_iter()
+    .any(|ours| code == ours.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sealwire_schedule::Class;
+    use sealwire_wire::Method;
+
+    fn end(code: CallCode) -> SpanEnd {
+        let times = CallTimes {
+            class: Class::default(),
+            queue: Duration::from_micros(250),
+            work: Duration::from_millis(2),
+            predicted: Duration::ZERO,
+            took: None,
+        };
+        let principal = Principal::from_text("relay.internal").unwrap();
+        let request = RequestEnd {
+            method: Method::Tokenize.into(),
+            code,
+            principal: &principal,
+            app: Some("shop"),
+            collection: Some("people"),
+            fields: (7, 2),
+            bytes: 1 << 40,
+            times: Some(times),
+            took: Duration::from_millis(3),
+        };
+        request.span()
+    }
+
+    #[test]
+    fn a_span_has_the_attributes_of_the_conventions_and_ours() {
+        let end = end(ErrorCode::Overloaded.into());
+        let expected = [
+            Attribute::text("rpc.system.name", "sealwire"),
+            Attribute::text("rpc.method", "tokenize"),
+            Attribute::text("rpc.response.status_code", "overloaded"),
+            Attribute::text("sealwire.principal", "relay.internal"),
+            Attribute::number("sealwire.fields", 7),
+            Attribute::number("sealwire.field_errors", 2),
+            Attribute::number("sealwire.request_bytes", 1 << 40),
+            Attribute::text("sealwire.app", "shop"),
+            Attribute::text("sealwire.collection", "people"),
+            Attribute::seconds("sealwire.queue_seconds", Duration::from_micros(250)),
+            Attribute::seconds("sealwire.work_seconds", Duration::from_millis(2)),
+        ];
+        assert_eq!(
+            (&*end.name, end.took, end.failure),
+            ("tokenize", Duration::from_millis(3), Some("overloaded"))
+        );
+        assert_eq!(end.attributes, expected);
+    }
+
+    #[test]
+    fn only_failures_of_the_engine_are_errors_of_its_spans() {
+        for code in CallCode::ALL {
+            let fails = ["internal", "unavailable", "overloaded", "deadline_exceeded"]
+                .contains(&code.as_str());
+            assert_eq!(end(code).failure, fails.then(|| code.as_str()));
+        }
+    }
+}

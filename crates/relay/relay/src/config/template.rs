@@ -1,0 +1,283 @@
+//! The template and `docs/relay-configuration.md`, both made from the table of keys.
+
+use std::fmt::Write as _;
+
+use super::keys::{Form, Key, Kind, Preset, SECTIONS, Section};
+
+const HEAD: &str = "\
+# Configuration of sealwire-relay. Lines that begin with \"#: \" show a key that is not set; remove \"#: \" to set it.
+# Environment variables override keys of the tables engine, limits, admin and log: SEALWIRE_RELAY_LIMITS_BODY_BYTES=65536.
+";
+
+/// Rules and a CONNECT proxy, behind the sections of the table.
+const EXAMPLES: &str = include_str!("examples.toml");
+
+/// A commented configuration with every key. `sealwire-relay config template` prints it.
+pub fn template() -> String {
+    let mut text = String::from(HEAD);
+    for section in SECTIONS {
+        comment(&mut text, &format!("\n{}", section.doc));
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}", header(section));
+        for key in section.keys {
+            comment(&mut text, key.doc);
+            let _ = writeln!(text, "# Takes {}.", takes(key.kind));
+            let (prefix, value) = match key.preset {
+                Preset::Required(value) | Preset::Unset(value) => ("", value),
+                Preset::Rare(value) | Preset::Value(value) => ("#: ", value),
+            };
+            let _ = writeln!(text, "{prefix}{} = {value}", key.name);
+        }
+    }
+    text.push('\n');
+    text.push_str(EXAMPLES);
+    text
+}
+
+fn comment(text: &mut String, doc: &str) {
+    for line in doc.lines() {
+        let _ = writeln!(text, "{}{line}", if line.is_empty() { "" } else { "# " });
+    }
+}
+
+fn header(section: &Section) -> String {
+    match section.form {
+        Form::Table => format!("[{}]", section.name),
+        Form::Named(example) => format!("[{}.{example}]", section.name),
+        Form::List => format!("[[{}]]", section.name),
+    }
+}
+
+const MARKDOWN_HEAD: &str = "\
+# Configuration of the relay
+
+One TOML file, given by `--config`. It must have `[engine]`, at least one listener and one route; other keys are
+needed only if they differ from their defaults. Relative paths are taken from the working folder. Secrets stand only in files that
+the configuration names. `sealwire-relay config check` lists all errors of a file at once, by line and key, and
+`sealwire-relay doctor` checks the files, certificates, addresses and the engine too. `sealwire-relay config template` prints a
+commented file to start from.
+
+The environment variable `SEALWIRE_RELAY_<SECTION>_<KEY>` overrides a key of `[engine]`, `[limits]`, `[admin]` or `[log]`, such as
+`SEALWIRE_RELAY_LIMITS_BODY_BYTES`. A list is in TOML there, or separated by commas.
+
+Written by `sealwire-relay config template --markdown`; a test compares it with the program.
+";
+
+/// The keys as Markdown, a table per section: `docs/relay-configuration.md`.
+pub fn markdown() -> String {
+    let mut text = String::from(MARKDOWN_HEAD);
+    for section in SECTIONS {
+        let header = match section.form {
+            Form::Named(_) => format!("[{}.NAME]", section.name),
+            _ => header(section),
+        };
+        let _ = write!(
+            text,
+            "\n## `{header}`\n\n{}\n",
+            section.doc.replace('\n', " ")
+        );
+        let _ = writeln!(
+            text,
+            "\n| key | takes | default | meaning |\n| --- | --- | --- | --- |"
+        );
+        for key in section.keys {
+            let doc = key.doc.replace('\n', " ").replace('|', "\\|");
+            let _ = writeln!(
+                text,
+                "| `{}` | {} | {} | {doc} |",
+                key.name,
+                takes(key.kind),
+                default(key)
+            );
+        }
+    }
+    text
+}
+
+fn default(key: &Key) -> String {
+    match key.preset {
+        Preset::Required(_) => "required".to_owned(),
+        Preset::Unset(_) | Preset::Rare(_) => "none".to_owned(),
+        Preset::Value(value) => format!("`{value}`"),
+    }
+}
+
+/// Describes the values of a key.
+fn takes(kind: Kind) -> String {
+    match kind {
+        Kind::Address => "ip:port".into(),
+        Kind::Path => "a path".into(),
+        Kind::Text => "text".into(),
+        Kind::Name => "a name of letters, digits, -, _ and .".into(),
+        Kind::Flag => "true or false".into(),
+        Kind::Choice(choices) => format!("\"{}\"", choices.join("\", \"")),
+        Kind::Number { unit, min, max } => format!("{} to {} {unit}", grouped(min), grouped(max)),
+        Kind::Fraction => "0 to 1".into(),
+        Kind::Collector => "http://host:port/path".into(),
+        Kind::Texts => "a list of texts".into(),
+        Kind::Endpoints => "a list of \"host:port\"".into(),
+        Kind::Networks => "a list of networks in CIDR notation".into(),
+        Kind::Context => "text, { header = \"name\" } or { segment = \"name\" }".into(),
+    }
+}
+
+/// `67_108_864`, which TOML reads and people can count.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push('_');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{compile, parse};
+    use super::*;
+
+    /// The smallest text without errors of the check.
+    const SMALL: &str =
+        "[engine]\nendpoints = ['e:7443']\nca = 'ca'\ncertificate = 'c'\nkey = 'k'\n";
+
+    #[test]
+    fn the_template_can_be_used_as_it_is() {
+        let config = parse(&template(), []).unwrap_or_else(|errors| panic!("{errors}"));
+        let compiled = compile(&config).unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!(
+            (compiled.listeners.len(), compiled.warnings),
+            (2, Vec::<String>::new())
+        );
+    }
+
+    #[test]
+    fn every_value_of_the_template_is_accepted() {
+        let set: String = template()
+            .lines()
+            .map(|line| format!("{}\n", line.trim_start_matches("#: ")))
+            .collect();
+        parse(&set, []).unwrap_or_else(|errors| panic!("{errors}"));
+    }
+
+    #[test]
+    fn defaults_of_the_table_are_those_of_the_program() {
+        // Everything but the defaults of the table, so that both texts mean the same if the
+        // defaults do.
+        let with = |defaults: bool| {
+            let mut text = String::new();
+            for section in SECTIONS {
+                let _ = writeln!(text, "{}", header(section));
+                for key in section.keys {
+                    let value = match key.preset {
+                        Preset::Required(value) => Some(value),
+                        Preset::Value(value) => Some(value).filter(|_| defaults),
+                        Preset::Unset(_) | Preset::Rare(_) => None,
+                    };
+                    if let Some(value) = value {
+                        let _ = writeln!(text, "{} = {value}", key.name);
+                    }
+                }
+            }
+            let config = parse(&text, []).unwrap_or_else(|errors| panic!("{errors}"));
+            format!(
+                "{:?}",
+                super::super::Config {
+                    lines: Default::default(),
+                    ..config
+                }
+            )
+        };
+        assert_eq!(with(true), with(false));
+    }
+
+    #[test]
+    fn the_table_has_every_key_of_the_program() {
+        // serde names the keys that it knows in the error of a key that it does not.
+        for section in SECTIONS {
+            let header = header(section);
+            let required: String = section
+                .keys
+                .iter()
+                .filter_map(|key| match key.preset {
+                    Preset::Required(value) => Some(format!("{} = {value}\n", key.name)),
+                    _ => None,
+                })
+                .collect();
+            let engine = if section.name == "engine" { "" } else { SMALL };
+            let text = format!("{engine}{header}\nno_such_key = 1\n{required}");
+            let text = if section.name == "route.request" {
+                format!(
+                    "{SMALL}[[route]]\nname = 'r'\nlisten = 'l'\npath = '/'\nupstream = 'u'\n{header}\nno_such_key = 1\n{required}"
+                )
+            } else {
+                text
+            };
+            let message = toml::from_str::<super::super::Config>(&text)
+                .unwrap_err()
+                .message()
+                .to_owned();
+            let known = message
+                .split("expected ")
+                .nth(1)
+                .unwrap_or_else(|| panic!("{}: {message}", section.name));
+            let mut known: Vec<&str> = known
+                .trim_start_matches("one of ")
+                .split(", ")
+                .flat_map(|keys| keys.split(" or "))
+                .map(|key| key.trim_matches('`'))
+                .filter(|key| section.name != "route" || !matches!(*key, "request" | "response"))
+                .collect();
+            let mut table: Vec<&str> = section.keys.iter().map(|key| key.name).collect();
+            known.sort_unstable();
+            table.sort_unstable();
+            assert_eq!(table, known, "{}", section.name);
+        }
+    }
+
+    #[test]
+    fn the_configuration_document_is_the_table_of_keys() {
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../../docs/relay-configuration.md"
+        );
+        let is_current = std::fs::read_to_string(file).is_ok_and(|text| text == markdown());
+        assert!(
+            is_current,
+            "write it with `cargo run -p sealwire-relay -- config template --markdown > docs/relay-configuration.md`"
+        );
+    }
+
+    fn ops(file: &str) -> String {
+        let path = format!("{}/../../../ops/{file}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    #[test]
+    fn the_example_can_be_used() {
+        let config =
+            parse(&ops("relay/relay.toml"), []).unwrap_or_else(|errors| panic!("{errors}"));
+        let compiled = compile(&config).unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!(compiled.warnings, Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_unit_has_room_for_the_default_limits() {
+        let limits = super::super::Limits::default();
+        let unit = ops("systemd/sealwire-relay.service");
+        let number = |key: &str| -> u64 {
+            let line = unit
+                .lines()
+                .find_map(|line| line.strip_prefix(key))
+                .unwrap_or_else(|| panic!("{key}"));
+            line.parse().unwrap()
+        };
+        assert!(number("LimitNOFILE=") > 2 * u64::from(limits.connections_max) + 128);
+        assert!(number("TimeoutStopSec=") * 1_000 > limits.drain_ms);
+        assert_eq!(number("LimitCORE="), 0);
+        // The exit code of a configuration that is not accepted.
+        assert_eq!(number("RestartPreventExitStatus="), 64);
+    }
+}

@@ -1,0 +1,555 @@
+//! Checks a relay and all that its configuration names: files, certificates, addresses, upstreams
+//! and the engine.
+//!
+//! The checks change nothing and keep no port. A finding names the setting and the file, and never
+//! shows a secret.
+
+use std::fmt;
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::Duration;
+
+use rustls::pki_types::CertificateDer;
+use sealwire_client::Client;
+use sealwire_service::trusted_file::{FileKind, TrustedFile};
+use time::OffsetDateTime;
+
+use crate::clients::Clients;
+use crate::config::{Compiled, Config, ListenConfig};
+use crate::egress::authority::Authority;
+use crate::server_tls::{ServerFiles, ServerTls, certificates, roots, secret};
+use crate::upstream::Upstream;
+use crate::upstream::address::{self, Lookup};
+use crate::upstream::error::Stage;
+use crate::upstream::tls::UpstreamTls;
+
+/// Remaining validity of a certificate that is reported.
+const EXPIRES_SOON: time::Duration = time::Duration::days(14);
+/// Time for the name of an upstream.
+const RESOLVE_MAX: Duration = Duration::from_secs(5);
+/// File descriptors beside those of connections: files, listeners, event queues, the admin
+/// listener.
+const OTHER_FILES: u64 = 128;
+
+/// Severity of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// No problem.
+    Good,
+    /// Works now, but can fail.
+    Warning,
+    /// Does not work, or is not safe.
+    Wrong,
+}
+
+/// Result of one check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Severity.
+    pub level: Level,
+    /// The setting, such as `listen.public.key`.
+    pub place: String,
+    /// The finding, and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let level = match self.level {
+            Level::Good => "good",
+            Level::Warning => "WARNING",
+            Level::Wrong => "WRONG",
+        };
+        write!(f, "{level:<8} {}: {}", self.place, self.message)
+    }
+}
+
+/// Checks everything. Takes as long as DNS and the engine do, at most a few seconds for each name.
+pub async fn examine(config: &Config, compiled: &Compiled) -> Vec<Finding> {
+    let mut report = Report {
+        findings: Vec::new(),
+        now: OffsetDateTime::now_utc(),
+    };
+    for warning in &compiled.warnings {
+        report.add(Level::Warning, "configuration", warning);
+    }
+    report.descriptors(config);
+    report.address("admin.address", config.admin.address);
+    for listener in &compiled.listeners {
+        let place = format!("listen.{}", listener.name);
+        report.address(&format!("{place}.address"), listener.config.address);
+        report.listener(&place, &listener.config);
+    }
+    for (name, pool) in &compiled.upstreams {
+        report
+            .upstream(&format!("upstream.{name}"), pool.upstream())
+            .await;
+    }
+    report.engine(config).await;
+    report.findings
+}
+
+struct Report {
+    findings: Vec<Finding>,
+    now: OffsetDateTime,
+}
+
+impl Report {
+    fn add(&mut self, level: Level, place: impl Into<String>, message: impl Into<String>) {
+        self.findings.push(Finding {
+            level,
+            place: place.into(),
+            message: message.into(),
+        });
+    }
+
+    /// An exchange takes two descriptors: the client's and the upstream's.
+    fn descriptors(&mut self, config: &Config) {
+        let needed = 2 * u64::from(config.limits.connections_max) + OTHER_FILES;
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let place = "limits.connections_max";
+        match limit.filter(|limit| *limit < needed) {
+            None => self.add(Level::Good, place, format!("{needed} file descriptors are enough for it")),
+            Some(limit) => self.add(
+                Level::Warning,
+                place,
+                format!("needs up to {needed} file descriptors, and this process may open {limit}; raise LimitNOFILE"),
+            ),
+        }
+    }
+
+    fn address(&mut self, place: &str, address: SocketAddr) {
+        match TcpListener::bind(address) {
+            Ok(_) => self.add(Level::Good, place, format!("{address} is free")),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                self.add(
+                    Level::Warning,
+                    place,
+                    format!("{address} is in use, maybe by the relay itself"),
+                );
+            }
+            Err(error) => self.add(
+                Level::Wrong,
+                place,
+                format!("cannot listen on {address}: {error}"),
+            ),
+        }
+        if place == "admin.address" && address.ip().is_unspecified() {
+            self.add(
+                Level::Warning,
+                place,
+                "is every address of this machine, and metrics need no credentials",
+            );
+        }
+    }
+
+    fn listener(&mut self, place: &str, config: &ListenConfig) {
+        if let (Some(certificate), Some(key)) = (&config.certificate, &config.key) {
+            let files = ServerFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_ca: config.client_ca.clone(),
+            };
+            if let Err(error) = ServerTls::load(files) {
+                self.add(Level::Wrong, place, format!("TLS cannot start: {error}"));
+            }
+            self.certificate(&format!("{place}.certificate"), certificate);
+            self.secret(&format!("{place}.key"), key);
+        }
+        if let Some(ca) = &config.client_ca {
+            self.authorities(&format!("{place}.client_ca"), ca);
+        }
+        if let Some(tokens) = &config.tokens {
+            let place = format!("{place}.tokens");
+            match Clients::tokens(tokens) {
+                Ok(_) => self.secret(&place, tokens),
+                Err(error) => self.add(Level::Wrong, &place, error),
+            }
+        }
+        if let (Some(certificate), Some(key)) =
+            (&config.authority_certificate, &config.authority_key)
+        {
+            self.interception(place, certificate, key);
+        }
+    }
+
+    fn interception(&mut self, place: &str, certificate: &Path, key: &Path) {
+        let place = format!("{place}.authority_certificate");
+        let read = |path: &Path| {
+            fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+        };
+        let key_pem = secret(key).map_err(|error| error.to_string());
+        let loaded = read(certificate).and_then(|certificate| {
+            key_pem.and_then(|key| {
+                Authority::load(&certificate, &key).map_err(|error| error.to_string())
+            })
+        });
+        match loaded {
+            Ok(authority) => {
+                self.validity(&place, self.now, authority.not_after());
+                if !authority.is_limited() {
+                    let message = "can certify more than servers of its hosts; make another one with `sealwire-relay authority`";
+                    self.add(Level::Warning, &place, message);
+                }
+            }
+            Err(error) => self.add(Level::Wrong, &place, error),
+        }
+        self.secret(
+            &place.replace("authority_certificate", "authority_key"),
+            key,
+        );
+    }
+
+    async fn upstream(&mut self, place: &str, upstream: &Upstream) {
+        if upstream.is_tls {
+            if let Err(error) = UpstreamTls::default().config(upstream) {
+                self.add(Level::Wrong, place, format!("TLS cannot start: {error}"));
+            }
+            if let Some(file) = &upstream.roots {
+                self.authorities(&format!("{place}.roots"), file);
+            }
+        }
+        if let Some((certificate, key)) = &upstream.identity {
+            self.certificate(&format!("{place}.certificate"), certificate);
+            self.secret(&format!("{place}.key"), key);
+        }
+        let place = format!("{place}.url");
+        let resolving = address::resolve(
+            &upstream.host,
+            upstream.port,
+            &upstream.addresses,
+            Lookup::OfUpstream,
+        );
+        match tokio::time::timeout(RESOLVE_MAX, resolving).await {
+            Ok(Ok(addresses)) => self.add(Level::Good, place, format!("the host has {} addresses", addresses.len())),
+            Ok(Err(error)) if error.stage == Stage::Denied => self.add(
+                Level::Wrong,
+                place,
+                "an address of the host is not permitted; name its network in `addresses` if it is yours",
+            ),
+            Ok(Err(_)) => self.add(Level::Wrong, place, "the host has no address"),
+            Err(_) => self.add(Level::Wrong, place, format!("DNS did not respond in {} s", RESOLVE_MAX.as_secs())),
+        }
+    }
+
+    /// Checks the files of the client, then asks an engine for its version and methods.
+    async fn engine(&mut self, config: &Config) {
+        let engine = &config.engine;
+        self.authorities("engine.ca", &engine.ca);
+        self.certificate("engine.certificate", &engine.certificate);
+        self.secret("engine.key", &engine.key);
+        let place = "engine.endpoints";
+        let info = match Client::lazy(engine.client()) {
+            Ok(client) => client.info().await,
+            Err(error) => Err(error),
+        };
+        let info = match info {
+            Ok(info) => info,
+            Err(error) => {
+                return self.add(Level::Wrong, place, format!("no engine answers: {error}"));
+            }
+        };
+        self.add(
+            Level::Good,
+            place,
+            format!("an engine of version {} answers", info.version),
+        );
+        let rules = config
+            .route
+            .iter()
+            .flat_map(|route| route.request.iter().chain(&route.response));
+        let mut missing: Vec<&str> = rules.map(|rule| rule.action.name()).collect();
+        missing.retain(|action| !info.methods.iter().any(|method| method == action));
+        missing.sort_unstable();
+        missing.dedup();
+        for action in missing {
+            self.add(
+                Level::Wrong,
+                place,
+                format!("the engine does not serve {action}, which rules need"),
+            );
+        }
+    }
+
+    /// Checks that a file has authorities. An expired one does no harm among others, as in the file
+    /// of the system.
+    fn authorities(&mut self, place: &str, file: &Path) {
+        match roots(file) {
+            Ok(roots) => self.add(Level::Good, place, format!("{} authorities", roots.len())),
+            Err(error) => self.add(Level::Wrong, place, error.to_string()),
+        }
+    }
+
+    /// Checks the validity of every certificate of a chain.
+    fn certificate(&mut self, place: &str, file: &Path) {
+        let chain = match certificates(file) {
+            Ok(chain) => chain,
+            Err(error) => return self.add(Level::Wrong, place, error.to_string()),
+        };
+        let validities: Option<Vec<_>> = chain.iter().map(validity_of).collect();
+        let ends = validities.and_then(|validities| {
+            let begin = validities.iter().map(|(begin, _)| *begin).max()?;
+            Some((begin, validities.iter().map(|(_, end)| *end).min()?))
+        });
+        match ends {
+            Some((begin, end)) => self.validity(place, begin, end),
+            None => self.add(
+                Level::Wrong,
+                place,
+                format!("{}: a certificate cannot be read", file.display()),
+            ),
+        }
+    }
+
+    fn validity(&mut self, place: &str, begin: OffsetDateTime, end: OffsetDateTime) {
+        let (level, message) = if begin > self.now {
+            (Level::Wrong, format!("is valid only from {}", begin.date()))
+        } else if end <= self.now {
+            (
+                Level::Wrong,
+                format!("has expired on {}; renew it", end.date()),
+            )
+        } else if end - self.now < EXPIRES_SOON {
+            (
+                Level::Warning,
+                format!("expires on {}; renew it", end.date()),
+            )
+        } else {
+            (Level::Good, format!("is valid until {}", end.date()))
+        };
+        self.add(level, place, message);
+    }
+
+    /// Checks that only owner and group can read a secret, and only the owner can change it.
+    fn secret(&mut self, place: &str, file: &Path) {
+        match TrustedFile::open(file, FileKind::Secret) {
+            Ok(_) => self.add(Level::Good, place, "other users cannot read it"),
+            Err(error) => self.add(Level::Wrong, place, error.to_string()),
+        }
+    }
+}
+
+/// Begin and end of a certificate's validity.
+fn validity_of(certificate: &CertificateDer<'_>) -> Option<(OffsetDateTime, OffsetDateTime)> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let validity = certificate.validity();
+    Some((
+        validity.not_before.to_datetime(),
+        validity.not_after.to_datetime(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use sealwire_dev_ca::{Leaf, Name, Usage, Validity};
+
+    use super::*;
+    use crate::config::{compile, parse};
+    use crate::egress::authority;
+
+    /// A folder with every file of [`text`].
+    fn folder(days: u32) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str, mode: u32| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            chmod(&path, mode);
+        };
+        let ca = sealwire_dev_ca::Authority::create("test", Validity::days(400)).unwrap();
+        let leaf = Leaf {
+            common_name: "relay".into(),
+            names: vec![Name::Dns("relay.example".into())],
+            usage: Usage::Server,
+            validity: Validity::days(days),
+        };
+        let issued = ca.issue(&leaf).unwrap();
+        write("ca.pem", ca.cert_pem(), 0o644);
+        write("cert.pem", &issued.cert_pem, 0o644);
+        write("key.pem", issued.key_pem.expose(), 0o600);
+        write("tokens", "0123456789abcdefghij\n", 0o640);
+        let interception =
+            authority::create(&["api.example"], 100, OffsetDateTime::now_utc()).unwrap();
+        write("egress.pem", &interception.cert_pem, 0o644);
+        write("egress-key.pem", &interception.key_pem, 0o400);
+        folder
+    }
+
+    fn text(folder: &Path) -> String {
+        "[engine]\nendpoints = ['127.0.0.1:1']\nca = '$/ca.pem'\ncertificate = '$/cert.pem'\nkey = '$/key.pem'\ndeadline_ms = 200\n\
+         [admin]\naddress = '127.0.0.1:0'\n\
+         [listen.public]\naddress = '127.0.0.1:0'\ncertificate = '$/cert.pem'\nkey = '$/key.pem'\nclient_ca = '$/ca.pem'\n\
+         [listen.egress]\naddress = '127.0.0.1:0'\nkind = 'forward'\nclients = 'bearer'\ntokens = '$/tokens'\n\
+         authority_certificate = '$/egress.pem'\nauthority_key = '$/egress-key.pem'\n\
+         [upstream.shop]\nurl = 'https://127.0.0.1:1'\nroots = '$/ca.pem'\naddresses = ['127.0.0.0/8']\n\
+         certificate = '$/cert.pem'\nkey = '$/key.pem'\n\
+         [[route]]\nname = 'r'\nlisten = 'public'\npath = '/'\nupstream = 'shop'\npass = true\n"
+            .replace('$', &folder.display().to_string())
+    }
+
+    fn chmod(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Places and texts of findings that are not good, without those of the engine, which is not
+    /// there.
+    async fn problems(text: &str) -> Vec<String> {
+        let config = parse(text, []).unwrap_or_else(|errors| panic!("{errors}"));
+        let findings = examine(&config, &compile(&config).unwrap()).await;
+        let is_problem = |finding: &&Finding| {
+            finding.level > Level::Good
+                && !matches!(
+                    &*finding.place,
+                    "engine.endpoints" | "limits.connections_max"
+                )
+        };
+        let told: Vec<_> = findings
+            .iter()
+            .filter(is_problem)
+            .map(ToString::to_string)
+            .collect();
+        assert!(
+            told.iter()
+                .all(|text| !text.contains("0123456789") && !text.contains("PRIVATE")),
+            "{told:?}"
+        );
+        told
+    }
+
+    #[tokio::test]
+    async fn a_sound_relay_has_no_problem_but_its_engine() {
+        let folder = folder(100);
+        assert_eq!(problems(&text(folder.path())).await, Vec::<String>::new());
+        let envoy = "[listen.envoy]\naddress = '127.0.0.1:0'\nkind = 'ext_proc'\ncertificate = '$/cert.pem'\nkey = '$/key.pem'\n\
+             client_ca = '$/ca.pem'\n[[route]]\nname = 'e'\nlisten = 'envoy'\npath = '/'\npass = true\n";
+        let beside_envoy =
+            text(folder.path()) + &envoy.replace('$', &folder.path().display().to_string());
+        assert_eq!(problems(&beside_envoy).await, Vec::<String>::new());
+        let config = parse(&text(folder.path()), []).unwrap();
+        let findings = examine(&config, &compile(&config).unwrap()).await;
+        let engine = findings
+            .iter()
+            .find(|finding| finding.place == "engine.endpoints")
+            .unwrap();
+        assert_eq!(engine.level, Level::Wrong);
+        assert!(engine.message.starts_with("no engine answers"), "{engine}");
+    }
+
+    #[tokio::test]
+    async fn each_file_is_checked() {
+        type Case<'a> = (&'a str, fn(&Path), &'a [&'a str]);
+        let cases: [Case<'_>; 8] = [
+            (
+                "key.pem",
+                |path| chmod(path, 0o644),
+                &["listen.public.key", "upstream.shop.key", "engine.key"],
+            ),
+            (
+                "tokens",
+                |path| chmod(path, 0o620),
+                &["listen.egress.tokens"],
+            ),
+            (
+                "egress-key.pem",
+                |path| chmod(path, 0o604),
+                &["listen.egress.authority_key"],
+            ),
+            (
+                "ca.pem",
+                |path| fs::write(path, "").unwrap(),
+                &["client_ca", "shop.roots", "engine.ca"],
+            ),
+            (
+                "cert.pem",
+                |path| fs::write(path, "").unwrap(),
+                &["public.certificate", "engine.certificate"],
+            ),
+            (
+                "key.pem",
+                |path| fs::remove_file(path).unwrap(),
+                &["listen.public.key", "engine.key"],
+            ),
+            (
+                "tokens",
+                |path| fs::write(path, "short").unwrap(),
+                &["listen.egress.tokens"],
+            ),
+            (
+                "egress.pem",
+                |path| fs::write(path, "x").unwrap(),
+                &["listen.egress.authority_certificate"],
+            ),
+        ];
+        for (file, break_it, expected) in cases {
+            let folder = folder(100);
+            break_it(&folder.path().join(file));
+            let problems = problems(&text(folder.path())).await;
+            for place in expected {
+                assert!(
+                    problems
+                        .iter()
+                        .any(|told| told.starts_with("WRONG") && told.contains(place)),
+                    "{file}: {problems:?}"
+                );
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn certificates_that_expire_soon_are_told() {
+        let problems = problems(&text(folder(3).path())).await;
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        assert!(
+            problems
+                .iter()
+                .all(|told| told.starts_with("WARNING") && told.contains("expires on")),
+            "{problems:?}"
+        );
+    }
+
+    #[test]
+    fn validity_has_a_begin_and_an_end() {
+        let now = OffsetDateTime::now_utc();
+        let day = time::Duration::days(1);
+        for (begin, end, expected) in [
+            (now - day, now + 15 * day, Level::Good),
+            (now - day, now + 13 * day, Level::Warning),
+            (now - day, now - day, Level::Wrong),
+            (now + day, now + 15 * day, Level::Wrong),
+        ] {
+            let mut report = Report {
+                findings: Vec::new(),
+                now,
+            };
+            report.validity("x", begin, end);
+            assert_eq!(report.findings[0].level, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn addresses_in_use_and_of_others_are_told() {
+        let folder = folder(100);
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let problems = problems(
+            &text(folder.path())
+                .replacen("'127.0.0.1:0'", &format!("'{address}'"), 1)
+                .replacen("'127.0.0.1:0'", "'203.0.113.1:9'", 1)
+                .replace("127.0.0.0/8", "10.0.0.0/8"),
+        )
+        .await;
+        for expected in [
+            format!("WARNING  admin.address: {address} is in use"),
+            "WRONG    listen.public.address: cannot listen on".to_owned(),
+            "WRONG    upstream.shop.url: an address of the host is not permitted".to_owned(),
+        ] {
+            assert!(
+                problems.iter().any(|told| told.starts_with(&expected)),
+                "{expected}: {problems:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! The `sealwire-relay` program.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use sealwire_relay::config::{
+    self, Compiled, Config, ConfigErrors, ListenKind, LogFormat, LogLevel,
+};
+use sealwire_relay::doctor::{self, Level};
+use sealwire_relay::egress::authority;
+use sealwire_relay::metrics;
+use sealwire_relay::serve::Server;
+use time::OffsetDateTime;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::prelude::*;
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Exit code of a configuration that cannot be used (sysexits.h, EX_USAGE).
+const BAD_CONFIG: u8 = 64;
+
+/// An HTTP proxy that encrypts, decrypts, tokenizes and masks fields of traffic through a Sealwire
+/// engine.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    arg_required_else_help = true,
+    after_help = "A first configuration:\n\n  sealwire-relay config template > relay.toml\n  sealwire-relay config check relay.toml\n  sealwire-relay doctor --config relay.toml\n  sealwire-relay serve --config relay.toml\n\n`sealwire dev --relay` starts an engine, a relay and an upstream to try it."
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the relay until SIGTERM or SIGINT
+    Serve {
+        /// Configuration file
+        #[arg(long, value_name = "FILE", env = config::FILE_VARIABLE)]
+        config: PathBuf,
+    },
+    /// Print a configuration, or check one
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Check a configuration with all that it names: files, certificates, addresses, upstreams and
+    /// the engine
+    Doctor {
+        /// Configuration file
+        #[arg(long, value_name = "FILE", env = config::FILE_VARIABLE)]
+        config: PathBuf,
+    },
+    /// Make the authority of a CONNECT proxy, which clients behind it must trust
+    Authority {
+        /// Hosts that may be intercepted, such as api.example.com; the authority can certify no
+        /// others
+        #[arg(required = true, value_name = "HOST")]
+        hosts: Vec<String>,
+        /// File for the certificate
+        #[arg(long, value_name = "FILE", default_value = "egress-ca.pem")]
+        certificate: PathBuf,
+        /// File for the private key, created with mode 0600
+        #[arg(long, value_name = "FILE", default_value = "egress-ca-key.pem")]
+        key: PathBuf,
+        /// Validity
+        #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..=3_650))]
+        days: u16,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Print a commented configuration with every key, its range and default
+    Template {
+        /// Print the keys as Markdown: docs/relay-configuration.md
+        #[arg(long, conflicts_with = "metrics")]
+        markdown: bool,
+        /// Print the metrics instead, as Markdown: docs/relay-metrics.md
+        #[arg(long)]
+        metrics: bool,
+    },
+    /// Check a configuration, and list its listeners, routes, rules and warnings; opens no file
+    /// that it names
+    Check {
+        /// Configuration file
+        file: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    sealwire_service::output::run("sealwire-relay", run)
+}
+
+fn run() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Serve { config } => {
+            read(&config).and_then(|(config, compiled)| serve(&config, compiled))
+        }
+        Command::Config(ConfigCommand::Template { metrics: true, .. }) => {
+            print(&metrics::reference())
+        }
+        Command::Config(ConfigCommand::Template { markdown: true, .. }) => {
+            print(&config::markdown())
+        }
+        Command::Config(ConfigCommand::Template { .. }) => print(&config::template()),
+        Command::Config(ConfigCommand::Check { file }) => {
+            read(&file).and_then(|(config, compiled)| check(&config, &compiled))
+        }
+        Command::Doctor { config } => {
+            read(&config).and_then(|(config, compiled)| doctor(&config, &compiled))
+        }
+        Command::Authority {
+            hosts,
+            certificate,
+            key,
+            days,
+        } => create_authority(&hosts, &certificate, &key, days),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err((message, code)) => {
+            sealwire_service::errln!("sealwire-relay: {message}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// A message for people, and the exit code.
+type Failure = (String, u8);
+
+fn print(text: &str) -> Result<(), Failure> {
+    sealwire_service::out!("{text}");
+    Ok(())
+}
+
+fn read(file: &Path) -> Result<(Config, Compiled), Failure> {
+    let failure = |errors: ConfigErrors| {
+        let lines: String = errors.iter().map(|error| format!("\n  {error}")).collect();
+        (
+            format!("{} cannot be used:{lines}", file.display()),
+            BAD_CONFIG,
+        )
+    };
+    let config = config::load(file).map_err(failure)?;
+    let compiled = config::compile(&config).map_err(failure)?;
+    Ok((config, compiled))
+}
+
+fn check(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
+    let mut out = String::new();
+    for listener in &compiled.listeners {
+        let kind = match listener.config.kind {
+            ListenKind::Reverse => "reverse proxy",
+            ListenKind::Forward => "CONNECT proxy",
+            ListenKind::ExtProc => "external processor of Envoy",
+        };
+        out += &format!(
+            "listener {} on {} ({kind})\n",
+            listener.name, listener.config.address
+        );
+        for route in config
+            .route
+            .iter()
+            .filter(|route| *route.listen == *listener.name)
+        {
+            let methods = if route.methods.is_empty() {
+                "any method".to_owned()
+            } else {
+                route.methods.join(", ")
+            };
+            let upstream = route.upstream.as_deref().unwrap_or("Envoy's upstream");
+            out += &format!(
+                "  route {}: {methods} {} {} -> {upstream}\n",
+                route.name, route.host, route.path
+            );
+            for (direction, rules) in [("request", &route.request), ("response", &route.response)] {
+                for rule in rules {
+                    let places = [&rule.select, &rule.headers, &rule.query, &rule.segments];
+                    let places: Vec<&str> =
+                        places.into_iter().flatten().map(String::as_str).collect();
+                    out += &format!(
+                        "    {direction}: {} {}\n",
+                        rule.action.name(),
+                        places.join(", ")
+                    );
+                }
+            }
+            if route.pass {
+                out += "    passes unchanged\n";
+            }
+        }
+    }
+    for warning in &compiled.warnings {
+        out += &format!("warning: {warning}\n");
+    }
+    print(&out)
+}
+
+fn doctor(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| (error.to_string(), 1))?;
+    let findings = runtime.block_on(doctor::examine(config, compiled));
+    let lines: String = findings
+        .iter()
+        .map(|finding| format!("{finding}\n"))
+        .collect();
+    print(&lines)?;
+    match findings
+        .iter()
+        .filter(|finding| finding.level == Level::Wrong)
+        .count()
+    {
+        0 => Ok(()),
+        count => Err((format!("{count} problems must be solved"), 1)),
+    }
+}
+
+/// Keeps this process's memory, which holds values, out of core dumps and away from debuggers.
+fn forbid_core_dumps() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    // Each is tried, also if the other fails: the limit does not apply to dumps that the kernel
+    // pipes to a program, and the second call also keeps debuggers off.
+    let is_limited = setrlimit(
+        Resource::Core,
+        Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        },
+    )
+    .is_ok();
+    #[cfg(target_os = "linux")]
+    let is_limited =
+        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+            .is_ok()
+            && is_limited;
+    if !is_limited {
+        tracing::warn!("core dumps could not be switched off");
+    }
+}
+
+fn serve(config: &Config, compiled: Compiled) -> Result<(), Failure> {
+    log(config);
+    forbid_core_dumps();
+    for warning in &compiled.warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| (error.to_string(), 1))?;
+    runtime.block_on(async {
+        let (mut term, mut int) = match (
+            signal(SignalKind::terminate()),
+            signal(SignalKind::interrupt()),
+        ) {
+            (Ok(term), Ok(int)) => (term, int),
+            (Err(error), _) | (_, Err(error)) => return Err((error.to_string(), 1)),
+        };
+        let server = Server::start(config, compiled)
+            .await
+            .map_err(|error| (error.to_string(), 1))?;
+        for (name, address) in server.addresses() {
+            tracing::info!(listener = %name, %address, "listening");
+        }
+        tracing::info!(address = %server.admin_address(), "probes and metrics");
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        tracing::info!("draining; a second signal ends at once");
+        tokio::select! {
+            () = server.shutdown() => {}
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        Ok(())
+    })
+}
+
+fn log(config: &Config) {
+    let level = match config.log.level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+    };
+    // Libraries log at `debug` what passes through them, so only this program's own targets go so
+    // far.
+    let ours = tracing_subscriber::filter::filter_fn(|metadata| {
+        *metadata.level() <= tracing::Level::WARN
+            || metadata.target().starts_with("sealwire")
+            || metadata.target() == "access"
+    });
+    // Its own errors would panic where standard error is closed.
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
+    let layer = match config.log.format {
+        LogFormat::Json => layer.json().flatten_event(true).boxed(),
+        LogFormat::Text => layer.boxed(),
+    };
+    let _ = tracing_subscriber::registry()
+        .with(layer.with_filter(ours).with_filter(level))
+        .try_init();
+}
+
+fn create_authority(
+    hosts: &[String],
+    certificate: &Path,
+    key: &Path,
+    days: u16,
+) -> Result<(), Failure> {
+    let names: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    let new = authority::create(&names, days, OffsetDateTime::now_utc())
+        .map_err(|error| (error.to_string(), 1))?;
+    let write = |path: &Path, mode: u32, text: &str| {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(path);
+        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|error| (format!("{}: {error}", path.display()), 1))
+    };
+    write(key, 0o600, &new.key_pem)?;
+    write(certificate, 0o644, &new.cert_pem)?;
+    print(&format!(
+        "{} is what clients behind the relay trust; {} is secret\n",
+        certificate.display(),
+        key.display()
+    ))
+}

@@ -1,0 +1,358 @@
+//! A running relay: reads the files of a configuration, binds its listeners, probes the engine, and
+//! drains.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use sealwire_client::Client;
+use sealwire_service::spans::{Service, Traces};
+use sealwire_service::trusted_file::{FileKind, TrustedFile};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::admin::{AdminServer, Readiness};
+use crate::clients::Clients;
+use crate::config::{ClientsKind, Compiled, CompiledListener, Config};
+use crate::egress::authority::Authority;
+use crate::engine::Engine;
+use crate::listener;
+use crate::metrics::Metrics;
+use crate::relay::{Listener, Relay, stops};
+use crate::server_tls::{ServerFiles, ServerTls, first_expiry, secret};
+
+/// Interval of probes of the engine and of looks at certificate files.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
+
+/// The reason why a relay does not start. A sentence with the setting, and never a value.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {message}")]
+pub struct StartError {
+    place: String,
+    message: String,
+}
+
+fn error(place: impl Into<String>, message: impl ToString) -> StartError {
+    StartError {
+        place: place.into(),
+        message: message.to_string(),
+    }
+}
+
+/// A running relay.
+pub struct Server {
+    relay: Arc<Relay>,
+    readiness: Arc<Readiness>,
+    addresses: Vec<(Arc<str>, SocketAddr)>,
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+    admin: AdminServer,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Starts a relay. The engine does not need to answer yet: `/ready` tells when it does.
+    ///
+    /// # Errors
+    /// A file cannot be used, or an address cannot be bound.
+    pub async fn start(config: &Config, compiled: Compiled) -> Result<Self, StartError> {
+        check_secrets(config)?;
+        let metrics = Arc::new(Metrics::default());
+        let client =
+            Client::lazy(config.engine.client()).map_err(|cause| error("engine", cause))?;
+        let deadline = Duration::from_millis(config.engine.deadline_ms.into());
+        let engine = Engine::new(client, deadline, Arc::clone(&metrics));
+        let service = Service {
+            name: "sealwire-relay",
+            instance: format!("{:016x}", rand::random::<u64>()),
+        };
+        let traces = Traces::start(&config.traces.settings(), service, &metrics.spans);
+        let traces = traces.map_err(|cause| error("traces", cause))?;
+        let relay = Arc::new(Relay::new(
+            config.limits.clone(),
+            engine,
+            metrics,
+            traces,
+            config.log.access,
+        ));
+        let readiness = Arc::new(Readiness::default());
+        let admin = AdminServer::start(
+            config.admin.address,
+            Arc::clone(&relay),
+            Arc::clone(&readiness),
+        )
+        .map_err(|cause| {
+            error(
+                "admin.address",
+                format!("cannot listen on {}: {cause}", config.admin.address),
+            )
+        })?;
+        let (stop, stopped) = watch::channel(false);
+        let (mut tasks, mut addresses, mut listeners) = (JoinSet::new(), Vec::new(), Vec::new());
+        let mut certificates = vec![CertificateFile::new(
+            "",
+            "engine",
+            &config.engine.certificate,
+        )];
+        for compiled in compiled.listeners {
+            let files = [
+                ("server", &compiled.config.certificate),
+                ("client_ca", &compiled.config.client_ca),
+            ];
+            certificates.extend(files.into_iter().filter_map(|(of, file)| {
+                Some(CertificateFile::new(&compiled.name, of, file.as_ref()?))
+            }));
+            let place = format!("listen.{}", compiled.name);
+            let address = compiled.config.address;
+            let socket = TcpListener::bind(address)
+                .await
+                .map_err(|cause| error(&place, format!("cannot listen on {address}: {cause}")))?;
+            let listener = Arc::new(open(compiled, &place, config.limits.client_ipv6_bits)?);
+            addresses.push((
+                Arc::clone(&listener.name),
+                socket.local_addr().map_err(|cause| error(&place, cause))?,
+            ));
+            listeners.push(Arc::clone(&listener));
+            tasks.spawn(listener::accept(
+                Arc::clone(&relay),
+                listener,
+                socket,
+                stopped.clone(),
+            ));
+        }
+        readiness.is_listening.store(true, Ordering::Relaxed);
+        tasks.spawn(watch(
+            Arc::clone(&relay),
+            Arc::clone(&readiness),
+            listeners,
+            certificates,
+            stopped,
+        ));
+        Ok(Self {
+            relay,
+            readiness,
+            addresses,
+            stop,
+            tasks,
+            admin,
+        })
+    }
+
+    /// Names and addresses of the listeners, with the ports that the system chose.
+    pub fn addresses(&self) -> &[(Arc<str>, SocketAddr)] {
+        &self.addresses
+    }
+
+    /// Address of `/live`, `/ready` and `/metrics`.
+    pub const fn admin_address(&self) -> SocketAddr {
+        self.admin.address()
+    }
+
+    /// The reason why `/ready` fails, if it does.
+    pub fn refusal(&self) -> Option<&'static str> {
+        self.readiness.refusal()
+    }
+
+    /// Metrics as text.
+    pub fn metrics(&self) -> String {
+        self.relay.measure();
+        self.relay.metrics.text()
+    }
+
+    /// Stops accepting, lets exchanges end within `limits.drain_ms`, and ends the rest.
+    pub async fn shutdown(mut self) {
+        self.readiness.is_draining.store(true, Ordering::Relaxed);
+        let _ = self.stop.send(true);
+        if tokio::time::timeout(self.relay.limits.drain(), self.relay.is_drained())
+            .await
+            .is_err()
+        {
+            tracing::warn!("exchanges were still running at the end of the drain");
+        }
+        self.tasks.shutdown().await;
+        let relay = self.relay;
+        let _ = tokio::task::spawn_blocking(move || relay.traces.close()).await;
+    }
+}
+
+/// Rejects keys that other users can read, also those that are read later.
+fn check_secrets(config: &Config) -> Result<(), StartError> {
+    let upstreams = config
+        .upstream
+        .iter()
+        .map(|(name, upstream)| (format!("upstream.{name}.key"), upstream.key.as_deref()));
+    let listeners = config.listen.iter().flat_map(|(name, listener)| {
+        [
+            ("key", &listener.key),
+            ("tokens", &listener.tokens),
+            ("authority_key", &listener.authority_key),
+        ]
+        .map(|(key, file)| (format!("listen.{name}.{key}"), file.as_deref()))
+    });
+    let engine = ("engine.key".to_owned(), Some(&*config.engine.key));
+    for (place, file) in [engine].into_iter().chain(upstreams).chain(listeners) {
+        if let Some(file) = file {
+            TrustedFile::open(file, FileKind::Secret).map_err(|cause| error(place, cause))?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads the files of a listener.
+fn open(compiled: CompiledListener, place: &str, ipv6_bits: u8) -> Result<Listener, StartError> {
+    let config = compiled.config;
+    let tls = match (config.certificate, config.key) {
+        (Some(certificate), Some(key)) => {
+            let files = ServerFiles {
+                certificate,
+                key,
+                client_ca: config.client_ca,
+            };
+            Some(ServerTls::load(files).map_err(|cause| error(place, cause))?)
+        }
+        _ => None,
+    };
+    let clients = match (config.clients, &config.tokens) {
+        (ClientsKind::Mtls, _) => {
+            Clients::certificates(config.principals.iter().map(String::as_str))
+        }
+        (ClientsKind::Bearer, Some(path)) => {
+            Clients::tokens(path).map_err(|cause| error(place, cause))?
+        }
+        _ => Clients::Open,
+    };
+    let authority = match (&config.authority_certificate, &config.authority_key) {
+        (Some(certificate), Some(key)) => {
+            let read = |path: &Path| {
+                std::fs::read_to_string(path)
+                    .map_err(|cause| error(place, format!("{}: {cause}", path.display())))
+            };
+            let key = secret(key).map_err(|cause| error(place, cause))?;
+            Some(Authority::load(&read(certificate)?, &key).map_err(|cause| error(place, cause))?)
+        }
+        _ => None,
+    };
+    Ok(Listener {
+        name: compiled.name,
+        kind: config.kind,
+        tls,
+        clients,
+        routes: compiled.routes,
+        trust_forwarded: config.trust_forwarded,
+        ipv6_bits,
+        authority,
+        tunnel: compiled.tunnel,
+        tunnel_addresses: config.tunnel_addresses,
+        unlisted: config.unlisted,
+        tunnel_protocols: config.tunnel_protocols,
+    })
+}
+
+/// A certificate file whose end is a metric.
+struct CertificateFile {
+    listener: Arc<str>,
+    of: &'static str,
+    file: PathBuf,
+    /// Seconds since 1970, when the file was last readable and in use.
+    expires_unix_s: Option<i64>,
+}
+
+impl CertificateFile {
+    fn new(listener: &str, of: &'static str, file: &Path) -> Self {
+        Self {
+            listener: listener.into(),
+            of,
+            file: file.to_owned(),
+            expires_unix_s: None,
+        }
+    }
+
+    /// Reads when the file expires. Blocks.
+    fn read(&mut self) {
+        self.expires_unix_s = first_expiry(&self.file).or(self.expires_unix_s);
+    }
+
+    /// Sets the metric.
+    fn measure(&self, metrics: &Metrics) {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64();
+        if let Some(expires) = self.expires_unix_s {
+            metrics.set_certificate_remaining(&self.listener, self.of, expires as f64 - now);
+        }
+    }
+}
+
+/// Reloads the certificates of a listener if their files changed. Returns false if the new ones are
+/// rejected. Blocks.
+fn reload(listener: &Listener) -> bool {
+    match listener.tls.as_ref().map(ServerTls::reload_if_changed) {
+        Some(Ok(true)) => tracing::info!(listener = %listener.name, "certificates were reloaded"),
+        Some(Err(cause)) => {
+            tracing::error!(listener = %listener.name, error = %cause, "certificates cannot be reloaded; the old ones stay");
+            return false;
+        }
+        Some(Ok(false)) | None => {}
+    }
+    true
+}
+
+/// Probes the engine and reloads certificates until `stop` becomes true.
+async fn watch(
+    relay: Arc<Relay>,
+    readiness: Arc<Readiness>,
+    listeners: Vec<Arc<Listener>>,
+    mut certificates: Vec<CertificateFile>,
+    mut stop: watch::Receiver<bool>,
+) {
+    loop {
+        let is_ready = relay.engine.is_ready().await;
+        if is_ready != readiness.has_engine.swap(is_ready, Ordering::Relaxed) {
+            if is_ready {
+                tracing::info!("an engine answers");
+            } else {
+                tracing::error!("no engine answers: requests with values to replace fail");
+            }
+        }
+        relay.metrics.set_engine_ready(is_ready);
+        let (listeners_now, metrics) = (listeners.clone(), Arc::clone(&relay.metrics));
+        let reloaded = tokio::task::spawn_blocking(move || {
+            let mut rejected = Vec::new();
+            for listener in listeners_now
+                .iter()
+                .filter(|listener| listener.tls.is_some())
+            {
+                let is_accepted = reload(listener);
+                metrics.set_certificates_rejected(&listener.name, !is_accepted);
+                rejected.extend((!is_accepted).then_some(listener));
+            }
+            for file in &mut certificates {
+                // Rejected files are not in use.
+                if rejected
+                    .iter()
+                    .all(|listener| listener.name != file.listener)
+                {
+                    file.read();
+                }
+                file.measure(&metrics);
+            }
+            certificates
+        });
+        certificates = reloaded.await.unwrap_or_default();
+        tokio::select! {
+            () = tokio::time::sleep(WATCH_EVERY) => {}
+            () = stops(&mut stop) => return,
+        }
+    }
+}

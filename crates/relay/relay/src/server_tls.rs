@@ -1,0 +1,373 @@
+//! TLS towards clients: certificate, key and client authorities from files, which can change while
+//! the relay runs.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use sealwire_service::trusted_file::{FileError, FileKind};
+use zeroize::Zeroizing;
+
+/// Longest PEM file, in bytes.
+const PEM_BYTES_MAX: u64 = 4 << 20;
+
+/// Why the files of a TLS configuration cannot be used. Names the file, never its content.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsFileError {
+    /// The file cannot be read.
+    #[error("{file}: {source}", file = .file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+    /// The file lacks a PEM certificate or an unencrypted private key, or one in it is malformed.
+    #[error("{file}: no {wanted}, or a malformed one", file = .file.display())]
+    Malformed {
+        /// The file.
+        file: PathBuf,
+        /// The kind of item.
+        wanted: &'static str,
+    },
+    /// Other users can read or replace a secret.
+    #[error(transparent)]
+    Exposed(#[from] FileError),
+    /// Certificate and key do not match, or the library rejects them.
+    #[error("{file}: {reason}", file = .file.display())]
+    Rejected {
+        /// The file.
+        file: PathBuf,
+        /// The library's reason.
+        reason: String,
+    },
+}
+
+/// Files of a listener's TLS.
+#[derive(Clone, Debug)]
+pub struct ServerFiles {
+    /// Certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// Its private key, PEM.
+    pub key: PathBuf,
+    /// Authorities of client certificates, PEM; with them, a client needs a certificate.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// A TLS configuration that follows its files.
+#[derive(Debug)]
+pub struct ServerTls {
+    files: ServerFiles,
+    current: Mutex<(Arc<ServerConfig>, Stamp)>,
+}
+
+impl ServerTls {
+    /// Reads the files. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// The first file that cannot be used.
+    pub fn load(files: ServerFiles) -> Result<Self, TlsFileError> {
+        let stamp = files.stamp();
+        let config = files.config()?;
+        Ok(Self {
+            files,
+            current: Mutex::new((config, stamp)),
+        })
+    }
+
+    /// Returns the configuration for the next handshake.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(
+            &self
+                .current
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .0,
+        )
+    }
+
+    /// Reads the files again if one has changed, and returns true if the configuration was
+    /// replaced. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be used. The configuration remains, and the next call tries again.
+    pub fn reload_if_changed(&self) -> Result<bool, TlsFileError> {
+        // Taken before the files are read: a later change gives another stamp.
+        let stamp = self.files.stamp();
+        if self
+            .current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .1
+            == stamp
+        {
+            return Ok(false);
+        }
+        let config = self.files.config()?;
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = (config, stamp);
+        Ok(true)
+    }
+}
+
+impl ServerFiles {
+    fn stamp(&self) -> Stamp {
+        Stamp::of(
+            [
+                Some(&self.certificate),
+                Some(&self.key),
+                self.client_ca.as_ref(),
+            ]
+            .into_iter()
+            .flatten(),
+        )
+    }
+
+    fn config(&self) -> Result<Arc<ServerConfig>, TlsFileError> {
+        let rejected = |file: &Path, error: &dyn std::fmt::Display| TlsFileError::Rejected {
+            file: file.to_owned(),
+            reason: error.to_string(),
+        };
+        let provider = provider();
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| rejected(&self.certificate, &error))?;
+        let builder = match &self.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(file) => {
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots(file)?), provider)
+                        .build()
+                        .map_err(|error| rejected(file, &error))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder
+            .with_single_cert(certificates(&self.certificate)?, private_key(&self.key)?)
+            .map_err(|error| rejected(&self.certificate, &error))?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.max_early_data_size = 0;
+        Ok(Arc::new(config))
+    }
+}
+
+/// The cryptography of all TLS of the relay.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+/// Size and time of files, to detect changes. A replaced file has another inode even within one
+/// tick of the clock.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Stamp(Vec<Option<(u64, Option<SystemTime>, u64)>>);
+
+impl Stamp {
+    pub(crate) fn of<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Self {
+        let stamp = |file: &PathBuf| {
+            let metadata = fs::metadata(file).ok()?;
+            Some((metadata.len(), metadata.modified().ok(), inode(&metadata)))
+        };
+        Self(files.map(stamp).collect())
+    }
+}
+
+#[cfg(unix)]
+fn inode(metadata: &fs::Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(metadata)
+}
+
+#[cfg(not(unix))]
+fn inode(_: &fs::Metadata) -> u64 {
+    0
+}
+
+/// Reads a PEM file with at least one certificate.
+pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
+    let malformed = || TlsFileError::Malformed {
+        file: file.to_owned(),
+        wanted: "PEM certificate",
+    };
+    let pem = read(file)?;
+    let found: Vec<_> = CertificateDer::pem_slice_iter(&pem)
+        .collect::<Result<_, _>>()
+        .map_err(|_| malformed())?;
+    if found.is_empty() {
+        Err(malformed())
+    } else {
+        Ok(found)
+    }
+}
+
+/// Returns the time at which the first certificate of a PEM file expires, in seconds since 1970.
+/// `None` if the file cannot be read.
+pub(crate) fn first_expiry(file: &Path) -> Option<i64> {
+    let certificates = certificates(file).ok()?;
+    let ends = certificates.iter().map(|certificate| {
+        let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
+        Some(certificate.validity().not_after.timestamp())
+    });
+    ends.collect::<Option<Vec<_>>>()?.into_iter().min()
+}
+
+/// Reads a PEM file with authorities.
+pub(crate) fn roots(file: &Path) -> Result<RootCertStore, TlsFileError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        roots
+            .add(certificate)
+            .map_err(|error| TlsFileError::Rejected {
+                file: file.to_owned(),
+                reason: error.to_string(),
+            })?;
+    }
+    Ok(roots)
+}
+
+/// Reads a text that only owner and group can read, and only the owner can change.
+pub(crate) fn secret(file: &Path) -> Result<Zeroizing<String>, TlsFileError> {
+    let mut bytes = sealwire_service::trusted_file::read(file, FileKind::Secret, PEM_BYTES_MAX)?;
+    let text = String::from_utf8(std::mem::take(&mut *bytes)).map(Zeroizing::new);
+    text.map_err(|_| TlsFileError::Malformed {
+        file: file.to_owned(),
+        wanted: "text",
+    })
+}
+
+/// Reads a PEM file with an unencrypted private key.
+pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsFileError> {
+    PrivateKeyDer::from_pem_slice(secret(file)?.as_bytes()).map_err(|_| TlsFileError::Malformed {
+        file: file.to_owned(),
+        wanted: "unencrypted PEM private key",
+    })
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, TlsFileError> {
+    let unreadable = |source| TlsFileError::Unreadable {
+        file: file.to_owned(),
+        source,
+    };
+    let metadata = fs::metadata(file).map_err(unreadable)?;
+    if !metadata.is_file() || metadata.len() > PEM_BYTES_MAX {
+        return Err(unreadable(io::Error::other(format!(
+            "not a file of at most {PEM_BYTES_MAX} bytes"
+        ))));
+    }
+    fs::read(file).map_err(unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sealwire_dev_ca::{Authority, Leaf, Name, Usage, Validity};
+
+    fn issue(authority: &Authority, files: &ServerFiles) {
+        let leaf = Leaf {
+            common_name: "relay".into(),
+            names: vec![Name::Dns("relay.example".into())],
+            usage: Usage::Server,
+            validity: Validity::days(1),
+        };
+        let issued = authority.issue(&leaf).unwrap();
+        replace(&files.certificate, &issued.cert_pem);
+        replace(&files.key, issued.key_pem.expose());
+    }
+
+    /// Puts a new file in place, as operators and Kubernetes do.
+    fn replace(file: &Path, text: &str) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let new = file.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::rename(new, file).unwrap();
+    }
+
+    fn setup() -> (tempfile::TempDir, Authority, ServerFiles) {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::create("test", Validity::days(2)).unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("ca.pem"), authority.cert_pem()).unwrap();
+        let files = ServerFiles {
+            certificate: path("c.pem"),
+            key: path("k.pem"),
+            client_ca: Some(path("ca.pem")),
+        };
+        issue(&authority, &files);
+        (dir, authority, files)
+    }
+
+    #[test]
+    fn changed_files_are_read_again() {
+        let (_dir, authority, files) = setup();
+        let tls = ServerTls::load(files.clone()).unwrap();
+        let first = tls.config();
+        assert_eq!(first.alpn_protocols, [b"h2".to_vec(), b"http/1.1".to_vec()]);
+        assert!(!tls.reload_if_changed().unwrap());
+        issue(&authority, &files);
+        assert!(tls.reload_if_changed().unwrap());
+        assert!(!Arc::ptr_eq(&first, &tls.config()));
+        assert!(!tls.reload_if_changed().unwrap());
+    }
+
+    #[test]
+    fn the_first_expiry_of_a_file_is_that_of_any_of_its_certificates() {
+        let (dir, authority, files) = setup();
+        let now = SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_secs() as i64;
+        let of_authority = first_expiry(&dir.path().join("ca.pem")).unwrap();
+        let of_leaf = first_expiry(&files.certificate).unwrap();
+        assert!(now < of_leaf && of_leaf < of_authority && of_authority <= now + 2 * 86_400);
+        let chain = format!(
+            "{}{}",
+            authority.cert_pem(),
+            fs::read_to_string(&files.certificate).unwrap()
+        );
+        replace(&files.certificate, &chain);
+        assert_eq!(first_expiry(&files.certificate), Some(of_leaf));
+        replace(&files.certificate, "no PEM");
+        assert_eq!(first_expiry(&files.certificate), None);
+        assert_eq!(first_expiry(&dir.path().join("absent.pem")), None);
+    }
+
+    #[test]
+    fn bad_files_keep_the_old_configuration() {
+        let (_dir, authority, files) = setup();
+        let tls = ServerTls::load(files.clone()).unwrap();
+        let first = tls.config();
+        for text in ["", "no PEM", authority.key_pem().expose()] {
+            replace(&files.key, text);
+            let error = tls.reload_if_changed().unwrap_err().to_string();
+            assert!(
+                error.contains("k.pem") || error.contains("c.pem"),
+                "{error}"
+            );
+            assert!(!error.contains("PRIVATE KEY"), "{error}");
+            assert!(Arc::ptr_eq(&first, &tls.config()));
+        }
+        fs::remove_file(&files.key).unwrap();
+        assert!(tls.reload_if_changed().is_err());
+        issue(&authority, &files);
+        fs::set_permissions(
+            &files.key,
+            std::os::unix::fs::PermissionsExt::from_mode(0o644),
+        )
+        .unwrap();
+        let error = tls.reload_if_changed().unwrap_err().to_string();
+        assert!(
+            error.contains("k.pem") && error.contains("other users can read"),
+            "{error}"
+        );
+        assert!(Arc::ptr_eq(&first, &tls.config()));
+        issue(&authority, &files);
+        assert!(tls.reload_if_changed().unwrap());
+    }
+}

@@ -1,0 +1,5 @@
+//! What every program of Sealwire needs: files that can be trusted, standard output, and spans.
+
+pub mod output;
+pub mod spans;
+pub mod trusted_file;

@@ -1,0 +1,107 @@
+//! Bodies of the fuzz targets. Each takes bytes and ends in assertions.
+//!
+//! `fuzz` runs them under libFuzzer. The tests of this crate run every committed seed, so a
+//! target that no longer accepts its seeds fails in the gate.
+
+#![expect(
+    clippy::missing_panics_doc,
+    reason = "a target reports a finding by a panic"
+)]
+
+mod access_record;
+mod audit;
+mod config;
+mod copy_job;
+mod csv_job;
+mod envelope;
+mod evervault;
+mod grant;
+mod input;
+mod job;
+mod json;
+mod json_job;
+mod key_import;
+mod mask;
+mod metadata;
+mod number;
+mod object;
+mod parquet_job;
+mod pem;
+mod principal;
+mod public_keys;
+mod relay_body;
+mod reply;
+mod scan;
+mod seed;
+mod share;
+mod state;
+mod token_row;
+mod trail;
+mod walk;
+
+pub use input::Input;
+pub use seed::Seed;
+
+/// A fuzz target.
+#[derive(Clone, Copy)]
+pub struct FuzzTarget {
+    /// The name of its program in `fuzz`.
+    pub name: &'static str,
+    /// Runs one input. Panics when the input shows a defect.
+    pub run: fn(&[u8]),
+    /// Makes the seeds.
+    pub seeds: fn() -> Vec<Seed>,
+    /// Lists the words of its dictionary.
+    pub words: fn() -> Vec<Vec<u8>>,
+}
+
+macro_rules! targets {
+    ($($module:ident),+ $(,)?) => {
+        /// All targets, by name.
+        pub const TARGETS: &[FuzzTarget] = &[$(FuzzTarget {
+            name: stringify!($module),
+            run: $module::run,
+            seeds: $module::seeds,
+            words: $module::words,
+        }),+];
+    };
+}
+
+targets!(
+    access_record,
+    audit,
+    config,
+    copy_job,
+    csv_job,
+    envelope,
+    evervault,
+    grant,
+    json,
+    json_job,
+    key_import,
+    mask,
+    metadata,
+    number,
+    object,
+    parquet_job,
+    pem,
+    principal,
+    public_keys,
+    relay_body,
+    reply,
+    scan,
+    share,
+    state,
+    token_row,
+    trail,
+    walk,
+);
+
+/// Runs one input of the target of that name.
+pub fn run(name: &str, input: &[u8]) {
+    let target = TARGETS
+        .iter()
+        .find(|target| target.name == name)
+        .expect("a target of TARGETS");
+    (target.run)(input);
+}
