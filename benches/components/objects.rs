@@ -1,4 +1,4 @@
-//! `sealwire-objects`: records sealed and opened in the present format, beside records of the
+//! `sealwire-records`: records sealed and opened in the present format, beside records of the
 //! formats that older engines wrote under each suite. An object has four values of 64 bytes, as in
 //! the bench of the engine.
 

@@ -3,7 +3,7 @@
 //!
 //! Data arrives and leaves through the Arrow C data interface. Columns that are not named keep
 //! their buffers. The values of one column of one record batch are cut into pieces, each of which
-//! is one request on an array; a new column is built from the results (`sealwire-columns`). Nulls
+//! is one request on an array; a new column is built from the results (`columns`). Nulls
 //! are neither sent nor changed.
 
 mod discovery;

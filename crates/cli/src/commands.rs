@@ -11,22 +11,18 @@ mod calls;
 mod certs;
 mod collections;
 mod config;
-mod connect;
+mod data_program;
 mod dev;
 mod dev_folder;
 mod dev_relay;
 mod doctor;
 mod documents;
 mod encapsulations;
-mod failure;
 mod instances;
 mod kek;
 mod keys;
-mod mask;
-mod object_store;
 mod objects;
 mod operator;
-mod parquet;
 mod principals;
 mod properties;
 mod public_keys;
@@ -35,24 +31,16 @@ mod roles;
 mod serve;
 mod store;
 mod subjects;
-mod text_file;
 mod tokenize;
 mod tokens;
 
-use std::env;
-use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-
-use sealwire_service::output::errln;
-use sealwire_settings::{Config, ConfigError, Environment};
-
-/// Exit status for invalid arguments, as of the argument parser.
-const EXIT_USAGE: u8 = 2;
-/// Exit status for an invalid configuration.
-const EXIT_CONFIG: u8 = 64;
+use clap::{Parser, Subcommand};
+use sealwire_command_line::failure::InvalidConfig;
+use sealwire_command_line::{Failure, chain, connect, failure, program};
+use sealwire_settings::{Config, Environment};
 
 /// Encrypts and decrypts the sensitive fields of documents for relays, over MessagePack-RPC and
 /// mTLS.
@@ -90,7 +78,8 @@ enum Command {
     /// Replace the tokens in a JSON file by their values
     Detokenize(tokenize::DetokenizeArgs),
     /// Mask files and databases by rules, and explain rules
-    Mask(mask::Args),
+    #[command(disable_help_flag = true)]
+    Mask(data_program::Args),
     /// Show an envelope's metadata without opening it
     Inspect(calls::InspectArgs),
     /// Check whether an engine responds
@@ -139,9 +128,6 @@ enum Command {
     Doctor(doctor::Args),
 }
 
-/// Any failure of a command, printed as `a: b: c`.
-type Failure = Box<dyn Error + Send + Sync>;
-
 /// Runs the program with the arguments of the process.
 pub fn run() -> ExitCode {
     sealwire_service::output::run("sealwire", run_command)
@@ -158,7 +144,7 @@ impl Drop for EndOfCalls {
 
 fn run_command() -> ExitCode {
     let calls = EndOfCalls;
-    let (command, as_json) = match parse_arguments() {
+    let (Args { command }, as_json) = match program::parse_arguments() {
         Ok(parsed) => parsed,
         Err(status) => return status,
     };
@@ -185,7 +171,7 @@ fn run_command() -> ExitCode {
         Command::Principals(args) => principals::run(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Detokenize(args) => tokenize::detokenize(&args),
-        Command::Mask(args) => mask::run(&args),
+        Command::Mask(_) => data_program::run(),
         Command::Store(args) => store::run(&args),
         Command::Kek(args) => kek::run(&args),
         Command::Root(args) => kek::run_root(&args),
@@ -195,55 +181,7 @@ fn run_command() -> ExitCode {
         Command::Doctor(args) => return doctor::run(&args),
     };
     drop(calls);
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) if sealwire_service::output::is_closed_output(&*failure) => {
-            ExitCode::from(sealwire_service::output::STATUS_CLOSED)
-        }
-        Err(failure) => {
-            errln!("{}", failure::report(&*failure, as_json));
-            if failure.is::<ConfigError>() {
-                ExitCode::from(EXIT_CONFIG)
-            } else {
-                ExitCode::FAILURE
-            }
-        }
-    }
-}
-
-/// Returns the command of the process, and whether it prints JSON. Prints help and invalid
-/// arguments, and returns the status.
-fn parse_arguments() -> Result<(Command, bool), ExitCode> {
-    let matches = Args::command().try_get_matches();
-    let parsed = matches.and_then(|matches| {
-        Ok((
-            Args::from_arg_matches(&matches)?,
-            failure::wants_json(&matches),
-        ))
-    });
-    match parsed {
-        Ok((arguments, as_json)) => Ok((arguments.command, as_json)),
-        Err(error) if error.use_stderr() && env::args_os().any(|argument| argument == "--json") => {
-            errln!("{}", failure::report_usage(&error));
-            Err(ExitCode::from(EXIT_USAGE))
-        }
-        Err(error) => error.exit(),
-    }
-}
-
-/// Formats an error and its causes as `a: b: c`. Omits a cause that the text before already ends
-/// with.
-fn chain(failure: &(dyn Error + 'static)) -> String {
-    let mut text = failure.to_string();
-    let mut cause = failure.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.ends_with(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
+    program::exit_status(done, as_json)
 }
 
 /// The configuration file of a command.
@@ -259,8 +197,14 @@ impl ConfigArgs {
         if self.config == default_config() {
             dev_folder::reject_untrusted(Path::new(dev_folder::DEFAULT_PATH))?;
         }
-        Ok(Config::load(&self.config, &Environment::of_process())?)
+        load_config(&self.config)
     }
+}
+
+/// Loads a configuration file. An invalid one has an exit status of its own.
+fn load_config(file: &Path) -> Result<Config, Failure> {
+    Config::load(file, &Environment::of_process())
+        .map_err(|error| InvalidConfig(error.into()).into())
 }
 
 /// Fails without `--yes`, and says what the command would destroy. A prompt would end scripts that

@@ -18,7 +18,6 @@ use time::format_description::well_known::Rfc3339;
 
 use super::{Failure, default_config, dev_folder};
 use sealwire_engine::root::audit_kek;
-use sealwire_settings::{Config, Environment};
 
 /// Interval at which `show --follow` polls for new records.
 const FOLLOW_PAUSE: Duration = Duration::from_millis(200);
@@ -240,7 +239,7 @@ impl AuditSource {
                     dev_folder::reject_untrusted(Path::new(dev_folder::DEFAULT_PATH))?;
                 }
                 let file = file.clone().unwrap_or_else(default_config);
-                Some(Config::load(&file, &Environment::of_process())?)
+                Some(super::load_config(&file)?)
             }
         };
         let folder = self

@@ -1,35 +1,21 @@
 //! The folder that `sealwire dev` creates, with the files of a development engine.
 
 use std::fs::DirBuilder;
-use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
 
+pub(super) use sealwire_command_line::dev_folder::{
+    CLIENT_CERT, CLIENT_PRINCIPAL, CLIENT_ROLE, CONFIG_FILE, DEFAULT_PATH, DEMO_APP, OPERATOR_CERT,
+    OPERATOR_PRINCIPAL, reject_untrusted,
+};
 use sealwire_crypto::Kek;
 
 use super::Failure;
 use super::certs::{CA, CA_DAYS, LEAF_DAYS, issue, load_authority};
 use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, Usage, Validity};
-use sealwire_settings::{Config, Environment};
+use sealwire_settings::Config;
 
-/// Default path of the folder.
-pub(super) const DEFAULT_PATH: &str = "sealwire-dev";
-/// Name of the configuration file.
-pub(super) const CONFIG_FILE: &str = "sealwire.toml";
-/// Name of the app that `sealwire dev` creates.
-pub(super) const DEMO_APP: &str = "demo";
-/// File name of the client certificate, without `.pem`.
-pub(super) const CLIENT_CERT: &str = "client";
-/// File name of the operator certificate, without `.pem`. The operator can change apps, keys and
-/// collections.
-pub(super) const OPERATOR_CERT: &str = "operator";
-/// Principal of the client certificate.
-pub(super) const CLIENT_PRINCIPAL: &str = "dev-client";
-/// Principal of the operator certificate.
-pub(super) const OPERATOR_PRINCIPAL: &str = "dev-operator";
-/// Role of the client.
-pub(super) const CLIENT_ROLE: &str = "relay";
 /// File name of the engine's certificate, without `.pem`.
 const SERVER_CERT: &str = "server";
 /// Name of the file with the key-encryption key.
@@ -53,35 +39,6 @@ impl ListenAddresses {
             or_port(self.control, 7_445),
         ]
     }
-}
-
-/// Rejects a folder that another user owns or can write to, because that user controls its keys,
-/// certificates and addresses. The default path is relative, so another user can have put the
-/// folder into the working directory. Accepts a folder that does not exist.
-pub(super) fn reject_untrusted(folder: &Path) -> Result<(), Failure> {
-    reject_untrusted_for(folder, rustix::process::geteuid().as_raw())
-}
-
-fn reject_untrusted_for(folder: &Path, user: u32) -> Result<(), Failure> {
-    let (Ok(link), Ok(target)) = (std::fs::symlink_metadata(folder), std::fs::metadata(folder))
-    else {
-        return Ok(());
-    };
-    let mode = target.mode();
-    // Accepts group write if the gid equals the uid, which is the user's private group on many
-    // systems.
-    let others_can_write = mode & 0o002 != 0 || (mode & 0o020 != 0 && target.gid() != target.uid());
-    let is_owner_trusted = [&link, &target]
-        .iter()
-        .all(|metadata| [user, 0].contains(&metadata.uid()));
-    if !is_owner_trusted || others_can_write {
-        let folder = folder.display();
-        let message = format!(
-            "{folder} belongs to another user, or other users can write to it: give a folder of your own with --folder"
-        );
-        return Err(message.into());
-    }
-    Ok(())
 }
 
 /// Creates the missing files of the folder and loads its configuration. Existing files, such as
@@ -159,56 +116,11 @@ pub(super) fn create_and_load(
             Existing::Keep,
         )?;
     }
-    let mut config = Config::load(&folder.join(CONFIG_FILE), &Environment::of_process())?;
+    let mut config = super::load_config(&folder.join(CONFIG_FILE))?;
     config.listen.address = addresses.listen.or(config.listen.address);
     config.admin.address = addresses.admin.unwrap_or(config.admin.address);
     if let Some(control) = &mut config.control {
         control.address = addresses.control.unwrap_or(control.address);
     }
     Ok(config)
-}
-
-/// Loads the configuration of this folder, if it has one.
-pub(super) fn load_config(folder: &Path) -> Result<Option<Config>, Failure> {
-    let file: PathBuf = folder.join(CONFIG_FILE);
-    match std::fs::metadata(&file) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        _ => Ok(Some(Config::load(&file, &Environment::of_process())?)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs::{Permissions, set_permissions};
-    use std::os::unix::fs::PermissionsExt as _;
-
-    use super::*;
-
-    #[test]
-    fn a_folder_that_another_user_controls_is_rejected() {
-        let folder = tempfile::tempdir().unwrap();
-        let metadata = folder.path().metadata().unwrap();
-        let (owner, has_private_group) = (metadata.uid(), metadata.gid() == metadata.uid());
-        reject_untrusted_for(folder.path(), owner).unwrap();
-        reject_untrusted_for(&folder.path().join("nowhere"), owner + 1).unwrap();
-        // Folders of root are always trusted.
-        assert_eq!(
-            reject_untrusted_for(folder.path(), owner + 1).is_ok(),
-            owner == 0
-        );
-        for (mode, is_trusted) in [
-            (0o700, true),
-            (0o755, true),
-            (0o775, has_private_group),
-            (0o777, false),
-            (0o702, false),
-        ] {
-            set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
-            assert_eq!(
-                reject_untrusted_for(folder.path(), owner).is_ok(),
-                is_trusted,
-                "{mode:o}"
-            );
-        }
-    }
 }

@@ -1,115 +1,27 @@
-//! `encrypt`, `decrypt`, `rewrap` and `seal`: read a JSON file and write a JSON file. Parquet files
-//! have their own module.
+//! `encrypt`, `decrypt`, `rewrap` and `seal`: read a JSON file and write a JSON file. The program
+//! `sealwire-data` does Parquet files.
 
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal as _, Read as _, Write};
+use std::io::{BufWriter, Read as _, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::ValueEnum;
-use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_client::public_keys::{self, EncapsulationPlace, SealOptions, Sealed};
 use sealwire_client::{
     Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode, FieldError, Format,
     KeyScope, OnError, Outside, Reading, Rewrap, Suite, Unbound, Unmatched, Writing,
 };
-use sealwire_data::mask_job::{ValueType, check_output, named_type};
+use sealwire_command_line::documents::FormatName;
+pub(super) use sealwire_command_line::documents::{
+    Common, DecryptArgs, DocumentProgress, EncryptArgs, FileArgs, SuiteName,
+};
+use sealwire_command_line::object_store::is_object;
 use sealwire_payload::{WalkLimits, json};
 use sealwire_service::output::errln;
+use sealwire_service::output_file;
 
-use super::connect::ConnectArgs;
-use super::object_store::{ObjectStoreArgs, is_object};
-use super::parquet::{self, ColumnOperation};
 use super::public_keys::PublicKeysArgs;
-use super::{Failure, dev_folder, encapsulations};
-
-/// The files of a document command, and which fields it changes.
-#[derive(Debug, clap::Args)]
-pub(super) struct FileArgs {
-    /// JSON file, or for `encrypt` and `decrypt` a Parquet file (`.parquet`), which can be an
-    /// object (s3://bucket/file.parquet); `-` reads standard input
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// Write here instead of standard output; appears only when complete
-    #[arg(long, short, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Only these fields, as JSONPath: `$.card.number`, `$.users[*].ssn`, `$..pan`; repeat for more
-    #[arg(long, short, value_name = "PATH")]
-    select: Vec<String>,
-    /// Continue if a path of --select matches nothing, and list such paths; otherwise they are an
-    /// error
-    #[arg(long)]
-    allow_unmatched: bool,
-    /// Context to bind the fields to, such as `customers.card.17`; decryption needs the same
-    /// context
-    #[arg(long, default_value = "", hide_default_value = true)]
-    context: String,
-    /// Write one line instead of indented text
-    #[arg(long)]
-    compact: bool,
-}
-
-/// Arguments of every document command that an engine carries out.
-#[derive(Debug, clap::Args)]
-pub(super) struct Common {
-    #[command(flatten)]
-    pub(super) file: FileArgs,
-    /// App whose keys to use
-    #[arg(long, short, default_value = dev_folder::DEMO_APP)]
-    pub(super) app: String,
-    /// Reason, for the audit trail; a role may require it
-    #[arg(long, value_name = "TEXT")]
-    pub(super) reason: Option<String>,
-    #[command(flatten)]
-    pub(super) connect: ConnectArgs,
-}
-
-/// Arguments of `encrypt`.
-#[derive(Debug, clap::Args)]
-pub(super) struct EncryptArgs {
-    #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    object_store: ObjectStoreArgs,
-    /// Cipher suite [default: the app's]
-    #[arg(long, value_enum)]
-    suite: Option<SuiteName>,
-    /// Scope of one ephemeral key: the document, one field, or all requests of the app's current
-    /// epoch, which `sealwire apps set APP --epoch-ms N` allows
-    #[arg(long, value_enum, default_value = "request")]
-    key_scope: ScopeName,
-    /// Format of envelopes; evervault-bare has no metadata, so that nothing authenticates the type
-    /// of a value
-    #[arg(long, value_enum)]
-    format: Option<FormatName>,
-    /// Write the encapsulation of suite p256-mlkem768 once, as member $sw1 of the document, instead
-    /// of in each field. The document must be an object. Without that member its fields do not open
-    #[arg(long)]
-    apart: bool,
-    /// Data role that evervault strings carry: 1 to 20 of a-z 0-9 -
-    #[arg(long, value_name = "ROLE")]
-    role: Option<String>,
-}
-
-/// Arguments of `decrypt`.
-#[derive(Debug, clap::Args)]
-pub(super) struct DecryptArgs {
-    #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    object_store: ObjectStoreArgs,
-    /// Leave fields that do not open as they are and list them, instead of failing
-    #[arg(long)]
-    report: bool,
-    /// Type of a decrypted Parquet column that does not note it any more, in the words of pyarrow:
-    /// --type '$.amount=decimal128(10, 2)'; repeat for more
-    #[arg(long = "type", value_name = "COLUMN=TYPE", value_parser = column_type)]
-    types: Vec<(String, ValueType)>,
-    /// Open only what an engine sealed: not what others sealed to a published key, and no Evervault
-    /// value
-    #[arg(long)]
-    refuse_outside: bool,
-}
+use super::{Failure, data_program, encapsulations};
 
 /// Arguments of `rewrap`.
 #[derive(Debug, clap::Args)]
@@ -158,32 +70,6 @@ pub(super) struct SealArgs {
     public_keys: PublicKeysArgs,
 }
 
-/// A cipher suite, as arguments name it.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum SuiteName {
-    P256Psk,
-    P256,
-    Secp256k1,
-    Xaes,
-    #[value(name = "p256-mlkem768")]
-    P256MlKem768,
-    #[value(name = "secp256k1-psk")]
-    Secp256k1Psk,
-}
-
-impl From<SuiteName> for Suite {
-    fn from(name: SuiteName) -> Self {
-        match name {
-            SuiteName::P256 => Self::P256,
-            SuiteName::Secp256k1 => Self::Secp256k1,
-            SuiteName::Xaes => Self::Xaes,
-            SuiteName::P256MlKem768 => Self::P256MlKem768,
-            SuiteName::P256Psk => Self::P256Psk,
-            SuiteName::Secp256k1Psk => Self::Secp256k1Psk,
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PublishedSuiteName {
     P256,
@@ -217,52 +103,13 @@ impl From<OutsideName> for Outside {
     }
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum FormatName {
-    Native,
-    Evervault,
-    EvervaultBare,
-}
-
-impl From<FormatName> for Format {
-    fn from(name: FormatName) -> Self {
-        match name {
-            FormatName::Native => Self::Native,
-            FormatName::Evervault => Self::Evervault,
-            FormatName::EvervaultBare => Self::EvervaultBare,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ScopeName {
-    Request,
-    Field,
-    Epoch,
-}
-
 pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
-    let key_scope = match args.key_scope {
-        ScopeName::Request => KeyScope::Request,
-        ScopeName::Field => KeyScope::Field,
-        ScopeName::Epoch => KeyScope::Epoch,
-    };
+    let key_scope = KeyScope::from(args.key_scope);
     let common = &args.common;
     if common.file.is_parquet() {
-        if args.apart {
-            return Err(
-                "--apart is for JSON: each value of a column holds its encapsulation".into(),
-            );
-        }
-        let operation = ColumnOperation::Encrypt {
-            suite: args.suite.map(Suite::from),
-            key_scope,
-            format: args.format.map(Format::from),
-            role: args.role.clone(),
-        };
-        return parquet::run(common, &args.object_store, operation);
+        return data_program::run();
     }
-    common.convert("encrypting", Opened::None, async |payload, _| {
+    convert(common, "encrypting", Opened::None, async |payload, _| {
         let call = Encrypt {
             select: common.select(),
             unmatched: common.unmatched(),
@@ -285,25 +132,7 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
 pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
     let common = &args.common;
     if common.file.is_parquet() {
-        if args.report {
-            let why = "a column has one type, and an envelope that does not open is text";
-            let advice =
-                "decrypt the other columns with --select, or read the column with `sealwire.arrow`";
-            return Err(format!("--report is for JSON: {why}. {advice}").into());
-        }
-        let outside = if args.refuse_outside {
-            Outside::Refuse
-        } else {
-            Outside::Accept
-        };
-        return parquet::run(
-            common,
-            &args.object_store,
-            ColumnOperation::Decrypt {
-                outside,
-                types: args.types.clone(),
-            },
-        );
+        return data_program::run();
     }
     if !args.types.is_empty() {
         return Err("--type is for Parquet: values of JSON come back with their types".into());
@@ -313,7 +142,8 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
     } else {
         OnError::Fail
     };
-    common.convert(
+    convert(
+        common,
         "decrypting",
         Opened::Selected,
         async |payload, encapsulations| {
@@ -345,7 +175,8 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
     } else {
         OnError::Fail
     };
-    common.convert(
+    convert(
+        common,
         "rewrapping",
         Opened::Selected,
         async |payload, encapsulations| {
@@ -384,7 +215,8 @@ pub(super) fn seal(args: &SealArgs) -> Result<(), Failure> {
         public_keys,
     } = args;
     let keys = public_keys.load()?;
-    file.convert(
+    convert_file(
+        file,
         &public_keys.files(),
         "sealing",
         Opened::None,
@@ -407,7 +239,7 @@ pub(super) fn seal(args: &SealArgs) -> Result<(), Failure> {
                 unmatched,
             } = keys.seal(payload, &options)?;
             if let (Some(position), Unmatched::Fail) = (unmatched.first(), file.unmatched()) {
-                return Err(file.no_match(file.path(*position).unwrap_or_default()));
+                return Err(no_match(file, path(file, *position).unwrap_or_default()));
             }
             let (payload, generation) = (document.into(), keys.generation());
             Ok(Document {
@@ -422,31 +254,19 @@ pub(super) fn seal(args: &SealArgs) -> Result<(), Failure> {
     )
 }
 
-impl Common {
-    pub(super) fn unmatched(&self) -> Unmatched {
-        self.file.unmatched()
-    }
-
-    pub(super) fn select(&self) -> Option<Vec<&str>> {
-        self.file.select()
-    }
-
-    pub(super) fn context(&self) -> &[u8] {
-        self.file.context.as_bytes()
-    }
-
-    pub(super) fn convert(
-        &self,
-        doing: &str,
-        opened: Opened,
-        call: impl AsyncFnOnce(&[u8], &[String]) -> Result<Document, Failure>,
-    ) -> Result<(), Failure> {
-        let explained = |failure| self.file.explained(failure);
-        let files = self.connect.files();
-        self.file.convert(&files, doing, opened, |payload, given| {
-            self.connect.run(call(payload, given)).map_err(explained)
-        })
-    }
+/// Converts a file by a request to an engine.
+pub(super) fn convert(
+    common: &Common,
+    doing: &str,
+    opened: Opened,
+    call: impl AsyncFnOnce(&[u8], &[String]) -> Result<Document, Failure>,
+) -> Result<(), Failure> {
+    let Common { file, connect, .. } = common;
+    convert_file(file, &connect.files(), doing, opened, |payload, given| {
+        connect
+            .run(call(payload, given))
+            .map_err(|failure| explained_of(file, failure))
+    })
 }
 
 /// Which envelopes a command opens, and so which encapsulations nobody needs any more.
@@ -458,19 +278,6 @@ pub(super) enum Opened {
     Selected,
 }
 
-fn column_type(text: &str) -> Result<(String, ValueType), String> {
-    let (column, name) = text.rsplit_once('=').ok_or("write COLUMN=TYPE")?;
-    // A time zone is written with an equals sign, too.
-    let (column, name) = match column.rsplit_once("=timestamp[") {
-        Some((column, unit)) => (column, format!("timestamp[{unit}={name}")),
-        None => (column, name.to_owned()),
-    };
-    Ok((
-        column.to_owned(),
-        named_type(&name).map_err(|error| error.to_string())?,
-    ))
-}
-
 fn placed(apart: bool) -> Encapsulation {
     if apart {
         Encapsulation::Apart
@@ -479,139 +286,102 @@ fn placed(apart: bool) -> Encapsulation {
     }
 }
 
-impl FileArgs {
-    fn is_parquet(&self) -> bool {
-        parquet::is_parquet(&self.file)
-    }
-
-    /// Returns the input's path.
-    pub(super) fn path_of_file(&self) -> &Path {
-        &self.file
-    }
-
-    /// Returns the output of a Parquet file, if no option is given that is for JSON alone.
-    pub(super) fn parquet_output(&self) -> Result<&Path, Failure> {
-        if self.compact || self.allow_unmatched {
-            return Err("--compact and --allow-unmatched are for JSON".into());
-        }
-        let output = self
-            .output
-            .as_deref()
-            .filter(|output| *output != Path::new("-"));
-        Ok(output.ok_or("a Parquet file is written to a file: name one with --output")?)
-    }
-
-    /// Fails for an unmatched path by default, because a misspelt path would leave its field in the
-    /// clear.
-    fn unmatched(&self) -> Unmatched {
-        if self.select.is_empty() || self.allow_unmatched {
-            Unmatched::Report
-        } else {
-            Unmatched::Fail
-        }
-    }
-
-    pub(super) fn select(&self) -> Option<Vec<&str>> {
-        (!self.select.is_empty()).then(|| self.select.iter().map(String::as_str).collect())
-    }
-
-    /// `files`: those that the command reads besides its input.
-    pub(super) fn convert(
-        &self,
-        files: &[PathBuf],
-        doing: &str,
-        opened: Opened,
-        call: impl FnOnce(&[u8], &[String]) -> Result<Document, Failure>,
-    ) -> Result<(), Failure> {
-        if let Some(object) = [Some(&self.file), self.output.as_ref()]
-            .into_iter()
-            .flatten()
-            .find(|file| is_object(file))
-        {
-            return Err(format!(
-                "{}: only Parquet is read from and written to object stores",
-                object.display()
-            )
-            .into());
-        }
-        if let Some(output) = &self.output {
-            let inputs = files
-                .iter()
-                .chain([&self.file])
-                .map(PathBuf::as_path)
-                .collect::<Vec<_>>();
-            check_output(output, true, &inputs)?;
-        }
-        let progress = DocumentProgress::new();
-        progress.say("reading");
-        let text = read(&self.file)?;
-        let limits = WalkLimits {
-            out_bytes_max: usize::MAX,
-            ..WalkLimits::default()
-        };
-        let payload = json::to_msgpack(&text, limits)
-            .map_err(|error| format!("{}: {error}", self.file.display()))?;
-        progress.say(&format!("{doing} {:.1} MB", payload.len() as f64 / 1e6));
-        let (payload, mut encapsulations) = encapsulations::take(&payload)?;
-        let document = call(&payload, &encapsulations)?;
-        progress.say("writing");
-        let mut converted = Vec::new();
-        if opened == Opened::Selected && self.select.is_empty() && document.errors.is_empty() {
-            encapsulations.clear();
-        }
-        encapsulations.extend(document.encapsulations.iter().cloned());
-        let whole = encapsulations::put(&document.payload, &encapsulations)?;
-        json::from_msgpack(&whole, &mut converted, !self.compact, limits)?;
-        converted.push(b'\n');
-        progress.end();
-        list(&document.errors, document.errors_omitted);
-        for path in document
-            .unmatched
-            .iter()
-            .filter_map(|position| self.path(*position))
-        {
-            errln!("{path} matches nothing");
-        }
-        write(self.output.as_deref(), &converted)
-    }
-
-    /// Adds a hint to an error, with the path that was given for it.
-    fn explained(&self, failure: Failure) -> Failure {
-        let Some(Error::Rpc(error)) = failure.downcast_ref::<Error>() else {
-            return explained(failure);
-        };
-        let position = error
-            .details
-            .iter()
-            .find(|detail| detail.key == "unmatched")
-            .map(|detail| &detail.value);
-        match position {
-            Some(DetailValue::Number(position)) => {
-                let path = u32::try_from(*position)
-                    .ok()
-                    .and_then(|position| self.path(position))
-                    .unwrap_or_default();
-                self.no_match(path)
-            }
-            _ => explained(failure),
-        }
-    }
-
-    /// Returns the error for a path that matches nothing.
-    fn no_match(&self, path: &str) -> Failure {
-        let hint = "correct it, or go on without with --allow-unmatched";
-        format!(
-            "--select {path} matches nothing in {}: {hint}",
-            self.file.display()
+/// `files`: those that the command reads besides its input.
+fn convert_file(
+    args: &FileArgs,
+    files: &[PathBuf],
+    doing: &str,
+    opened: Opened,
+    call: impl FnOnce(&[u8], &[String]) -> Result<Document, Failure>,
+) -> Result<(), Failure> {
+    if let Some(object) = [Some(&args.file), args.output.as_ref()]
+        .into_iter()
+        .flatten()
+        .find(|file| is_object(file))
+    {
+        return Err(format!(
+            "{}: only Parquet is read from and written to object stores",
+            object.display()
         )
-        .into()
+        .into());
     }
+    if let Some(output) = &args.output {
+        let inputs = files
+            .iter()
+            .chain([&args.file])
+            .map(PathBuf::as_path)
+            .collect::<Vec<_>>();
+        output_file::check(output, true, &inputs)?;
+    }
+    let progress = DocumentProgress::new();
+    progress.say("reading");
+    let text = read(&args.file)?;
+    let limits = WalkLimits {
+        out_bytes_max: usize::MAX,
+        ..WalkLimits::default()
+    };
+    let payload = json::to_msgpack(&text, limits)
+        .map_err(|error| format!("{}: {error}", args.file.display()))?;
+    progress.say(&format!("{doing} {:.1} MB", payload.len() as f64 / 1e6));
+    let (payload, mut encapsulations) = encapsulations::take(&payload)?;
+    let document = call(&payload, &encapsulations)?;
+    progress.say("writing");
+    let mut converted = Vec::new();
+    if opened == Opened::Selected && args.select.is_empty() && document.errors.is_empty() {
+        encapsulations.clear();
+    }
+    encapsulations.extend(document.encapsulations.iter().cloned());
+    let whole = encapsulations::put(&document.payload, &encapsulations)?;
+    json::from_msgpack(&whole, &mut converted, !args.compact, limits)?;
+    converted.push(b'\n');
+    progress.end();
+    list(&document.errors, document.errors_omitted);
+    for path in document
+        .unmatched
+        .iter()
+        .filter_map(|position| path(args, *position))
+    {
+        errln!("{path} matches nothing");
+    }
+    write(args.output.as_deref(), &converted)
+}
 
-    fn path(&self, position: u32) -> Option<&str> {
-        self.select
-            .get(usize::try_from(position).ok()?)
-            .map(String::as_str)
+/// Adds a hint to an error, with the path that was given for it.
+fn explained_of(args: &FileArgs, failure: Failure) -> Failure {
+    let Some(Error::Rpc(error)) = failure.downcast_ref::<Error>() else {
+        return explained(failure);
+    };
+    let position = error
+        .details
+        .iter()
+        .find(|detail| detail.key == "unmatched")
+        .map(|detail| &detail.value);
+    match position {
+        Some(DetailValue::Number(position)) => {
+            let path = u32::try_from(*position)
+                .ok()
+                .and_then(|position| path(args, position))
+                .unwrap_or_default();
+            no_match(args, path)
+        }
+        _ => explained(failure),
     }
+}
+
+/// Returns the error for a path that matches nothing.
+fn no_match(args: &FileArgs, path: &str) -> Failure {
+    let hint = "correct it, or go on without with --allow-unmatched";
+    format!(
+        "--select {path} matches nothing in {}: {hint}",
+        args.file.display()
+    )
+    .into()
+}
+
+fn path(args: &FileArgs, position: u32) -> Option<&str> {
+    args.select
+        .get(usize::try_from(position).ok()?)
+        .map(String::as_str)
 }
 
 /// Adds a hint to an error.
@@ -688,31 +458,5 @@ fn write(output: Option<&Path>, text: &[u8]) -> Result<(), Failure> {
             let mut stdout = BufWriter::new(sealwire_service::output::Output);
             Ok(stdout.write_all(text).and_then(|()| stdout.flush())?)
         }
-    }
-}
-
-/// A spinner on a terminal. Prints nothing elsewhere.
-pub(super) struct DocumentProgress(ProgressBar);
-
-impl DocumentProgress {
-    pub(super) fn new() -> Self {
-        let bar = if std::io::stderr().is_terminal() {
-            ProgressBar::new_spinner()
-        } else {
-            ProgressBar::hidden()
-        };
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
-            bar.set_style(style);
-        }
-        bar.enable_steady_tick(Duration::from_millis(100));
-        Self(bar)
-    }
-
-    pub(super) fn say(&self, what: &str) {
-        self.0.set_message(what.to_owned());
-    }
-
-    pub(super) fn end(&self) {
-        self.0.finish_and_clear();
     }
 }

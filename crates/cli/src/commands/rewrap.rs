@@ -1,15 +1,15 @@
 //! `rewrap`: moves envelopes to the newest keys of their apps, in a JSON file or in a PostgreSQL
 //! database.
 
-mod database;
-mod engine;
-
 use clap::{Arg, ArgMatches, Args as ClapArgs, Command, FromArgMatches};
 
-use super::{Failure, documents};
+use super::{Failure, data_program, documents};
 
 /// Name of the subcommand for databases. A file of this name is `./database`.
 const DATABASE: &str = "database";
+
+const ABOUT: &str = "Move the envelopes in columns of a PostgreSQL database to the newest keys of their apps, in place, while \
+             applications use them";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,20 +24,22 @@ pub(super) enum Args {
     /// `rewrap FILE`
     File(Box<documents::RewrapArgs>),
     /// `rewrap database`
-    Database(Box<database::DatabaseArgs>),
+    Database,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match args {
         Args::File(args) => documents::rewrap(args),
-        Args::Database(args) => database::run(args),
+        Args::Database => data_program::run(),
     }
 }
 
 // Derived code cannot make the file's required arguments optional beside a subcommand.
 impl ClapArgs for Args {
     fn augment_args(command: Command) -> Command {
-        let database = database::DatabaseArgs::augment_args(Command::new(DATABASE));
+        let database = data_program::Args::augment_args(Command::new(DATABASE))
+            .disable_help_flag(true)
+            .about(ABOUT);
         let command = documents::RewrapArgs::augment_args(command).after_long_help(EXAMPLES);
         command
             .disable_help_subcommand(true)
@@ -54,9 +56,7 @@ impl ClapArgs for Args {
 impl FromArgMatches for Args {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         match matches.subcommand() {
-            Some((DATABASE, matches)) => Ok(Self::Database(Box::new(
-                database::DatabaseArgs::from_arg_matches(matches)?,
-            ))),
+            Some((DATABASE, _)) => Ok(Self::Database),
             _ => Ok(Self::File(Box::new(
                 documents::RewrapArgs::from_arg_matches(matches)?,
             ))),

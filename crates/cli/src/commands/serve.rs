@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use sealwire_apps::Control;
+pub(super) use sealwire_command_line::program::StopSignals;
 use sealwire_service::output::{errln, outln};
 use sealwire_store::StoreError;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload;
@@ -205,39 +206,4 @@ pub(super) fn log(config: &Config) -> Result<LogFilter, Failure> {
     panics::log();
     // The reload fails only if the log has ended, and then there is nowhere to report the failure.
     Ok(Box::new(move |filter| drop(handle.reload(filter))))
-}
-
-/// Receives SIGTERM and SIGINT.
-pub(super) struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl StopSignals {
-    /// Registers the signals. From now on they do not end the process by themselves.
-    pub(super) fn listen() -> Result<Self, Failure> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    /// Waits for one of the signals.
-    pub(super) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => (),
-            _ = self.interrupt.recv() => (),
-        }
-    }
-
-    /// Waits for the end of a drain, or for a second signal, which ends the wait with an error.
-    pub(super) async fn unless_again(
-        &mut self,
-        drained: impl Future<Output = ()>,
-    ) -> Result<(), Failure> {
-        tokio::select! {
-            () = drained => Ok(()),
-            () = self.next() => Err("stopped by a second signal: calls that were running are lost".into()),
-        }
-    }
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::{ConfigArgs, Failure};
 use sealwire_engine::stores::{Access, Stores, postgres_options};
-use sealwire_settings::{Config, Environment, Mode};
+use sealwire_settings::{Config, Mode};
 use sealwire_store_postgres::Distribution;
 
 /// Arguments of `store`.
@@ -79,7 +79,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             dry_run,
             json,
         } => {
-            let config = Config::load(&config.config, &Environment::of_process())?;
+            let config = super::load_config(&config.config)?;
             distribute(&config, *shards, *dry_run, *json)
         }
     }
@@ -154,7 +154,7 @@ fn distribution_as_text(done: &Distribution, dry_run: bool) -> String {
 }
 
 fn migrate(from: &PathBuf, to: &PathBuf, json: bool) -> Result<(), Failure> {
-    let load = |path: &PathBuf| Config::load(path, &Environment::of_process());
+    let load = super::load_config;
     let (from, to) = (load(from)?, load(to)?);
     // One runtime for PostgreSQL's worker tasks and for all waits.
     let runtime = tokio::runtime::Builder::new_multi_thread()

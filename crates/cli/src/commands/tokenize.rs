@@ -3,7 +3,7 @@
 use sealwire_client::{Detokenize, OnError, TokenLookupScope, Tokenize, TokenizeOptions};
 
 use super::Failure;
-use super::documents::{Common, Opened};
+use super::documents::{Common, Opened, convert};
 
 /// Arguments of `tokenize`.
 #[derive(Debug, clap::Args)]
@@ -43,7 +43,7 @@ pub(super) struct DetokenizeArgs {
 
 pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
     let common = &args.common;
-    common.convert("tokenizing", Opened::None, async |payload, _| {
+    convert(&common, "tokenizing", Opened::None, async |payload, _| {
         let writing = TokenizeOptions {
             collection: &args.collection,
             tags: args.tag.iter().map(String::as_str).collect(),
@@ -66,7 +66,7 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
 
 pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
     let common = &args.common;
-    common.convert("detokenizing", Opened::None, async |payload, _| {
+    convert(&common, "detokenizing", Opened::None, async |payload, _| {
         let call = Detokenize {
             select: common.select(),
             unmatched: common.unmatched(),

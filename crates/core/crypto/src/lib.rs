@@ -5,7 +5,7 @@
 //! sequence number written into every envelope. `proto/envelope.md` specifies the exact bytes of
 //! envelopes. This crate defines no primitives of its own. Curves and AES-GCM come from AWS-LC,
 //! libsecp256k1 and OpenSSL, point decompression and HKDF from RustCrypto. Short fields of one
-//! request are sealed together by `sealwire-gcm-batch`.
+//! request are sealed together by `gcm_batch`.
 //!
 //! Important: [`CannotOpen`] carries no reason, on purpose. A client must not be able to tell a
 //! wrong key, a wrong context and altered bytes apart.

@@ -136,7 +136,7 @@ proptest! {
     }
 }
 
-/// `SEALWIRE_EQUAL_MESSAGES=100000000 cargo test --release -p sealwire-gcm-batch many` compares
+/// `SEALWIRE_EQUAL_MESSAGES=100000000 cargo test --release -p sealwire-crypto --test gcm many` compares
 /// that many.
 #[test]
 fn many_messages_equal_another_library() {

@@ -3,7 +3,7 @@
 //! The reader sees the terms of every object and no key. Whole-value terms are matched with
 //! published names by rank. Terms of prefixes form a tree, which is matched from its root down.
 //! Better attacks exist, so the figures are lower bounds. `docs/object-leakage.md` holds the table:
-//! `cargo test -p sealwire-objects --test leakage -- --nocapture`.
+//! `cargo test -p sealwire-records --test leakage -- --nocapture`.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 

@@ -1,10 +1,10 @@
 //! Measures a job with the masking functions in this process, without the RPC:
 //!
 //! ```text
-//! cargo run --release -p sealwire-mask-job --example measure -- ndjson 1000 /tmp/measure   # megabytes, folder
-//! cargo run --release -p sealwire-mask-job --example measure -- shop 1000000               # rows in all
-//! cargo run --release -p sealwire-mask-job --example measure -- shop-sql 100000            # the shop as SQL
-//! cargo run --release -p sealwire-mask-job --example measure -- orders 1000                # megabytes of NDJSON
+//! cargo run --release -p sealwire-data --example measure -- ndjson 1000 /tmp/measure   # megabytes, folder
+//! cargo run --release -p sealwire-data --example measure -- shop 1000000               # rows in all
+//! cargo run --release -p sealwire-data --example measure -- shop-sql 100000            # the shop as SQL
+//! cargo run --release -p sealwire-data --example measure -- orders 1000                # megabytes of NDJSON
 //! ```
 
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]

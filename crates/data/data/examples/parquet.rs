@@ -2,8 +2,8 @@
 //! the same file with the same crate:
 //!
 //! ```text
-//! cargo run --release -p sealwire-mask-job --example parquet -- 2000000 /tmp/measure   # rows, folder
-//! cargo run --release -p sealwire-mask-job --example parquet -- job /tmp/measure/IN OUT   # one job, for its peak memory
+//! cargo run --release -p sealwire-data --example parquet -- 2000000 /tmp/measure   # rows, folder
+//! cargo run --release -p sealwire-data --example parquet -- job /tmp/measure/IN OUT   # one job, for its peak memory
 //! ```
 
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]

@@ -39,7 +39,7 @@ pub use leak::{
     verify_databases, verify_files,
 };
 pub use limits::Limits;
-pub use output::{Input, Output, check_output};
+pub use output::{Input, Output};
 pub use parquet::{ColumnsJob, Direction, DocumentEngine, change_columns, named_type};
 pub use postgres::{
     Database, DatabaseJob, Endpoint, mask_database, quoted, reject_privileged_writer,

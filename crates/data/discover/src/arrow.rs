@@ -3,7 +3,7 @@
 //! A column is a leaf of the schema: a column of the table, or the members and items of a nested
 //! one. [`ArrowSamples`] takes record batches, [`JudgedColumns`] are its columns without a
 //! function, and [`JudgedColumns::decide`] chooses functions whose results fit the columns' types.
-//! The rules then resolve on the schema (`sealwire-columns`).
+//! The rules then resolve on the schema (`columns`).
 
 mod decide;
 mod leaf;

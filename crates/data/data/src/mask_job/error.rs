@@ -1,5 +1,6 @@
 //! Errors of a job. No variant contains a value of the data.
 
+use sealwire_service::output_file::OutputFileError;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -153,6 +154,17 @@ impl JobError {
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { path, source }
+    }
+}
+
+impl From<OutputFileError> for JobError {
+    fn from(error: OutputFileError) -> Self {
+        match error {
+            OutputFileError::SameFile(path) => Self::SameFile { path },
+            OutputFileError::Exists(path) => Self::Exists { path },
+            OutputFileError::NotRegular(path) => Self::NotRegular { path },
+            OutputFileError::Io { path, source } => Self::Io { path, source },
+        }
     }
 }
 

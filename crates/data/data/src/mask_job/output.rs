@@ -4,6 +4,7 @@
 //! behind. If the file system does not support that, a temporary file in the output's directory is
 //! used. It is removed if the job fails.
 
+use sealwire_service::output_file;
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -115,7 +116,7 @@ impl UnfinishedOutput {
             Output::Stdout => return Ok(Self::Stdout(io::stdout())),
             Output::Nowhere => return Ok(Self::Nowhere),
         };
-        guard(path, *replace, input.as_slice())?;
+        output_file::check_against(path, *replace, input.as_slice())?;
         let (path, replace) = (path.clone(), *replace);
         #[cfg(target_os = "linux")]
         if let Some(file) = unnamed(folder(&path)) {
@@ -256,54 +257,6 @@ fn link(file: &File, path: &Path, replace: bool) -> io::Result<()> {
     fs::remove_file(&beside)?;
     give_name(&beside)?;
     beside.persist(path).map_err(|refused| refused.error)
-}
-
-/// Checks that a command can write the output `path`: it is none of the files that the command
-/// reads, by any name, and it replaces a regular file only, on request. Commands check their
-/// outputs before they begin their work.
-///
-/// # Errors
-/// [`JobError`] if the output cannot be written.
-pub fn check_output(path: &Path, replace: bool, inputs: &[&Path]) -> Result<(), JobError> {
-    // A missing input is an error elsewhere.
-    let inputs: Vec<Metadata> = inputs
-        .iter()
-        .filter_map(|input| fs::metadata(input).ok())
-        .collect();
-    guard(path, replace, &inputs)
-}
-
-fn guard(path: &Path, replace: bool, inputs: &[Metadata]) -> Result<(), JobError> {
-    use std::os::unix::fs::MetadataExt;
-    let existing = match fs::metadata(path) {
-        Ok(existing) => Some(existing),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(JobError::io(path)(error)),
-    };
-    let is_read = |output: &Metadata| {
-        inputs.iter().any(|input| {
-            input.is_file() && (output.dev(), output.ino()) == (input.dev(), input.ino())
-        })
-    };
-    if existing.as_ref().is_some_and(is_read) {
-        return Err(JobError::SameFile {
-            path: path.to_owned(),
-        });
-    }
-    if path.symlink_metadata().is_ok() && !replace {
-        return Err(JobError::Exists {
-            path: path.to_owned(),
-        });
-    }
-    match existing {
-        Some(existing) if existing.is_dir() => {
-            Err(JobError::io(path)(io::ErrorKind::IsADirectory.into()))
-        }
-        Some(existing) if !existing.is_file() => Err(JobError::NotRegular {
-            path: path.to_owned(),
-        }),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use sealwire_data::mask_job::{
     FileFormat, FileJob, Input, JobError, LeakLimits, LeakVerdict, Limits, Output, Progress,
-    Report, check_output, mask_file, verify_files,
+    Report, mask_file, verify_files,
 };
 use sealwire_mask_rules::Rules;
+use sealwire_service::output_file::{self, OutputFileError};
 
 use crate::common::{Local, rules, some_records};
 
@@ -524,7 +525,7 @@ fn an_output_replaces_regular_files_only() {
     ] {
         let inputs: Vec<_> = inputs.iter().map(|name| run.path(name)).collect();
         let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
-        let error = check_output(&run.path(name), true, &inputs)
+        let error = output_file::check(&run.path(name), true, &inputs)
             .err()
             .map_or(String::new(), |error| error.to_string());
         assert!(
@@ -533,8 +534,8 @@ fn an_output_replaces_regular_files_only() {
         );
     }
     assert!(matches!(
-        check_output(&input, false, &[]),
-        Err(JobError::Exists { .. })
+        output_file::check(&input, false, &[]),
+        Err(OutputFileError::Exists(_))
     ));
 }
 

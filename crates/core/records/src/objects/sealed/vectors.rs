@@ -1,6 +1,6 @@
 //! `proto/vectors/object.jsonl`: the records that every language's implementation reads.
 //!
-//! `SEALWIRE_BLESS=1 cargo test -p sealwire-objects vectors` writes it anew; a format change shows
+//! `SEALWIRE_BLESS=1 cargo test -p sealwire-records vectors` writes it anew; a format change shows
 //! as a diff of that file.
 
 use crate::token::{TokenKeyVersion, TokenSecret};

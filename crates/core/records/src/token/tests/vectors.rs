@@ -1,6 +1,6 @@
 //! `proto/vectors/token.jsonl`: the file that every language's implementation reads.
 //!
-//! `SEALWIRE_BLESS=1 cargo test -p sealwire-token vectors` writes it anew; a format change shows as
+//! `SEALWIRE_BLESS=1 cargo test -p sealwire-records token::vectors` writes it anew; a format change shows as
 //! a diff of that file.
 
 use serde::{Deserialize, Serialize};

@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
+use crate::rewrap_job::{Encoding, Engine, EngineError, RewrapRequest, RewrapResponse};
 use indicatif::ProgressBar;
 use sealwire_client::{
     Client, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Pacer, RetryLimits,
     Rewrap, Suite, Writing,
 };
-use sealwire_data::rewrap_job::{Encoding, Engine, EngineError, RewrapRequest, RewrapResponse};
 use sealwire_service::output::errln;
 
-use crate::commands::chain;
+use sealwire_command_line::chain;
 
 /// A request that waits longer than this is reported.
 const NOTICE: Duration = Duration::from_secs(2);

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use super::Failure;
+use sealwire_command_line::Failure;
 
 /// Reads a regular file of at most `bytes_max` bytes. Devices and pipes can have no end, and are
 /// rejected before they are opened.

@@ -4,22 +4,22 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sealwire_data::mask_job::{
-    Database, FileFormat, FileJob, Input, JobError, Limits, Output, Progress, check_output,
-    discover_database, discover_file, mask_file,
+use crate::mask_job::{
+    Database, FileFormat, FileJob, Input, JobError, Limits, Output, Progress, discover_database,
+    discover_file, mask_file,
 };
 use sealwire_discover::{DiscoverOptions, Discovery, FieldVerdict};
-use sealwire_mask::{Function, Mask, MaskSecret, Rules, Value};
-use sealwire_records::token::TokenSecret;
+use sealwire_mask::{Function, Mask, Rules, Value};
 use sealwire_service::output::errln;
-use zeroize::Zeroizing;
 
 use super::check::Trial;
 use super::show::{Bar, counted};
-use super::{Holds, run_job};
-use crate::commands::Failure;
-use crate::commands::object_store::ObjectStoreArgs;
-use crate::commands::serve::StopSignals;
+use super::{Holds, run_job, trial_secret};
+use crate::commands::files;
+use sealwire_command_line::Failure;
+use sealwire_command_line::object_store::ObjectStoreArgs;
+use sealwire_command_line::program::StopSignals;
+use sealwire_service::output_file::{self, OutputFileError};
 
 /// Maximum number of times that rules are tried on the whole file.
 const TRIALS_MAX: usize = 3;
@@ -128,8 +128,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             .chain(&store)
             .map(PathBuf::as_path)
             .collect();
-        check_output(out, args.replace, &inputs).map_err(|error| match error {
-            JobError::Exists { .. } => exists(out),
+        output_file::check(out, args.replace, &inputs).map_err(|error| match error {
+            OutputFileError::Exists(_) => exists(out),
             error => error.into(),
         })?;
     }
@@ -137,8 +137,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     options.sample = args.sample as usize;
     options.min_confidence = args.min_confidence;
     options.seed = args.seed;
-    let secret = TokenSecret::generate()?;
-    let secret = MaskSecret::new(Zeroizing::new(*secret.expose()));
+    let secret = trial_secret();
     let masks: Mutex<Vec<(Function, Option<Arc<Mask>>)>> = Mutex::default();
     let trial = |function: &Function, value: Value<'_>, out: &mut Vec<u8>| {
         let mask = {
@@ -157,12 +156,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let discovery = match (&args.file, &args.database) {
         (Some(file), _) => {
             let format = args.holds.format(file)?;
-            let input = args.object_store.input(file)?;
+            let input = files::input(&args.object_store, file)?;
             let bar = Bar::new("sampling");
             let mut discovery =
                 bar.during(|progress| discover_file(&input, format, options, &trial, progress))?;
             drop(bar);
-            fit(&mut discovery, || args.object_store.input(file), format)?;
+            fit(
+                &mut discovery,
+                || files::input(&args.object_store, file),
+                format,
+            )?;
             discovery
         }
         (None, Some(url)) => {

@@ -14,24 +14,26 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Subcommand, ValueEnum};
-use sealwire_data::mask_job::{
+use crate::mask_job::{
     Database, DatabaseJob, FileFormat, FileJob, Input, JobError, LeakLimits, LeakReport, Limits,
-    Output, Progress, Report, check_output, mask_database, mask_file, verify_databases,
-    verify_files,
+    Output, Progress, Report, mask_database, mask_file, verify_databases, verify_files,
 };
-use sealwire_mask::Rules;
+use clap::{Subcommand, ValueEnum};
+use sealwire_mask::{MaskSecret, Rules};
 use sealwire_service::output::errln;
 use sealwire_wire::{MASK_ENTRIES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
+use zeroize::Zeroizing;
 
-use super::connect::ConnectArgs;
-use super::object_store::{ObjectStoreArgs, is_object};
-use super::serve::StopSignals;
 use super::text_file::read_text_file;
-use super::{Failure, dev_folder};
+use crate::commands::files;
 use engine::Remote;
+use sealwire_command_line::connect::ConnectArgs;
+use sealwire_command_line::object_store::{ObjectStoreArgs, is_object};
+use sealwire_command_line::program::StopSignals;
+use sealwire_command_line::{Failure, dev_folder};
+use sealwire_service::output_file;
 use show::Bar;
 
 const EXAMPLES: &str = "\
@@ -269,6 +271,11 @@ struct Verifying {
     json: bool,
 }
 
+/// Creates a secret that masks samples. It is no key of an app, and its masks are thrown away.
+fn trial_secret() -> MaskSecret {
+    MaskSecret::new(Zeroizing::new(rand::random()))
+}
+
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         MaskCommand::File(args) => file(args),
@@ -422,19 +429,19 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
             .chain([&args.input])
             .map(PathBuf::as_path)
             .collect();
-        check_output(&args.out, args.replace, &inputs)?;
+        output_file::check(&args.out, args.replace, &inputs)?;
     }
     let store = &args.object_store;
     let job = FileJob {
         input: if from_pipe {
             Input::Stdin
         } else {
-            store.input(&args.input)?
+            files::input(store, &args.input)?
         },
         output: if to_pipe {
             Output::Stdout
         } else {
-            store.output(&args.out, args.replace)?
+            files::output(store, &args.out, args.replace)?
         },
         format,
         limits: Limits::default(),
@@ -462,7 +469,7 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
         if bar.progress.is_stopped() {
             return Err(NOT_VERIFIED.into());
         }
-        let masked = store.input(&args.out)?;
+        let masked = files::input(store, &args.out)?;
         let bar = Bar::new("looking for originals");
         let verify = move |progress: &Progress| {
             verify_files(
@@ -540,7 +547,10 @@ fn verify(args: &VerifyArgs) -> Result<(), Failure> {
             common,
         } => {
             let (rules, format) = (common.rules.load()?, holds.format(original)?);
-            let (original, masked) = (object_store.input(original)?, object_store.input(masked)?);
+            let (original, masked) = (
+                files::input(object_store, original)?,
+                files::input(object_store, masked)?,
+            );
             let bar = Bar::new("looking for originals");
             let (limits, leaks) = (Limits::default(), LeakLimits::default());
             let looking = |progress: &_| {

@@ -4,12 +4,12 @@ use std::io::{IsTerminal as _, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::mask_job::{FieldReport, LeakReport, LeakVerdict, Progress};
 use indicatif::{ProgressBar, ProgressStyle};
-use sealwire_data::mask_job::{FieldReport, LeakReport, LeakVerdict, Progress};
 use sealwire_service::output::printable;
 
 use super::Done;
-use crate::commands::Failure;
+use sealwire_command_line::Failure;
 
 /// Interval at which the progress line is updated.
 const TICK: Duration = Duration::from_millis(100);

@@ -1,40 +1,34 @@
 //! `encrypt` and `decrypt` of columns of a Parquet file.
 
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::mask_job::{
+    ColumnsJob, Direction, DocumentEngine, EngineError, Limits, Progress, ValueType,
+    change_columns, named_type,
+};
 use bytes::Bytes;
 use sealwire_client::{
     Client, Decrypt, DetailValue, Encrypt, Error, ErrorCode, Format, KeyScope, Outside, Reading,
     Suite, Writing,
 };
-use sealwire_data::mask_job::{
-    ColumnsJob, Direction, DocumentEngine, EngineError, Limits, Progress, ValueType,
-    change_columns, check_output,
-};
 use tokio::time::{Instant, sleep};
 
-use super::connect::retry_pause;
-use super::documents::{Common, DocumentProgress};
+use super::files;
 use super::mask::{run_job, unless_stopped};
-use super::object_store::{ObjectStoreArgs, is_object};
-use super::serve::StopSignals;
-use super::{Failure, chain};
+use sealwire_command_line::connect::retry_pause;
+use sealwire_command_line::documents::{Common, DecryptArgs, DocumentProgress, EncryptArgs};
+use sealwire_command_line::object_store::{ObjectStoreArgs, is_object};
+use sealwire_command_line::program::StopSignals;
+use sealwire_command_line::{Failure, chain};
+use sealwire_service::output_file;
 
 /// Longest wait of a batch for an engine that is overloaded, restarts or cannot be reached.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Returns true if the name of a file says that it is a Parquet file.
-pub(super) fn is_parquet(file: &Path) -> bool {
-    file.extension()
-        .and_then(OsStr::to_str)
-        .is_some_and(|ending| ending.eq_ignore_ascii_case("parquet"))
-}
-
 /// The operation on the values of columns.
-pub(super) enum ColumnOperation {
+enum ColumnOperation {
     Encrypt {
         suite: Option<Suite>,
         key_scope: KeyScope,
@@ -47,8 +41,74 @@ pub(super) enum ColumnOperation {
     },
 }
 
+/// Encrypts columns of a file.
+pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
+    let common = &args.common;
+    reject_json(common)?;
+    let key_scope = KeyScope::from(args.key_scope);
+    if args.apart {
+        return Err("--apart is for JSON: each value of a column holds its encapsulation".into());
+    }
+    let operation = ColumnOperation::Encrypt {
+        suite: args.suite.map(Suite::from),
+        key_scope,
+        format: args.format.map(Format::from),
+        role: args.role.clone(),
+    };
+    run(common, &args.object_store, operation)
+}
+
+/// Decrypts columns of a file.
+pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
+    let common = &args.common;
+    reject_json(common)?;
+    let types = args
+        .types
+        .iter()
+        .map(|text| column_type(text).map_err(|why| format!("--type {text}: {why}")))
+        .collect::<Result<_, _>>()?;
+    if args.report {
+        let why = "a column has one type, and an envelope that does not open is text";
+        let advice =
+            "decrypt the other columns with --select, or read the column with `sealwire.arrow`";
+        return Err(format!("--report is for JSON: {why}. {advice}").into());
+    }
+    let outside = if args.refuse_outside {
+        Outside::Refuse
+    } else {
+        Outside::Accept
+    };
+    run(
+        common,
+        &args.object_store,
+        ColumnOperation::Decrypt { outside, types },
+    )
+}
+
+/// `sealwire` itself does JSON.
+fn reject_json(common: &Common) -> Result<(), Failure> {
+    if common.file.is_parquet() {
+        return Ok(());
+    }
+    let file = common.file.path_of_file().display();
+    Err(format!("{file}: the name of a Parquet file ends in .parquet; `sealwire` does JSON").into())
+}
+
+fn column_type(text: &str) -> Result<(String, ValueType), String> {
+    let (column, name) = text.rsplit_once('=').ok_or("write COLUMN=TYPE")?;
+    // A time zone is written with an equals sign, too.
+    let (column, name) = match column.rsplit_once("=timestamp[") {
+        Some((column, unit)) => (column, format!("timestamp[{unit}={name}")),
+        None => (column, name.to_owned()),
+    };
+    Ok((
+        column.to_owned(),
+        named_type(&name).map_err(|error| error.to_string())?,
+    ))
+}
+
 /// Encrypts or decrypts columns of the file of a command.
-pub(super) fn run(
+fn run(
     common: &Common,
     store: &ObjectStoreArgs,
     operation: ColumnOperation,
@@ -59,8 +119,8 @@ pub(super) fn run(
         ColumnOperation::Decrypt { types, .. } => (Direction::Open, types.clone()),
     };
     let job = ColumnsJob {
-        input: store.input(common.file.path_of_file())?,
-        output: store.output(output, true)?,
+        input: files::input(store, common.file.path_of_file())?,
+        output: files::output(store, output, true)?,
         select: common
             .select()
             .unwrap_or_default()
@@ -83,7 +143,7 @@ pub(super) fn run(
             .map(PathBuf::as_path)
             .chain([common.file.path_of_file()])
             .collect::<Vec<_>>();
-        check_output(output, true, &inputs)?;
+        output_file::check(output, true, &inputs)?;
     }
     let has_object = is_object(common.file.path_of_file()) || is_object(output);
     let spinner = DocumentProgress::new();

@@ -1,22 +1,21 @@
 //! Arguments that describe a connection to an engine, and the connection itself.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use sealwire_client::{Client, ClientConfig, Endpoint, Error, ErrorCode, Pem};
 
-use super::failure::RequestFailure;
-use super::{Failure, dev_folder};
-use sealwire_settings::Config;
+use crate::dev_folder::{self, Address, Listener};
+use crate::failure::RequestFailure;
+use crate::{Failure, chain};
 
 /// Pause before a retry if the engine does not name one.
-pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(1);
+pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Arguments for the address of the engine and the client certificate.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Connection")]
-pub(super) struct ConnectArgs {
+pub struct ConnectArgs {
     /// Folder created by `sealwire dev`; supplies each value below that is not given
     #[arg(long, value_name = "DIR", default_value = dev_folder::DEFAULT_PATH)]
     folder: PathBuf,
@@ -44,7 +43,7 @@ pub(super) struct ConnectArgs {
 
 impl ConnectArgs {
     /// Returns true if an option names an engine, its folder or a certificate.
-    pub(super) fn is_given(&self) -> bool {
+    pub fn is_given(&self) -> bool {
         let files = [&self.ca, &self.cert, &self.key];
         !self.connect.is_empty()
             || files.iter().any(|given| given.is_some())
@@ -53,7 +52,7 @@ impl ConnectArgs {
 
     /// Returns the files that a connection reads, of a client or an operator. Some of them can be
     /// missing.
-    pub(super) fn files(&self) -> Vec<PathBuf> {
+    pub fn files(&self) -> Vec<PathBuf> {
         let given = [&self.ca, &self.cert, &self.key]
             .into_iter()
             .flatten()
@@ -67,12 +66,12 @@ impl ConnectArgs {
     }
 
     /// Connects as a client, and sends one request to check the connection.
-    pub(super) async fn client(&self) -> Result<Client, Failure> {
+    pub async fn client(&self) -> Result<Client, Failure> {
         self.check_folder()?;
-        let addresses = self.addresses(|config| config.listen.address, "--connect")?;
+        let addresses = self.addresses(Listener::Data, "--connect")?;
         let with_addresses = |error: Error| -> Failure {
             RequestFailure::failure(
-                format!("{}: {}", addresses.join(", "), super::chain(&error)),
+                format!("{}: {}", addresses.join(", "), chain(&error)),
                 error,
             )
         };
@@ -82,26 +81,24 @@ impl ConnectArgs {
     }
 
     /// Connects to the control listener as an operator.
-    pub(super) async fn operator(&self) -> Result<Client, Failure> {
+    pub async fn operator(&self) -> Result<Client, Failure> {
         self.operator_with(|_| ()).await
     }
 
     /// Connects to the control listener as an operator, with a changed configuration of the client.
-    pub(super) async fn operator_with(
+    pub async fn operator_with(
         &self,
         change: impl FnOnce(&mut ClientConfig),
     ) -> Result<Client, Failure> {
         self.check_folder()?;
-        let control_address =
-            |config: &Config| config.control.as_ref().map(|control| control.address);
         let addresses = self.addresses(
-            control_address,
+            Listener::Control,
             "--connect, or change a file of apps with --file",
         )?;
         let mut config = self.config(&addresses, dev_folder::OPERATOR_CERT);
         change(&mut config);
         Client::connect(config).await.map_err(|error| {
-            let (addresses, cause) = (addresses.join(", "), super::chain(&error));
+            let (addresses, cause) = (addresses.join(", "), chain(&error));
             let advice = "start one with `sealwire serve` or `sealwire dev`, or give another address with --connect";
             let text = match error {
                 Error::Rpc(_) => return error.into(),
@@ -155,38 +152,30 @@ impl ConnectArgs {
         config
     }
 
-    /// Returns the addresses from the arguments, or else the configured address of the folder's
-    /// engine. `configured` selects that address. `alternative` completes the error messages: "give
-    /// ...".
-    fn addresses(
-        &self,
-        configured: impl FnOnce(&Config) -> Option<SocketAddr>,
-        alternative: &str,
-    ) -> Result<Vec<String>, Failure> {
+    /// Returns the addresses from the arguments, or else the address of the folder's engine.
+    /// `alternative` completes the error messages: "give ...".
+    fn addresses(&self, listener: Listener, alternative: &str) -> Result<Vec<String>, Failure> {
         if !self.connect.is_empty() {
             return Ok(self.connect.clone());
         }
         let folder = self.folder.display();
-        let config = dev_folder::load_config(&self.folder)?.ok_or_else(|| {
-            format!(
-                "no engine known: {folder} has no {}; run `sealwire dev`, or give {alternative}",
-                dev_folder::CONFIG_FILE
+        let file = dev_folder::CONFIG_FILE;
+        match dev_folder::address(&self.folder, listener)? {
+            Address::At(address) => Ok(vec![address]),
+            Address::NoEngine => Err(format!(
+                "no engine known: {folder} has no {file}; run `sealwire dev`, or give {alternative}"
             )
-        })?;
-        let address = configured(&config).ok_or_else(|| {
-            format!(
-                "{folder}/{} has no control.address, which changes need; set it, or give {alternative}",
-                dev_folder::CONFIG_FILE
+            .into()),
+            Address::NotServed => Err(format!(
+                "{folder}/{file} has no {}.address, which changes need; set it, or give {alternative}",
+                listener.table()
             )
-        })?;
-        Ok(vec![address.to_string()])
+            .into()),
+        }
     }
 
     /// Runs the requests of a command on a new runtime.
-    pub(super) fn run<T>(
-        &self,
-        requests: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
+    pub fn run<T>(&self, requests: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?
@@ -195,7 +184,7 @@ impl ConnectArgs {
 }
 
 /// Returns the pause before a retry, or `None` if a retry cannot succeed.
-pub(super) fn retry_pause(error: &Error) -> Option<Duration> {
+pub fn retry_pause(error: &Error) -> Option<Duration> {
     match error {
         Error::Rpc(error) => match error.code {
             ErrorCode::Overloaded | ErrorCode::Unavailable => Some(

@@ -5,20 +5,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sealwire_data::mask_job::{
+use crate::mask_job::{
     Column, Engine, EngineError, FieldReport, FileJob, Input, Limits, Output, Progress, mask_file,
 };
-use sealwire_mask::{MaskSecret, Masks, RuleText, Rules, Target, Unknown, Value, redact};
+use sealwire_mask::{Masks, RuleText, Rules, Target, Unknown, Value, redact};
 use sealwire_msgpack::TokenReader;
-use sealwire_records::token::TokenSecret;
 use sealwire_service::output::outln;
 use serde::Serialize;
-use zeroize::Zeroizing;
 
 use super::show::{self, counted};
-use super::{Holds, RulesFile, run_job};
-use crate::commands::Failure;
-use crate::commands::object_store::ObjectStoreArgs;
+use super::{Holds, RulesFile, run_job, trial_secret};
+use crate::commands::files;
+use sealwire_command_line::Failure;
+use sealwire_command_line::object_store::ObjectStoreArgs;
 
 /// Arguments of `mask check`.
 #[derive(Debug, clap::Args)]
@@ -84,7 +83,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         input: if is_pipe {
             Input::Stdin
         } else {
-            args.object_store.input(&args.sample)?
+            files::input(&args.object_store, &args.sample)?
         },
         output: Output::Nowhere,
         format,
@@ -252,8 +251,7 @@ pub(super) struct Trial {
 
 impl Trial {
     pub(super) fn new(rules: &Rules) -> Result<Self, Failure> {
-        let secret = TokenSecret::generate()?;
-        let secret = MaskSecret::new(Zeroizing::new(*secret.expose()));
+        let secret = trial_secret();
         Ok(Self {
             masks: Masks::new(rules, &secret),
             unfit: Mutex::default(),

@@ -5,15 +5,17 @@ use std::io::{IsTerminal as _, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::rewrap_job::{Database, Progress, Report, RewrapJob, RuleReport, Rules};
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_client::{Pacer, Suite};
-use sealwire_data::rewrap_job::{Database, Progress, Report, RewrapJob, RuleReport, Rules};
 use sealwire_service::output::errln;
 
-use super::engine::Remote;
-use crate::commands::Failure;
-use crate::commands::connect::ConnectArgs;
-use crate::commands::documents::SuiteName;
+mod engine;
+
+use engine::Remote;
+use sealwire_command_line::Failure;
+use sealwire_command_line::connect::ConnectArgs;
+use sealwire_command_line::documents::SuiteName;
 
 /// Interval at which the progress line is updated.
 const TICK: Duration = Duration::from_millis(100);
@@ -49,7 +51,7 @@ newest key. docs/rewrap.md says what the command promises.";
     long_about = None,
     after_long_help = EXAMPLES
 )]
-pub(in crate::commands) struct DatabaseArgs {
+pub(super) struct DatabaseArgs {
     /// Database to change: postgres://USER@HOST:PORT/NAME, or over a socket
     /// postgres:///NAME?user=USER&host=/FOLDER
     #[arg(long, value_name = "URL")]

@@ -11,27 +11,43 @@ use std::io;
 use clap::ArgMatches;
 use clap::error::ErrorKind;
 use sealwire_client::{Error as RequestError, ErrorCode};
-use sealwire_settings::ConfigError;
 use sealwire_wire::RpcError;
 use serde_json::{Value, json};
 
-use super::{Failure, chain};
+use crate::{Failure, chain};
 
 /// The error of a request, in the words of a command.
 #[derive(Debug)]
-pub(super) struct RequestFailure {
+pub struct RequestFailure {
     text: String,
     error: RequestError,
 }
 
 impl RequestFailure {
-    pub(super) fn failure(text: String, error: RequestError) -> Failure {
+    /// Creates a failure with this text.
+    pub fn failure(text: String, error: RequestError) -> Failure {
         Box::new(Self { text, error })
     }
 }
 
+/// An invalid configuration. Its text is that of the error.
+#[derive(Debug)]
+pub struct InvalidConfig(pub Failure);
+
+impl fmt::Display for InvalidConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for InvalidConfig {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
+
 /// Returns a failure with another text. The code for programs stays.
-pub(super) fn reworded(failure: &(dyn Error + 'static), text: String) -> Failure {
+pub fn reworded(failure: &(dyn Error + 'static), text: String) -> Failure {
     match request_error(failure) {
         Some(error) => RequestFailure::failure(text, error.clone()),
         None => text.into(),
@@ -47,7 +63,7 @@ impl fmt::Display for RequestFailure {
 impl Error for RequestFailure {}
 
 /// Returns true if the command that was given has the option `--json`.
-pub(super) fn wants_json(matches: &ArgMatches) -> bool {
+pub fn wants_json(matches: &ArgMatches) -> bool {
     let mut command = matches;
     while let Some((_, inner)) = command.subcommand() {
         command = inner;
@@ -57,7 +73,7 @@ pub(super) fn wants_json(matches: &ArgMatches) -> bool {
 }
 
 /// Returns the text of a failure.
-pub(super) fn report(failure: &(dyn Error + 'static), as_json: bool) -> String {
+pub fn report(failure: &(dyn Error + 'static), as_json: bool) -> String {
     if !as_json {
         return format!("sealwire: {}", chain(failure));
     }
@@ -94,7 +110,7 @@ fn json_line(object: &Value) -> String {
 }
 
 /// Returns the text of an error in the arguments.
-pub(super) fn report_usage(error: &clap::Error) -> String {
+pub fn report_usage(error: &clap::Error) -> String {
     // In place of an error, clap gives the whole help.
     let message = if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         "a subcommand or an argument is missing".to_owned()
@@ -156,7 +172,7 @@ fn code(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> &'st
         Some(RequestError::Payload(_) | RequestError::Protocol(_) | RequestError::Value(_)) => {
             "protocol"
         }
-        None if failure.is::<ConfigError>() => "config",
+        None if failure.is::<InvalidConfig>() => "config",
         None if failure.is::<io::Error>() => "io",
         None => "failed",
     }
@@ -184,7 +200,7 @@ fn remedy(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> Op
             Some("Look whether a change was made before you repeat it.")
         }
         Some(_) => None,
-        None if failure.is::<ConfigError>() => Some("Run `sealwire config check`."),
+        None if failure.is::<InvalidConfig>() => Some("Run `sealwire config check`."),
         None => None,
     }
 }

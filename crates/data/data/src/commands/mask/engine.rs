@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 
+use crate::mask_job::{Column, Engine, EngineError, answers, payload, place};
 use sealwire_client::{
     Client, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, Pacer, RetryLimits,
     RpcError, RuleFields, UnknownFields,
 };
-use sealwire_data::mask_job::{Column, Engine, EngineError, answers, payload, place};
 use sealwire_mask::Rules;
 use sealwire_service::output::errln;
 
 use super::show::Bar;
-use crate::commands::{Failure, chain};
+use sealwire_command_line::{Failure, chain};
 
 /// Columns in one request, because the total length of the paths is limited.
 const COLUMNS_MAX: usize = 25;
