@@ -1,6 +1,7 @@
 //! What every program of Sealwire needs: files that can be trusted, standard output, settings,
-//! metrics, and spans.
+//! metrics, spans, and memory that is kept out of core dumps.
 
+pub mod core_dumps;
 pub mod metrics;
 pub mod output;
 pub mod settings;
