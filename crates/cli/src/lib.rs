@@ -2,7 +2,6 @@
 //! engine.
 
 mod commands;
-mod core_dumps;
 mod doctor;
 mod systemd;
 

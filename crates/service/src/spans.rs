@@ -23,7 +23,7 @@ use sealwire_wire::TraceContext;
 
 pub use endpoint::Endpoint;
 use exporter::Exporter;
-pub use metrics::{SpanLabels, SpanMetrics, SpanOutcome};
+pub use metrics::{SpanMetrics, SpanOutcome};
 use span::Span;
 pub use span::{Attribute, Service, SpanEnd};
 

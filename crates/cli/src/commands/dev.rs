@@ -19,8 +19,8 @@ use sealwire_wire::Method;
 
 use super::dev_relay::{self, DevRelay};
 use super::{Failure, dev_folder, serve};
-use crate::core_dumps;
 use sealwire_server::server::Server;
+use sealwire_service::core_dumps;
 
 const SAMPLE: &str = include_str!("sample.json");
 /// Paths of the sensitive fields in the sample.

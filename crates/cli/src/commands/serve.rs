@@ -13,13 +13,13 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::{ConfigArgs, Failure, chain};
-pub(super) use crate::core_dumps::forbid as no_core_dumps;
 use crate::doctor::{self, Level};
 use crate::systemd::Supervisor;
 use sealwire_engine::root::Unsealer;
 use sealwire_engine::stores::{Access, Stores, postgres_options};
 use sealwire_server::runtime;
 use sealwire_server::server::{Server, StartError};
+pub(super) use sealwire_service::core_dumps::forbid as no_core_dumps;
 use sealwire_settings::{Config, LogFormat, Mode};
 use sealwire_telemetry::panics;
 

@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::Report;
 use super::engine::RunningEngine;
-use crate::core_dumps;
+use sealwire_service::core_dumps;
 use sealwire_settings::Config;
 
 /// File descriptors that are not for connections: listeners, the store, files that are read, the

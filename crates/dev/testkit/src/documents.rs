@@ -6,7 +6,7 @@ use std::path::Path;
 /// the first difference and how to regenerate the file.
 pub fn check_document(file: &str, printed: &str, command: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
+        .join("../../..")
         .join(file);
     let held = std::fs::read_to_string(path).unwrap_or_default();
     if held == printed {

@@ -193,7 +193,7 @@ impl Audit {
     pub fn swept(&self, swept: &Swept) {
         if let Some(trail) = self.trail.get() {
             drop(trail.event(&Event::Sweep {
-                action: swept.action.name(),
+                action: swept.action.as_str(),
                 app: swept.app.as_deref(),
                 collection: swept.collection.as_deref(),
                 app_number: swept.map.app.into(),

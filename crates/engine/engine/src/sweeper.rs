@@ -448,7 +448,13 @@ impl<L: Ledger> Sweeper<L> {
         let rows = std::mem::take(rows);
         if rows > 0 {
             let (app, collection) = (app.clone(), collection.clone());
-            tracing::info!(action = action.name(), app, collection, rows, "rows swept");
+            tracing::info!(
+                action = action.as_str(),
+                app,
+                collection,
+                rows,
+                "rows swept"
+            );
             self.ledger.record(&Swept {
                 action,
                 map,

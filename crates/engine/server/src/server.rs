@@ -210,7 +210,7 @@ impl Server {
             name: "sealwire",
             instance: apps.instance(),
         };
-        let traces = Traces::start(&config.traces, service, &state.metrics.traces)
+        let traces = Traces::start(&config.traces, service, &state.metrics.traces())
             .map_err(StartError::Traces)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let metrics = Arc::clone(&state.metrics);

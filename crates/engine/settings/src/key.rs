@@ -8,34 +8,11 @@ use std::path::{Path, PathBuf};
 
 use super::Caller;
 use sealwire_access::{Identity, Principal, PrincipalKind};
+use sealwire_service::settings::{Kind, Literal, grouped};
 use sealwire_service::spans::Endpoint;
 
 /// One configuration key.
-#[derive(Clone, Copy, Debug)]
-pub struct Key {
-    /// The TOML section it stands in.
-    pub section: &'static str,
-    /// Its name in that section.
-    pub name: &'static str,
-    /// Type of its values.
-    pub kind: ValueKind,
-    /// Its value when nobody sets it.
-    pub default: Literal,
-    /// Its meaning for the operator, in one or more lines.
-    pub doc: &'static str,
-}
-
-impl Key {
-    /// `section.name`, as errors and documents write it.
-    pub fn path(&self) -> String {
-        format!("{}.{}", self.section, self.name)
-    }
-
-    /// The environment variable that overrides it: `SEALWIRE_<SECTION>_<KEY>`.
-    pub fn variable(&self) -> String {
-        format!("SEALWIRE_{}_{}", self.section, self.name).to_uppercase()
-    }
-}
+pub type Key = sealwire_service::settings::Key<ValueKind>;
 
 /// Type of a key's values.
 #[derive(Clone, Copy, Debug)]
@@ -79,27 +56,42 @@ pub enum ValueKind {
     },
 }
 
-/// A default value, in a form a constant can hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Literal {
-    /// Text, paths, addresses and choices.
-    Text(&'static str),
-    /// `true` or `false`.
-    Flag(bool),
-    /// A whole number.
-    Number(u64),
-    /// A list without entries.
-    NoEntries,
+impl Kind for ValueKind {
+    const PREFIX: &'static str = "SEALWIRE_";
+
+    fn takes(self) -> String {
+        match self {
+            Self::Address => "Takes ip:port.".into(),
+            Self::OptionalAddress => "Takes ip:port, or \"\" for none.".into(),
+            Self::Path => "Takes a path.".into(),
+            Self::OptionalPath => "Takes a path, or \"\" for none.".into(),
+            Self::OptionalUrl => "Takes http://host:port/path, or \"\" for none.".into(),
+            Self::Variable => "Takes the name of an environment variable.".into(),
+            Self::Text => "Takes text.".into(),
+            Self::Flag => "Takes true or false.".into(),
+            Self::Fraction => "Takes a number from 0 to 1.".into(),
+            Self::Roles | Self::Principals | Self::Identity => {
+                "Takes a list of texts; in the environment, separated by commas.".into()
+            }
+            Self::Weights => {
+                "Takes a list of \"name=weight\"; in the environment, separated by commas.".into()
+            }
+            Self::Choice(choices) => format!("Takes one of: \"{}\".", choices.join("\", \"")),
+            Self::Number { unit, min, max } => {
+                format!("Unit: {unit}. From {} to {}.", grouped(min), grouped(max))
+            }
+        }
+    }
 }
 
-impl Literal {
-    fn value(self) -> Value {
-        match self {
-            Self::Text(text) => Value::Text(text.to_owned()),
-            Self::Flag(flag) => Value::Flag(flag),
-            Self::Number(number) => Value::Number(number),
-            Self::NoEntries => Value::List(Vec::new()),
-        }
+/// The value of a default.
+fn value(default: Literal) -> Option<Value> {
+    match default {
+        Literal::Text(text) => Some(Value::Text(text.to_owned())),
+        Literal::Flag(flag) => Some(Value::Flag(flag)),
+        Literal::Number(number) => Some(Value::Number(number)),
+        Literal::NoEntries => Some(Value::List(Vec::new())),
+        Literal::Required(_) | Literal::Unset(_) | Literal::Rare(_) => None,
     }
 }
 
@@ -269,7 +261,7 @@ impl Values {
     /// Returns every key at its default.
     pub(crate) fn defaults(keys: impl Iterator<Item = &'static Key>) -> Self {
         Self(
-            keys.map(|key| ((key.section, key.name), key.default.value()))
+            keys.filter_map(|key| Some(((key.section, key.name), value(key.default)?)))
                 .collect(),
         )
     }

@@ -3,7 +3,10 @@
 //! Parsing, checking, the reference text and the tests all read [`all`]; a key that is not in the
 //! table does not exist.
 
-use crate::key::{Key, Literal, ValueKind};
+use sealwire_service::keys;
+use sealwire_service::settings::{Form, Literal, Section};
+
+use crate::key::{Key, ValueKind};
 use crate::limits;
 
 /// Returns every key, in the order of the reference.
@@ -11,33 +14,11 @@ pub fn all() -> impl Iterator<Item = &'static Key> {
     SECTIONS.iter().flat_map(|section| section.keys)
 }
 
-/// Returns the key of that name, if there is one.
-pub(crate) fn find(section: &str, name: &str) -> Option<&'static Key> {
-    SECTIONS
-        .iter()
-        .find(|known| known.name == section)?
-        .keys
-        .iter()
-        .find(|key| key.name == name)
-}
-
-/// A section of the file.
-pub(crate) struct Section {
-    pub(crate) name: &'static str,
-    pub(crate) doc: &'static str,
-    pub(crate) keys: &'static [Key],
-}
-
-macro_rules! keys {
-    ($section:literal: $( $name:literal, $kind:expr, $default:expr, $doc:expr; )+) => {
-        &[$( Key { section: $section, name: $name, kind: $kind, default: $default, doc: $doc }, )+]
-    };
-}
-
 /// Every section, in the order of the reference.
-pub(crate) const SECTIONS: &[Section] = &[
+pub(crate) const SECTIONS: &[Section<ValueKind>] = &[
     Section {
         name: "listen",
+        form: Form::Table,
         doc: "Data listener for clients.",
         keys: keys!("listen":
             "address", ValueKind::OptionalAddress, Literal::Text("127.0.0.1:7443"),
@@ -46,6 +27,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "admin",
+        form: Form::Table,
         doc: "Health and metrics over plain HTTP. Expose it to operators only.",
         keys: keys!("admin":
             "address", ValueKind::Address, Literal::Text("127.0.0.1:7444"),
@@ -54,6 +36,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "control",
+        form: Form::Table,
         doc: "Control listener for changes of apps, keys and collections. Expose it to operators only.",
         keys: keys!("control":
             "address", ValueKind::OptionalAddress, Literal::Text(""),
@@ -68,6 +51,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "access",
+        form: Form::Table,
         doc: "Authorization by roles, stored with the apps (`sealwire roles`, `sealwire principals`).",
         keys: keys!("access":
             "mode", ValueKind::Choice(&["enforce", "observe", "off"]), Literal::Text("enforce"),
@@ -88,6 +72,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "tls",
+        form: Form::Table,
         doc: "Server certificate and client authorities.",
         keys: keys!("tls":
             "certificate", ValueKind::Path, Literal::Text("tls/server.pem"),
@@ -106,6 +91,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "state",
+        form: Form::Table,
         doc: "Storage of apps, keys and tokens.",
         keys: keys!("state":
             "mode", ValueKind::Choice(&["stateless", "embedded", "postgres"]), Literal::Text("embedded"),
@@ -124,6 +110,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "postgres",
+        form: Form::Table,
         doc: "Database for state.mode \"postgres\". The password is in a file or in SEALWIRE_POSTGRES_PASSWORD.",
         keys: keys!("postgres":
             "url", ValueKind::Text, Literal::Text(""),
@@ -148,6 +135,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "kek",
+        form: Form::Table,
         doc: "Key-encryption key, which seals every app key at rest, or the store's root key.",
         keys: keys!("kek":
             "provider", ValueKind::Choice(&["file", "environment"]), Literal::Text("file"),
@@ -166,6 +154,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "crypto",
+        form: Form::Table,
         doc: "Threads for cryptography only.",
         keys: keys!("crypto":
             "threads", ValueKind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
@@ -182,6 +171,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "evervault",
+        form: Form::Table,
         doc: "Compatibility with Evervault (proto/evervault.md).",
         keys: keys!("evervault":
             "legacy", ValueKind::Flag, Literal::Flag(false),
@@ -192,6 +182,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "network",
+        form: Form::Table,
         doc: "Threads for I/O and TLS.",
         keys: keys!("network":
             "threads", ValueKind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
@@ -200,6 +191,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "schedule",
+        form: Form::Table,
         doc: "Admission and scheduling. crates/core/schedule/README.md shows the effect of each setting.",
         keys: keys!("schedule":
             "wait_max_ms", ValueKind::Number { unit: "ms", min: 1, max: 3_600_000 }, Literal::Number(250),
@@ -218,11 +210,13 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "limits",
+        form: Form::Table,
         doc: "A request beyond a limit gets a typed error.",
         keys: limits::KEYS,
     },
     Section {
         name: "audit",
+        form: Form::Table,
         doc: "Audit log: one chained, authenticated record per request (proto/audit.md), without values or keys.",
         keys: keys!("audit":
             "folder", ValueKind::OptionalPath, Literal::Text(""),
@@ -247,6 +241,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "sweep",
+        form: Form::Table,
         doc: "Background sweeps: expired token rows are archived, then removed after their collection's retention time. Rows of deleted collections and apps are erased.",
         keys: keys!("sweep":
             "interval_s", ValueKind::Number { unit: "s", min: 0, max: 86_400 }, Literal::Number(60),
@@ -257,6 +252,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "traces",
+        form: Form::Table,
         doc: "Spans of requests for an OpenTelemetry collector (OTLP/HTTP in JSON): names, counts and times, no values or keys.",
         keys: keys!("traces":
             "endpoint", ValueKind::OptionalUrl, Literal::Text(""),
@@ -277,6 +273,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "log",
+        form: Form::Table,
         doc: "Log on standard error, without values, keys or payloads.",
         keys: keys!("log":
             "format", ValueKind::Choice(&["human", "json"]), Literal::Text("human"),

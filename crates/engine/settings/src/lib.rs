@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use sealwire_audit::OnFailure;
 use sealwire_schedule::Order;
+use sealwire_service::settings::{line_of, shown};
 use sealwire_service::spans::Endpoint;
 pub use sealwire_service::spans::Settings as TraceSettings;
 use sealwire_store_postgres::PostgresTls;
@@ -767,17 +768,16 @@ fn read_file(
     values: &mut Values,
     problems: &mut Vec<Problem>,
 ) -> Result<(), ConfigError> {
-    let line_of = |offset: usize| 1 + text[..offset.min(text.len())].matches('\n').count();
     let root = DeTable::parse(text).map_err(|error| {
         // Only the parser's own words: its full text quotes the line, and with it a value.
-        let line = error.span().map_or(1, |span| line_of(span.start));
+        let line = error.span().map_or(1, |span| line_of(text, span.start));
         ConfigError::one(Problem::Syntax {
             line,
             problem: error.message().to_owned(),
         })
     })?;
     for (name, value) in root.get_ref() {
-        let line = line_of(name.span().start);
+        let line = line_of(text, name.span().start);
         let Some(section) = SECTIONS
             .iter()
             .find(|section| section.name == name.get_ref())
@@ -796,8 +796,8 @@ fn read_file(
             continue;
         };
         for (name, value) in table {
-            let line = line_of(name.span().start);
-            let Some(key) = keys::find(section.name, name.get_ref()) else {
+            let line = line_of(text, name.span().start);
+            let Some(key) = section.key(name.get_ref()) else {
                 let key = format!("{}.{}", section.name, shown(name.get_ref()));
                 problems.push(Problem::UnknownKey { key, line });
                 continue;
@@ -894,14 +894,6 @@ fn read_environment(environment: &Environment, values: &mut Values, problems: &m
             }
         }
     }
-}
-
-/// A name out of the file, made fit for a terminal: printable ASCII, at most 64 characters.
-fn shown(name: &str) -> String {
-    name.chars()
-        .take(64)
-        .map(|c| if c.is_ascii_graphic() { c } else { '?' })
-        .collect()
 }
 
 fn on_failure(text: &str) -> OnFailure {

@@ -8,7 +8,9 @@
 //!
 //! Sizes add up: see [`Limits::check`] for what must hold between them.
 
-use crate::key::{Key, Literal, ValueKind, Values};
+use sealwire_service::settings::Literal;
+
+use crate::key::{Key, ValueKind, Values};
 use crate::{ConfigError, Problem};
 
 /// Bytes that a call is counted with beside its messages, for its books, its walk and its keys.

@@ -1,5 +1,6 @@
-use super::key::{Literal, ValueKind};
+use super::key::ValueKind;
 use super::*;
+use sealwire_service::settings::Literal;
 
 fn parse(text: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
     Config::parse(
@@ -59,6 +60,7 @@ fn default_of(key: &Key) -> Value {
         Literal::Flag(flag) => Value::Flag(flag),
         Literal::Number(number) => Value::Number(number),
         Literal::NoEntries => Value::List(Vec::new()),
+        _ => panic!("{} has no default", key.path()),
     }
 }
 

@@ -4,6 +4,8 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
+use sealwire_service::metrics::Labels;
+
 /// Where in its life the engine is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -80,6 +82,19 @@ impl Condition {
 
     const fn bit(self) -> u32 {
         1 << self as u32
+    }
+}
+
+impl Labels for Condition {
+    const NAMES: &'static [&'static str] = &["condition"];
+    const COUNT: usize = Self::ALL.len();
+
+    fn index(self) -> usize {
+        self as usize
+    }
+
+    fn values(index: usize) -> Vec<&'static str> {
+        vec![Self::ALL[index].label()]
     }
 }
 

@@ -12,6 +12,7 @@ use sealwire_relay::doctor::{self, Level};
 use sealwire_relay::egress::authority;
 use sealwire_relay::metrics;
 use sealwire_relay::serve::Server;
+use sealwire_service::core_dumps;
 use time::OffsetDateTime;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
@@ -221,32 +222,9 @@ fn doctor(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
     }
 }
 
-/// Keeps this process's memory, which holds values, out of core dumps and away from debuggers.
-fn forbid_core_dumps() {
-    use rustix::process::{Resource, Rlimit, setrlimit};
-    // Each is tried, also if the other fails: the limit does not apply to dumps that the kernel
-    // pipes to a program, and the second call also keeps debuggers off.
-    let is_limited = setrlimit(
-        Resource::Core,
-        Rlimit {
-            current: Some(0),
-            maximum: Some(0),
-        },
-    )
-    .is_ok();
-    #[cfg(target_os = "linux")]
-    let is_limited =
-        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
-            .is_ok()
-            && is_limited;
-    if !is_limited {
-        tracing::warn!("core dumps could not be switched off");
-    }
-}
-
 fn serve(config: &Config, compiled: Compiled) -> Result<(), Failure> {
     log(config);
-    forbid_core_dumps();
+    core_dumps::forbid();
     for warning in &compiled.warnings {
         tracing::warn!("{warning}");
     }

@@ -3,194 +3,20 @@
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use http::StatusCode;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Metric, Registry, Unit};
+use prometheus_client::registry::Registry;
+use sealwire_service::metrics::{BuildInfo, ByLabel, Gauge64, Open, Registrar, State, rows};
+use sealwire_service::spans::{SpanMetrics, SpanOutcome};
+use sealwire_service::{label_set, metrics};
 
 use crate::error::Reason;
-use sealwire_service::spans::SpanMetrics;
 
 type Label = Arc<str>;
-
-/// Prefix of all names.
-const PREFIX: &str = "sealwire_relay";
-
-/// One metric, as it is registered and documented.
-struct MetricDoc {
-    /// Name without prefix, and without the suffix of a counter or histogram.
-    name: &'static str,
-    /// `counter`, `gauge`, `histogram` or `info`.
-    kind: &'static str,
-    labels: &'static [&'static str],
-    help: &'static str,
-}
-
-/// Every metric.
-const METRICS: &[MetricDoc] = &[
-    MetricDoc {
-        name: "requests",
-        kind: "counter",
-        labels: &["route", "status", "reason"],
-        help: "Responses, by route, class of status, and reason of a failure",
-    },
-    MetricDoc {
-        name: "request_seconds",
-        kind: "histogram",
-        labels: &["route"],
-        help: "Time from the head of a request to the end of its response",
-    },
-    MetricDoc {
-        name: "engine_seconds",
-        kind: "histogram",
-        labels: &["route", "action"],
-        help: "Time of requests to the engine",
-    },
-    MetricDoc {
-        name: "values",
-        kind: "counter",
-        labels: &["route", "action"],
-        help: "Values sent to the engine",
-    },
-    MetricDoc {
-        name: "engine_failures",
-        kind: "counter",
-        labels: &["route", "action"],
-        help: "Requests to the engine that failed",
-    },
-    MetricDoc {
-        name: "failed_open",
-        kind: "counter",
-        labels: &["route"],
-        help: "Batches whose values passed in the clear because the engine did not answer",
-    },
-    MetricDoc {
-        name: "connections",
-        kind: "gauge",
-        labels: &["listener"],
-        help: "Open connections of clients",
-    },
-    MetricDoc {
-        name: "rejected_connections",
-        kind: "counter",
-        labels: &["listener"],
-        help: "Connections closed because limits.connections_max are open",
-    },
-    MetricDoc {
-        name: "failed_handshakes",
-        kind: "counter",
-        labels: &["listener"],
-        help: "TLS handshakes that failed",
-    },
-    MetricDoc {
-        name: "client_bytes",
-        kind: "counter",
-        labels: &["listener", "direction"],
-        help: "Bytes received from and sent to clients, TLS included",
-    },
-    MetricDoc {
-        name: "tunnels",
-        kind: "counter",
-        labels: &["listener"],
-        help: "Tunnels that pass untouched",
-    },
-    MetricDoc {
-        name: "websockets",
-        kind: "gauge",
-        labels: &[],
-        help: "Open WebSockets",
-    },
-    MetricDoc {
-        name: "in_flight",
-        kind: "gauge",
-        labels: &[],
-        help: "Exchanges that run",
-    },
-    MetricDoc {
-        name: "memory_bytes",
-        kind: "gauge",
-        labels: &[],
-        help: "Memory taken by bodies",
-    },
-    MetricDoc {
-        name: "certificate_remaining_seconds",
-        kind: "gauge",
-        labels: &["listener", "of"],
-        help: "Time until the first certificate of a file expires; negative: expired. of: server, client_ca; engine: the relay's certificate for the engine, without a listener",
-    },
-    MetricDoc {
-        name: "certificates_rejected",
-        kind: "gauge",
-        labels: &["listener"],
-        help: "1 if the certificate files of the listener changed and are rejected, so that the old ones are in use",
-    },
-    MetricDoc {
-        name: "engine_ready",
-        kind: "gauge",
-        labels: &[],
-        help: "1 if an engine answered the last probe",
-    },
-    MetricDoc {
-        name: "spans",
-        kind: "counter",
-        labels: &["outcome"],
-        help: "Spans; no_room: queue full, undelivered: not accepted by the collector, over_rate: above traces.spans_per_s_max",
-    },
-    MetricDoc {
-        name: "spans_waiting",
-        kind: "gauge",
-        labels: &[],
-        help: "Spans queued or being sent",
-    },
-    MetricDoc {
-        name: "build",
-        kind: "info",
-        labels: &["version"],
-        help: "The program that runs",
-    },
-];
-
-impl MetricDoc {
-    /// Name as it is scraped; a histogram adds `_bucket`, `_sum` and `_count`.
-    fn scraped(&self) -> String {
-        let suffix = match self.kind {
-            "counter" => "_total",
-            "info" => "_info",
-            _ => "",
-        };
-        format!("{PREFIX}_{}{suffix}", self.name)
-    }
-
-    fn unit(&self) -> Option<Unit> {
-        match self.name.rsplit_once('_')?.1 {
-            "seconds" => Some(Unit::Seconds),
-            "bytes" => Some(Unit::Bytes),
-            _ => None,
-        }
-    }
-}
-
-/// A registry that takes help texts from [`METRICS`].
-struct Documented(Registry);
-
-impl Documented {
-    /// Registers a metric. A name that is not in the table has no text, and a test finds it.
-    fn register(&mut self, name: &'static str, metric: impl Metric) {
-        let doc = METRICS.iter().find(|doc| doc.name == name);
-        let help = doc.map_or("", |doc| doc.help);
-        match (doc.and_then(MetricDoc::unit), name.rsplit_once('_')) {
-            (Some(unit), Some((stem, _))) => self.0.register_with_unit(stem, help, unit, metric),
-            _ => self.0.register(name, help, metric),
-        }
-    }
-}
 
 const REFERENCE_HEAD: &str = "\
 # Metrics of the relay
@@ -207,27 +33,7 @@ Written by `sealwire-relay config template --metrics`; a test compares it with t
 /// All metrics as Markdown: `docs/relay-metrics.md`.
 pub fn reference() -> String {
     let mut text = String::from(REFERENCE_HEAD);
-    for metric in METRICS {
-        let labels = metric
-            .labels
-            .iter()
-            .map(|label| format!("`{label}`"))
-            .collect::<Vec<_>>()
-            .join(", ");
-        let unit = match metric.unit() {
-            Some(Unit::Seconds) => "s",
-            Some(_) => "bytes",
-            None => "count",
-        };
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "| `{}` | {} | {unit} | {labels} | {} |",
-            metric.scraped(),
-            metric.kind,
-            metric.help
-        );
-    }
+    text.push_str(&rows(&Metrics::docs()));
     let routes = "names of `[[route]]`; empty for a request without a route";
     let reasons = Reason::KINDS
         .map(|reason| format!("`{}`", reason.name()))
@@ -242,68 +48,75 @@ pub fn reference() -> String {
     text
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ListenerLabel {
-    listener: Label,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CertificateLabels {
-    listener: Label,
-    of: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RouteLabel {
-    route: Label,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResultLabels {
-    route: Label,
-    status: &'static str,
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ActionLabels {
-    route: Label,
-    action: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DirectionLabels {
-    listener: Label,
-    direction: &'static str,
+label_set! {
+    struct ListenerLabel { listener: Label }
+    struct CertificateLabels { listener: Label, of: &'static str }
+    struct RouteLabel { route: Label }
+    struct ResultLabels { route: Label, status: &'static str, reason: &'static str }
+    struct ActionLabels { route: Label, action: &'static str }
+    struct DirectionLabels { listener: Label, direction: &'static str }
 }
 
 /// Bounds of time histograms in seconds, from 0.25 ms to about 8 s.
-fn seconds() -> Histogram {
-    Histogram::new(std::iter::successors(Some(0.000_25), |bound| Some(bound * 2.0)).take(16))
-}
+const SECONDS: [f64; 16] = {
+    let mut bounds = [0.000_25; 16];
+    let mut at = 1;
+    while at < bounds.len() {
+        bounds[at] = bounds[at - 1] * 2.0;
+        at += 1;
+    }
+    bounds
+};
 
-/// All metrics.
-pub struct Metrics {
-    registry: Registry,
-    requests: Family<ResultLabels, Counter>,
-    request_seconds: Family<RouteLabel, Histogram, fn() -> Histogram>,
-    engine_seconds: Family<ActionLabels, Histogram, fn() -> Histogram>,
-    values: Family<ActionLabels, Counter>,
-    engine_failures: Family<ActionLabels, Counter>,
-    failed_open: Family<RouteLabel, Counter>,
-    connections: Family<ListenerLabel, Gauge>,
-    rejected_connections: Family<ListenerLabel, Counter>,
-    failed_handshakes: Family<ListenerLabel, Counter>,
-    bytes: Family<DirectionLabels, Counter>,
-    tunnels: Family<ListenerLabel, Counter>,
-    websockets: Gauge,
-    in_flight: Gauge,
-    memory_bytes: Gauge,
-    certificate_remaining: Family<CertificateLabels, Gauge<f64, AtomicU64>>,
-    certificates_rejected: Family<ListenerLabel, Gauge>,
-    engine_ready: Gauge<i64>,
-    /// Counters of spans.
-    pub spans: SpanMetrics,
+metrics! {
+    /// All metrics.
+    pub struct Metrics {
+        /// The registry.
+        registry: State<Registry>;
+        /// Responses, by route, class of status, and reason of a failure
+        requests: Open<ResultLabels, Counter> = "sealwire_relay_requests_total";
+        /// Time from the head of a request to the end of its response
+        request_seconds: Open<RouteLabel, Histogram> = "sealwire_relay_request_seconds", SECONDS;
+        /// Time of requests to the engine
+        engine_seconds: Open<ActionLabels, Histogram> = "sealwire_relay_engine_seconds", SECONDS;
+        /// Values sent to the engine
+        values: Open<ActionLabels, Counter> = "sealwire_relay_values_total";
+        /// Requests to the engine that failed
+        engine_failures: Open<ActionLabels, Counter> = "sealwire_relay_engine_failures_total";
+        /// Batches whose values passed in the clear because the engine did not answer
+        failed_open: Open<RouteLabel, Counter> = "sealwire_relay_failed_open_total";
+        /// Open connections of clients
+        connections: Open<ListenerLabel, Gauge> = "sealwire_relay_connections";
+        /// Connections closed because limits.connections_max are open
+        rejected_connections: Open<ListenerLabel, Counter> = "sealwire_relay_rejected_connections_total";
+        /// TLS handshakes that failed
+        failed_handshakes: Open<ListenerLabel, Counter> = "sealwire_relay_failed_handshakes_total";
+        /// Bytes received from and sent to clients, TLS included
+        bytes: Open<DirectionLabels, Counter> = "sealwire_relay_client_bytes_total";
+        /// Tunnels that pass untouched
+        tunnels: Open<ListenerLabel, Counter> = "sealwire_relay_tunnels_total";
+        /// Open WebSockets
+        websockets: Gauge = "sealwire_relay_websockets";
+        /// Exchanges that run
+        in_flight: Gauge = "sealwire_relay_in_flight";
+        /// Memory taken by bodies
+        memory_bytes: Gauge = "sealwire_relay_memory_bytes";
+        /// Time until the first certificate of a file expires; negative: expired. of: server,
+        /// client_ca; engine: the relay's certificate for the engine, without a listener
+        certificate_remaining: Open<CertificateLabels, Gauge64> = "sealwire_relay_certificate_remaining_seconds";
+        /// 1 if the certificate files of the listener changed and are rejected, so that the old
+        /// ones are in use
+        certificates_rejected: Open<ListenerLabel, Gauge> = "sealwire_relay_certificates_rejected";
+        /// 1 if an engine answered the last probe
+        engine_ready: Gauge = "sealwire_relay_engine_ready";
+        /// Spans; no_room: queue full, undelivered: not accepted by the collector, over_rate: above
+        /// traces.spans_per_s_max
+        spans: ByLabel<SpanOutcome, Counter> = "sealwire_relay_spans_total";
+        /// Spans queued or being sent
+        spans_waiting: Gauge = "sealwire_relay_spans_waiting";
+        /// The program that runs
+        pub build: BuildInfo = "sealwire_relay_build_info";
+    }
 }
 
 impl fmt::Debug for Metrics {
@@ -314,62 +127,10 @@ impl fmt::Debug for Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Documented(Registry::with_prefix(PREFIX));
-        let metrics = Self {
-            registry: Registry::default(),
-            requests: Family::default(),
-            request_seconds: Family::new_with_constructor(seconds),
-            engine_seconds: Family::new_with_constructor(seconds),
-            values: Family::default(),
-            engine_failures: Family::default(),
-            failed_open: Family::default(),
-            connections: Family::default(),
-            rejected_connections: Family::default(),
-            failed_handshakes: Family::default(),
-            bytes: Family::default(),
-            tunnels: Family::default(),
-            websockets: Gauge::default(),
-            in_flight: Gauge::default(),
-            memory_bytes: Gauge::default(),
-            certificate_remaining: Family::default(),
-            certificates_rejected: Family::default(),
-            engine_ready: Gauge::default(),
-            spans: SpanMetrics::default(),
-        };
-        registry.register("requests", metrics.requests.clone());
-        registry.register("request_seconds", metrics.request_seconds.clone());
-        registry.register("engine_seconds", metrics.engine_seconds.clone());
-        registry.register("values", metrics.values.clone());
-        registry.register("engine_failures", metrics.engine_failures.clone());
-        registry.register("failed_open", metrics.failed_open.clone());
-        registry.register("connections", metrics.connections.clone());
-        registry.register("rejected_connections", metrics.rejected_connections.clone());
-        registry.register("failed_handshakes", metrics.failed_handshakes.clone());
-        registry.register("client_bytes", metrics.bytes.clone());
-        registry.register("tunnels", metrics.tunnels.clone());
-        registry.register("websockets", metrics.websockets.clone());
-        registry.register("in_flight", metrics.in_flight.clone());
-        registry.register("memory_bytes", metrics.memory_bytes.clone());
-        registry.register(
-            "certificate_remaining_seconds",
-            metrics.certificate_remaining.clone(),
-        );
-        registry.register(
-            "certificates_rejected",
-            metrics.certificates_rejected.clone(),
-        );
-        registry.register("engine_ready", metrics.engine_ready.clone());
-        registry.register("spans", metrics.spans.spans.clone());
-        registry.register("spans_waiting", metrics.spans.waiting.clone());
-        Documented::register(
-            &mut registry,
-            "build",
-            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
-        );
-        Self {
-            registry: registry.0,
-            ..metrics
-        }
+        let mut registrar = Registrar::with_units();
+        let mut metrics = Self::register(&mut registrar);
+        *metrics.registry = registrar.finish();
+        metrics
     }
 }
 
@@ -402,6 +163,14 @@ impl Drop for GaugeGuard {
 }
 
 impl Metrics {
+    /// Counters of spans.
+    pub fn spans(&self) -> SpanMetrics {
+        SpanMetrics {
+            spans: self.spans.clone(),
+            waiting: self.spans_waiting.clone(),
+        }
+    }
+
     /// All metrics as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -600,11 +369,12 @@ mod tests {
                 .unwrap_or(&name);
             scraped.insert(name.to_owned(), labels);
         }
-        let table: BTreeMap<_, _> = METRICS
+        let docs = Metrics::docs();
+        let table: BTreeMap<_, _> = docs
             .iter()
             .map(|doc| {
                 (
-                    doc.scraped(),
+                    doc.name.to_owned(),
                     doc.labels
                         .iter()
                         .map(|label| (*label).to_owned())
@@ -613,8 +383,11 @@ mod tests {
             })
             .collect();
         assert_eq!(scraped, table);
-        for doc in METRICS {
-            let family = format!("{PREFIX}_{}", doc.name);
+        for doc in docs {
+            let family = ["_total", "_info"]
+                .iter()
+                .find_map(|suffix| doc.name.strip_suffix(suffix))
+                .unwrap_or(doc.name);
             assert!(
                 text.contains(&format!("# TYPE {family} {}\n", doc.kind)),
                 "{family}"
@@ -624,7 +397,11 @@ mod tests {
                 "{family}"
             );
             let has_unit = text.contains(&format!("# UNIT {family} "));
-            assert_eq!(has_unit, doc.unit().is_some(), "{family}");
+            assert_eq!(
+                has_unit,
+                family.ends_with("_seconds") || family.ends_with("_bytes"),
+                "{family}"
+            );
         }
     }
 

@@ -76,7 +76,7 @@ impl Server {
             name: "sealwire-relay",
             instance: format!("{:016x}", rand::random::<u64>()),
         };
-        let traces = Traces::start(&config.traces.settings(), service, &metrics.spans);
+        let traces = Traces::start(&config.traces.settings(), service, &metrics.spans());
         let traces = traces.map_err(|cause| error("traces", cause))?;
         let relay = Arc::new(Relay::new(
             config.limits.clone(),

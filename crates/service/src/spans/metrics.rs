@@ -1,77 +1,37 @@
 //! Metrics of spans.
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-/// Outcome of a span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SpanOutcome {
-    /// The collector has it.
-    Sent,
-    /// The queue was full.
-    NoRoom,
-    /// The collector did not take it.
-    Undelivered,
-    /// Not made: the second had as many as there may be.
-    OverRate,
-}
+use crate::metrics::ByLabel;
 
-impl SpanOutcome {
-    /// Every outcome.
-    pub const ALL: [Self; 4] = [Self::Sent, Self::NoRoom, Self::Undelivered, Self::OverRate];
-
-    /// Name in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Sent => "sent",
-            Self::NoRoom => "no_room",
-            Self::Undelivered => "undelivered",
-            Self::OverRate => "over_rate",
-        }
+crate::label! {
+    /// Outcome of a span.
+    pub enum SpanOutcome = "outcome" {
+        /// The collector has it.
+        Sent = "sent",
+        /// The queue was full.
+        NoRoom = "no_room",
+        /// The collector did not take it.
+        Undelivered = "undelivered",
+        /// Not made: the second had as many as there may be.
+        OverRate = "over_rate",
     }
-}
-
-impl EncodeLabelValue for SpanOutcome {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
-        self.as_str().encode(encoder)
-    }
-}
-
-/// Label of the counter.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct SpanLabels {
-    outcome: SpanOutcome,
 }
 
 /// Counters of spans. A clone shares them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SpanMetrics {
-    /// Spans by outcome, to register.
-    pub spans: Family<SpanLabels, Counter>,
-    /// Spans queued or being sent, to register.
+    /// Spans by outcome.
+    pub spans: ByLabel<SpanOutcome, Counter>,
+    /// Spans queued or being sent.
     pub waiting: Gauge,
-    outcomes: [Counter; SpanOutcome::ALL.len()],
-}
-
-impl Default for SpanMetrics {
-    fn default() -> Self {
-        let spans = Family::<SpanLabels, Counter>::default();
-        let outcomes =
-            SpanOutcome::ALL.map(|outcome| spans.get_or_create_owned(&SpanLabels { outcome }));
-        Self {
-            spans,
-            waiting: Gauge::default(),
-            outcomes,
-        }
-    }
 }
 
 impl SpanMetrics {
     /// Counts spans that were not queued.
     pub(crate) fn count(&self, outcome: SpanOutcome, spans: u64) {
-        self.outcomes[outcome as usize].inc_by(spans);
+        self.spans.of(outcome).inc_by(spans);
     }
 
     /// Counts a span into the queue. Returns the number of spans that wait.

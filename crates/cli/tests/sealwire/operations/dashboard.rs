@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use sealwire_telemetry::metrics::METRICS;
+use sealwire_telemetry::metrics::Metrics;
 use serde_json::Value;
 
 use crate::operations::promql::Checker;
@@ -67,7 +67,7 @@ fn every_panel_asks_for_what_there_is() {
             "no row {row} in {rows:?}"
         );
     }
-    let left: Vec<_> = METRICS
+    let left: Vec<_> = Metrics::docs()
         .iter()
         .map(|metric| metric.name)
         .filter(|name| {

@@ -362,12 +362,12 @@ impl ProviderUse {
             .providers
             .used(&self.provider, self.operation, self.outcome, self.took);
         audit.event(&Event::Provider {
-            operation: self.operation.name(),
+            operation: self.operation.as_str(),
             provider: &self.provider,
             provider_kind: &self.kind,
             slot: self.slot.number.into(),
             root: &self.slot.root,
-            outcome: self.outcome.name(),
+            outcome: self.outcome.as_str(),
             used: self.used,
             took: self.took,
         });

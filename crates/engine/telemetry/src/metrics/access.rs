@@ -1,104 +1,101 @@
 //! Metrics of decisions and of the policy cache.
 
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 use sealwire_access::{AccessMode, Missing, Operation, Stats};
+use sealwire_service::metrics::{ByLabel, Labels, Probe, State};
+use sealwire_service::{label, metrics};
 
-use super::register;
+use super::labels::MissingLabel;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DeniedLabels {
-    operation: &'static str,
-    missing: &'static str,
+/// Operation that was denied.
+struct OperationLabel(Operation);
+
+impl Labels for OperationLabel {
+    const NAMES: &'static [&'static str] = &["operation"];
+    const COUNT: usize = Operation::ALL.len();
+
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    fn values(index: usize) -> Vec<&'static str> {
+        vec![Operation::ALL[index].name()]
+    }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ModeLabels {
-    mode: &'static str,
+label! {
+    /// Value of `access.mode`.
+    enum ModeLabel = "mode" {
+        Enforce = "enforce",
+        Observe = "observe",
+        Off = "off",
+    }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EventLabels {
-    event: &'static str,
+impl ModeLabel {
+    /// The modes, in the order of the labels.
+    const MODES: [AccessMode; 3] = [AccessMode::Enforce, AccessMode::Observe, AccessMode::Off];
 }
 
-/// Label of an unknown permission.
-const UNKNOWN: usize = Missing::ALL.len();
-const MODES: [AccessMode; 3] = [AccessMode::Enforce, AccessMode::Observe, AccessMode::Off];
-const EVENTS: [&str; 6] = ["hit", "miss", "stale", "load", "failure", "purge"];
+label! {
+    /// Event of the permission cache.
+    enum CacheEvent = "event" {
+        Hit = "hit",
+        Miss = "miss",
+        Stale = "stale",
+        Load = "load",
+        Failure = "failure",
+        Purge = "purge",
+    }
+}
 
-/// Reads what the cache has done, at each scrape.
-type Probe = Box<dyn Fn() -> Stats + Send + Sync>;
-
-/// See the module.
-pub struct AccessMetrics {
-    denied: [[Counter; Missing::ALL.len() + 1]; Operation::ALL.len()],
-    events: [Counter; EVENTS.len()],
-    entries: Gauge,
-    modes: [Gauge; MODES.len()],
-    cache: OnceLock<Probe>,
+metrics! {
+    /// See the module.
+    pub struct AccessMetrics {
+        /// Requests that no role grants, even if access.mode observe permits them; unknown: no
+        /// response from the store
+        denied: ByLabel<(OperationLabel, MissingLabel), Counter> = "sealwire_access_denied_total";
+        /// Permission cache events; stale: stale hits, failure: failed loads
+        events: ByLabel<CacheEvent, Counter> = "sealwire_access_cache_total";
+        /// Principals in the permission cache
+        entries: Gauge = "sealwire_access_cache_entries";
+        /// 1 for the value of access.mode, else 0
+        modes: ByLabel<ModeLabel, Gauge> = "sealwire_access_mode";
+        /// Reads what the cache has done.
+        cache: State<Probe<Stats>>;
+    }
 }
 
 impl AccessMetrics {
-    pub(super) fn new(registry: &mut Registry) -> Self {
-        let denied = Family::<DeniedLabels, Counter>::default();
-        let events = Family::<EventLabels, Counter>::default();
-        register(registry, "sealwire_access_denied_total", denied.clone());
-        register(registry, "sealwire_access_cache_total", events.clone());
-        let entries = register(registry, "sealwire_access_cache_entries", Gauge::default());
-        let modes = Family::<ModeLabels, Gauge>::default();
-        register(registry, "sealwire_access_mode", modes.clone());
-        let counters = |operation: Operation| {
-            std::array::from_fn(|missing| {
-                let missing = Missing::ALL
-                    .get(missing)
-                    .map_or("unknown", |missing| missing.name());
-                denied.get_or_create_owned(&DeniedLabels {
-                    operation: operation.name(),
-                    missing,
-                })
-            })
-        };
-        Self {
-            denied: Operation::ALL.map(counters),
-            events: EVENTS.map(|event| events.get_or_create_owned(&EventLabels { event })),
-            entries,
-            modes: MODES.map(|mode| modes.get_or_create_owned(&ModeLabels { mode: mode.name() })),
-            cache: OnceLock::new(),
-        }
-    }
-
     /// Sets the mode of `access.mode`.
     pub fn set_mode(&self, mode: AccessMode) {
-        for (gauge, of) in self.modes.iter().zip(MODES) {
+        for (gauge, of) in self.modes.iter().zip(ModeLabel::MODES) {
             gauge.set((of == mode).into());
         }
     }
 
     /// No role grants a call.
     pub fn denied(&self, operation: Operation, missing: Missing) {
-        self.denied[operation as usize][missing as usize].inc();
+        let missing = MissingLabel::from(missing);
+        self.denied.of((OperationLabel(operation), missing)).inc();
     }
 
     /// It is not known whether a role grants a call.
     pub fn unknown(&self, operation: Operation) {
-        self.denied[operation as usize][UNKNOWN].inc();
+        let missing = MissingLabel::UNKNOWN;
+        self.denied.of((OperationLabel(operation), missing)).inc();
     }
 
     /// Has the cache looked at when metrics are scraped.
-    pub fn watch(&self, probe: Probe) {
-        // A second one would be of another engine.
-        let _ = self.cache.set(probe);
+    pub fn watch(&self, probe: Box<dyn Fn() -> Stats + Send + Sync>) {
+        self.cache.watch(probe);
     }
 
     pub(super) fn look(&self) {
-        let Some(stats) = self.cache.get().map(|probe| probe()) else {
+        let Some(stats) = self.cache.read() else {
             return;
         };
         let counts = [

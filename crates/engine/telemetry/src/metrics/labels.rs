@@ -1,48 +1,23 @@
 //! The closed sets of label values. A value that a peer can choose has no place here.
 
-use std::fmt;
-
-use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
+use sealwire_access::Missing;
+use sealwire_service::label;
+use sealwire_service::metrics::Labels;
 use sealwire_wire::{ErrorCode, Method};
-
-/// Declares a closed set of label values.
-macro_rules! label {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $name { $($(#[$variant_doc])* $variant,)+ }
-
-        impl $name {
-            /// Every value, in the order of declaration.
-            pub const ALL: [Self; [$($text),+].len()] = [$(Self::$variant),+];
-
-            /// The text of the label.
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text,)+ }
-            }
-        }
-
-        impl EncodeLabelValue for $name {
-            fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
-                self.as_str().encode(encoder)
-            }
-        }
-    };
-}
 
 /// Declares the label of one of the wire's closed sets, with a value beside them.
 macro_rules! wire_label {
-    ($(#[$doc:meta])* $name:ident of $of:ident, $(#[$none_doc:meta])* $none:ident = $text:literal) => {
+    ($(#[$doc:meta])* $vis:vis struct $name:ident = $label:literal of $of:ident, $(#[$none_doc:meta])* $none:ident = $text:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub struct $name(Option<$of>);
+        $vis struct $name(Option<$of>);
 
         impl $name {
             $(#[$none_doc])*
-            pub const $none: Self = Self(None);
+            $vis const $none: Self = Self(None);
 
             /// Every value, by its index.
-            pub const ALL: [Self; $of::ALL.len() + 1] = {
+            $vis const ALL: [Self; $of::ALL.len() + 1] = {
                 let (mut all, mut index) = ([Self(None); $of::ALL.len() + 1], 0);
                 while index < $of::ALL.len() {
                     all[index] = Self(Some($of::ALL[index]));
@@ -52,7 +27,7 @@ macro_rules! wire_label {
             };
 
             /// Where it is in [`Self::ALL`].
-            pub const fn index(self) -> usize {
+            $vis const fn index(self) -> usize {
                 match self.0 {
                     Some(value) => value as usize,
                     None => $of::ALL.len(),
@@ -60,7 +35,7 @@ macro_rules! wire_label {
             }
 
             /// The text of the label.
-            pub const fn as_str(self) -> &'static str {
+            $vis const fn as_str(self) -> &'static str {
                 match self.0 {
                     Some(value) => value.name(),
                     None => $text,
@@ -74,9 +49,16 @@ macro_rules! wire_label {
             }
         }
 
-        impl EncodeLabelValue for $name {
-            fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
-                self.as_str().encode(encoder)
+        impl Labels for $name {
+            const NAMES: &'static [&'static str] = &[$label];
+            const COUNT: usize = Self::ALL.len();
+
+            fn index(self) -> usize {
+                Self::index(self)
+            }
+
+            fn values(index: usize) -> Vec<&'static str> {
+                vec![Self::ALL[index].as_str()]
             }
         }
     };
@@ -84,21 +66,28 @@ macro_rules! wire_label {
 
 wire_label! {
     /// Method.
-    MethodLabel of Method,
+    pub struct MethodLabel = "method" of Method,
     /// No method of ours. One value for all, since a peer may invent names without end.
     UNKNOWN = "unknown"
 }
 
 wire_label! {
     /// How a call ended.
-    CallCode of ErrorCode,
+    pub struct CallCode = "code" of ErrorCode,
     /// With a result.
     OK = "ok"
 }
 
+wire_label! {
+    /// What a denied request lacked.
+    pub(super) struct MissingLabel = "missing" of Missing,
+    /// The store did not say.
+    UNKNOWN = "unknown"
+}
+
 label! {
     /// Thread that made a key agreement.
-    AgreementLabel {
+    pub enum AgreementLabel = "thread" {
         /// The thread that opened the field, when it came to it.
         Request = "request",
         /// An idle crypto thread, ahead of the request.
@@ -108,7 +97,7 @@ label! {
 
 label! {
     /// Origin of the mask of a field.
-    MaskLabel {
+    pub enum MaskLabel = "by" {
         /// The call's, `mask`.
         Call = "call",
         /// The role's that its caller may see values by.
@@ -118,7 +107,7 @@ label! {
 
 label! {
     /// Suite that a field names which did not open.
-    SuiteLabel {
+    pub enum SuiteLabel = "suite" {
         /// HPKE on P-256 in base mode.
         P256 = "p256",
         /// HPKE on secp256k1 in base mode.
@@ -140,7 +129,7 @@ label! {
 
 label! {
     /// Outcome of a token in a request.
-    TokenLabel {
+    pub enum TokenLabel = "outcome" {
         /// Made and kept.
         Made = "made",
         /// There already, for the same value or the same call.
@@ -158,7 +147,7 @@ label! {
 
 label! {
     /// Operation of the token store.
-    StoreLabel {
+    pub enum StoreLabel = "operation" {
         /// To take new rows.
         Write = "write",
         /// For the rows of tokens.
@@ -180,7 +169,7 @@ label! {
 
 label! {
     /// Operation that waits for the token store.
-    WaitingLabel {
+    pub enum WaitingLabel = "what" {
         /// Rows to be written.
         Rows = "rows",
         /// Their bytes.
@@ -194,7 +183,7 @@ label! {
 
 label! {
     /// Outcome of a connection.
-    ConnectionOutcome {
+    pub enum ConnectionOutcome = "outcome" {
         /// It speaks.
         Accepted = "accepted",
         /// Over `limits.connections_max`.
@@ -212,7 +201,7 @@ label! {
 
 label! {
     /// Use of a certificate or revocation list.
-    CertificateLabel {
+    pub enum CertificateLabel = "of" {
         /// The server's own, with its intermediates.
         Server = "server",
         /// An authority of callers.
@@ -228,7 +217,7 @@ label! {
 
 label! {
     /// Outcome of a reload of certificate files.
-    ReloadLabel {
+    pub enum ReloadLabel = "outcome" {
         /// They are in service.
         Loaded = "loaded",
         /// They do not load; what was in service stays.
@@ -238,7 +227,7 @@ label! {
 
 label! {
     /// Why a certificate is not accepted any more on a connection that it opened.
-    ExpulsionLabel {
+    pub enum ExpulsionLabel = "reason" {
         /// A list names it.
         Revoked = "revoked",
         /// It is over.
@@ -250,7 +239,7 @@ label! {
 
 label! {
     /// Why a call was stopped.
-    CancelReason {
+    pub enum CancelReason = "reason" {
         /// The caller said so.
         Cancel = "cancel",
         /// Its deadline passed.
@@ -262,7 +251,7 @@ label! {
 
 label! {
     /// Size of a call: the work it is estimated at, up to so much.
-    ClassLabel {
+    pub enum ClassLabel = "class" {
         /// One slice.
         Upto100us = "100us",
         /// Up to 0.4 ms.
@@ -284,7 +273,7 @@ label! {
 
 label! {
     /// Why a call was refused.
-    RefusalReason {
+    pub enum RefusalReason = "reason" {
         /// Its caller has too much ahead of it.
         Backlog = "backlog",
         /// It would not be done by its deadline.
@@ -302,7 +291,7 @@ label! {
 
 label! {
     /// Outcome of a cache lookup.
-    LookupLabel {
+    pub enum LookupLabel = "outcome" {
         /// It was there.
         Hit = "hit",
         /// It had to be made.
@@ -312,7 +301,7 @@ label! {
 
 label! {
     /// State of a connection to the database.
-    LinkLabel {
+    pub enum LinkLabel = "state" {
         /// In use, or ready to be.
         Up = "up",
         /// Being made again.
@@ -356,7 +345,7 @@ mod tests {
 
     #[test]
     fn label_values_stand_at_their_own_index() {
-        fn check<T: Copy + PartialEq + fmt::Debug>(all: &[T], index: impl Fn(T) -> usize) {
+        fn check<T: Copy + PartialEq + std::fmt::Debug>(all: &[T], index: impl Fn(T) -> usize) {
             for (position, value) in all.iter().enumerate() {
                 assert_eq!(index(*value), position, "{value:?}");
             }

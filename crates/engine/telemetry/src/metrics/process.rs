@@ -4,44 +4,33 @@
 //! zero.
 
 use std::fs;
-use std::sync::atomic::AtomicU64;
 
-use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 use rustix::process::{Resource, getrlimit};
+use sealwire_service::metrics;
+use sealwire_service::metrics::{Gauge64, Seconds};
 
-use super::{Gauge64, Seconds, register};
-
-/// The metrics of the process.
-pub(super) struct Process {
-    cpu: Seconds,
-    start: Gauge64,
-    resident: Gauge,
-    virtual_bytes: Gauge,
-    threads: Gauge,
-    open_fds: Gauge,
-    max_fds: Gauge,
+metrics! {
+    /// The metrics of the process.
+    pub(super) struct Process {
+        /// User and system CPU time
+        cpu: Seconds = "process_cpu_seconds_total";
+        /// Start time, in seconds since 1970
+        start: Gauge64 = "process_start_time_seconds";
+        /// Resident memory
+        resident: Gauge = "process_resident_memory_bytes";
+        /// Virtual memory
+        virtual_bytes: Gauge = "process_virtual_memory_bytes";
+        /// Threads
+        threads: Gauge = "process_threads";
+        /// Open file descriptors
+        open_fds: Gauge = "process_open_fds";
+        /// Maximum open file descriptors; a connection takes one
+        max_fds: Gauge = "process_max_fds";
+    }
 }
 
 impl Process {
-    /// Every series, at zero.
-    pub(super) fn register(registry: &mut Registry) -> Self {
-        Self {
-            cpu: register(
-                registry,
-                "process_cpu_seconds_total",
-                Counter::<f64, AtomicU64>::default(),
-            ),
-            start: register(registry, "process_start_time_seconds", Gauge64::default()),
-            resident: register(registry, "process_resident_memory_bytes", Gauge::default()),
-            virtual_bytes: register(registry, "process_virtual_memory_bytes", Gauge::default()),
-            threads: register(registry, "process_threads", Gauge::default()),
-            open_fds: register(registry, "process_open_fds", Gauge::default()),
-            max_fds: register(registry, "process_max_fds", Gauge::default()),
-        }
-    }
-
     /// Reads what there is now. A file that cannot be read leaves the last values.
     pub(super) fn look(&self) {
         if let Some(stat) = fs::read_to_string("/proc/self/stat")
@@ -153,7 +142,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn this_process_is_measured() {
-        let process = Process::register(&mut Registry::default());
+        let process = Process::register(&mut sealwire_service::metrics::Registrar::default());
         let file = fs::File::open("/proc/self/stat").unwrap();
         process.look();
         let before = process.open_fds.get();

@@ -6,18 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
-
-use super::register;
+use sealwire_service::metrics::{Gauge64, Open, State};
+use sealwire_service::{label, label_set, metrics};
 
 /// Label of slots whose provider is not configured here. No provider can have this name.
 pub const UNKNOWN_PROVIDER: &str = "?";
@@ -25,106 +21,51 @@ pub const UNKNOWN_PROVIDER: &str = "?";
 /// Upper bounds of the buckets, in seconds: from a local file to a call with all its tries.
 const SECONDS: [f64; 9] = [0.000_1, 0.001, 0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 30.0];
 
-/// A use of a provider.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProviderOperation {
-    /// Wraps a root key for a new slot.
-    Wrap,
-    /// Unwraps a root key to use it.
-    Unwrap,
-    /// Unwraps a root key to check its slot.
-    Probe,
-}
-
-impl ProviderOperation {
-    /// Every operation.
-    pub const ALL: [Self; 3] = [Self::Wrap, Self::Unwrap, Self::Probe];
-
-    /// Returns the name in metrics and audit records.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Wrap => "wrap",
-            Self::Unwrap => "unwrap",
-            Self::Probe => "probe",
-        }
+label! {
+    /// A use of a provider.
+    pub enum ProviderOperation = "operation" {
+        /// Wraps a root key for a new slot.
+        Wrap = "wrap",
+        /// Unwraps a root key to use it.
+        Unwrap = "unwrap",
+        /// Unwraps a root key to check its slot.
+        Probe = "probe",
     }
 }
 
-/// The result of a use of a provider.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProviderOutcome {
-    /// Wrapped, or unwrapped to the root key of the slot.
-    Ok,
-    /// No answer, or a temporary failure.
-    Unavailable,
-    /// The credential was rejected.
-    Denied,
-    /// A key, token, module, file or variable is not there.
-    NotFound,
-    /// The copy was altered, or is another key's.
-    DoesNotUnwrap,
-    /// The answer is not what the protocol says.
-    WrongAnswer,
-    /// The settings cannot be used.
-    Settings,
-    /// The copy unwraps to another root key.
-    OtherRoot,
-    /// Not waited for: another slot answered first, or the load of the state was given up.
-    Abandoned,
-}
-
-impl ProviderOutcome {
-    /// Every outcome.
-    pub const ALL: [Self; 9] = [
-        Self::Ok,
-        Self::Unavailable,
-        Self::Denied,
-        Self::NotFound,
-        Self::DoesNotUnwrap,
-        Self::WrongAnswer,
-        Self::Settings,
-        Self::OtherRoot,
-        Self::Abandoned,
-    ];
-
-    /// Returns the name in metrics and audit records.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Unavailable => "unavailable",
-            Self::Denied => "denied",
-            Self::NotFound => "not_found",
-            Self::DoesNotUnwrap => "does_not_unwrap",
-            Self::WrongAnswer => "wrong_answer",
-            Self::Settings => "settings",
-            Self::OtherRoot => "other_root",
-            Self::Abandoned => "abandoned",
-        }
+label! {
+    /// The result of a use of a provider.
+    pub enum ProviderOutcome = "outcome" {
+        /// Wrapped, or unwrapped to the root key of the slot.
+        Ok = "ok",
+        /// No answer, or a temporary failure.
+        Unavailable = "unavailable",
+        /// The credential was rejected.
+        Denied = "denied",
+        /// A key, token, module, file or variable is not there.
+        NotFound = "not_found",
+        /// The copy was altered, or is another key's.
+        DoesNotUnwrap = "does_not_unwrap",
+        /// The answer is not what the protocol says.
+        WrongAnswer = "wrong_answer",
+        /// The settings cannot be used.
+        Settings = "settings",
+        /// The copy unwraps to another root key.
+        OtherRoot = "other_root",
+        /// Not waited for: another slot answered first, or the load of the state was given up.
+        Abandoned = "abandoned",
     }
 }
 
-/// The condition of a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SlotState {
-    /// The last use unwrapped the root key.
-    Working,
-    /// The last use did not unwrap the root key.
-    Failing,
-    /// Not used since the start.
-    Unchecked,
-}
-
-impl SlotState {
-    /// Every state.
-    pub const ALL: [Self; 3] = [Self::Working, Self::Failing, Self::Unchecked];
-
-    /// Returns the name in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Working => "working",
-            Self::Failing => "failing",
-            Self::Unchecked => "unchecked",
-        }
+label! {
+    /// The condition of a slot.
+    pub enum SlotState = "state" {
+        /// The last use unwrapped the root key.
+        Working = "working",
+        /// The last use did not unwrap the root key.
+        Failing = "failing",
+        /// Not used since the start.
+        Unchecked = "unchecked",
     }
 }
 
@@ -139,72 +80,37 @@ pub struct SlotGauge {
     pub verified_unix_s: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ProviderLabels {
-    provider: String,
-    kind: &'static str,
+label_set! {
+    struct ProviderLabels { provider: String, kind: &'static str }
+    struct UseLabels {
+        provider: String,
+        kind: &'static str,
+        operation: &'static str,
+        outcome: &'static str,
+    }
+    struct SecondsLabels { provider: String, kind: &'static str, operation: &'static str }
+    struct SlotLabels { provider: String, kind: &'static str, state: &'static str }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct UseLabels {
-    provider: String,
-    kind: &'static str,
-    operation: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SecondsLabels {
-    provider: String,
-    kind: &'static str,
-    operation: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SlotLabels {
-    provider: String,
-    kind: &'static str,
-    state: &'static str,
-}
-
-type Gauge64 = Gauge<f64, AtomicU64>;
-
-/// See the module.
-pub struct ProviderMetrics {
-    uses: Family<UseLabels, Counter>,
-    seconds: Family<SecondsLabels, Histogram, fn() -> Histogram>,
-    slots: Family<SlotLabels, Gauge>,
-    verified: Family<ProviderLabels, Gauge64>,
-    /// Kinds by name.
-    providers: Mutex<BTreeMap<String, &'static str>>,
+metrics! {
+    /// See the module.
+    pub struct ProviderMetrics {
+        /// Uses of providers of the root key; probe: check of a slot, abandoned: not waited for, as
+        /// another slot answered first
+        uses: Open<UseLabels, Counter> = "sealwire_provider_requests_total";
+        /// Duration of uses of providers
+        seconds: Open<SecondsLabels, Histogram> = "sealwire_provider_seconds", SECONDS;
+        /// Slots of the active root key, by their last use; ?: the provider is not configured
+        slots: Open<SlotLabels, Gauge> = "sealwire_provider_slots";
+        /// Time at which the provider's slot last unwrapped the root key, in seconds since 1970;
+        /// inf: no slot
+        verified: Open<ProviderLabels, Gauge64> = "sealwire_provider_verified_timestamp_seconds";
+        /// Kinds by name.
+        providers: State<Mutex<BTreeMap<String, &'static str>>>;
+    }
 }
 
 impl ProviderMetrics {
-    pub(super) fn new(registry: &mut Registry) -> Self {
-        let uses = Family::<UseLabels, Counter>::default();
-        let new_histogram: fn() -> Histogram = || Histogram::new(SECONDS);
-        let seconds = Family::<SecondsLabels, Histogram, fn() -> Histogram>::new_with_constructor(
-            new_histogram,
-        );
-        let slots = Family::<SlotLabels, Gauge>::default();
-        let verified = Family::<ProviderLabels, Gauge64>::default();
-        register(registry, "sealwire_provider_requests_total", uses.clone());
-        register(registry, "sealwire_provider_seconds", seconds.clone());
-        register(registry, "sealwire_provider_slots", slots.clone());
-        register(
-            registry,
-            "sealwire_provider_verified_timestamp_seconds",
-            verified.clone(),
-        );
-        Self {
-            uses,
-            seconds,
-            slots,
-            verified,
-            providers: Mutex::default(),
-        }
-    }
-
     /// Adds the series of a provider, at zero.
     pub fn add(&self, provider: &str, kind: &'static str) {
         self.lock().insert(provider.to_owned(), kind);
@@ -212,14 +118,14 @@ impl ProviderMetrics {
             drop(self.seconds.get_or_create(&SecondsLabels {
                 provider: provider.to_owned(),
                 kind,
-                operation: operation.name(),
+                operation: operation.as_str(),
             }));
             for outcome in ProviderOutcome::ALL {
                 drop(self.uses.get_or_create(&UseLabels {
                     provider: provider.to_owned(),
                     kind,
-                    operation: operation.name(),
-                    outcome: outcome.name(),
+                    operation: operation.as_str(),
+                    outcome: outcome.as_str(),
                 }));
             }
         }
@@ -237,12 +143,12 @@ impl ProviderMetrics {
         let Some(kind) = self.lock().get(provider).copied() else {
             return;
         };
-        let (provider, operation) = (provider.to_owned(), operation.name());
+        let (provider, operation) = (provider.to_owned(), operation.as_str());
         let labels = UseLabels {
             provider: provider.clone(),
             kind,
             operation,
-            outcome: outcome.name(),
+            outcome: outcome.as_str(),
         };
         self.uses.get_or_create(&labels).inc();
         self.seconds
@@ -276,7 +182,7 @@ impl ProviderMetrics {
             let labels = SlotLabels {
                 provider: provider.to_owned(),
                 kind,
-                state: state.name(),
+                state: state.as_str(),
             };
             let count = slots.iter().filter(|slot| slot.state == state).count();
             self.slots

@@ -8,12 +8,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use sealwire_client::ClientConfig;
+use sealwire_service::settings::{Form, Literal, line_of, shown};
 use sealwire_service::spans::Endpoint;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::ConfigError;
-use super::keys::{Form, Key, Kind, Preset, SECTIONS, Section, section};
+use super::keys::{Key, Kind, SECTIONS, Section, section};
 
 /// Longest name of the configuration in bytes: it is a label of metrics.
 const NAME_BYTES_MAX: usize = 64;
@@ -52,12 +53,7 @@ struct Document<'t> {
 
 impl Document<'_> {
     fn line(&self, offset: usize) -> usize {
-        1 + self
-            .text
-            .bytes()
-            .take(offset)
-            .filter(|byte| *byte == b'\n')
-            .count()
+        line_of(self.text, offset)
     }
 
     fn error(&mut self, line: usize, place: impl Into<String>, message: impl Into<String>) {
@@ -179,7 +175,7 @@ impl Document<'_> {
                 self.rules(place, name.get_ref(), line, value);
                 continue;
             }
-            let Some(key) = section.keys.iter().find(|key| key.name == name.get_ref()) else {
+            let Some(key) = section.key(name.get_ref()) else {
                 let hint = hint(name.get_ref(), section.keys.iter().map(|key| key.name));
                 self.error(line, path, format!("unknown key{hint}"));
                 continue;
@@ -225,7 +221,7 @@ impl Document<'_> {
         for key in section
             .keys
             .iter()
-            .filter(|key| matches!(key.preset, Preset::Required(_)))
+            .filter(|key| matches!(key.default, Literal::Required(_)))
         {
             let path = format!("{place}.{}", key.name);
             if !table.contains_key(key.name) && !self.overridden.contains(&path) {
@@ -346,14 +342,6 @@ fn is_endpoint(text: &str) -> bool {
         }
     };
     is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
-}
-
-/// A name out of the file, made fit for a terminal: printable ASCII, at most 64 characters.
-pub(super) fn shown(name: &str) -> String {
-    name.chars()
-        .take(NAME_BYTES_MAX)
-        .map(|char| if char.is_ascii_graphic() { char } else { '?' })
-        .collect()
 }
 
 /// Suggests the known name that is nearest to a mistyped one.

@@ -1,8 +1,8 @@
 //! The template and `docs/relay-configuration.md`, both made from the table of keys.
 
-use std::fmt::Write as _;
+use sealwire_service::settings;
 
-use super::keys::{Form, Key, Kind, Preset, SECTIONS, Section};
+use super::keys::SECTIONS;
 
 const HEAD: &str = "\
 # Configuration of sealwire-relay. Lines that begin with \"#: \" show a key that is not set; remove \"#: \" to set it.
@@ -14,38 +14,10 @@ const EXAMPLES: &str = include_str!("examples.toml");
 
 /// A commented configuration with every key. `sealwire-relay config template` prints it.
 pub fn template() -> String {
-    let mut text = String::from(HEAD);
-    for section in SECTIONS {
-        comment(&mut text, &format!("\n{}", section.doc));
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{}", header(section));
-        for key in section.keys {
-            comment(&mut text, key.doc);
-            let _ = writeln!(text, "# Takes {}.", takes(key.kind));
-            let (prefix, value) = match key.preset {
-                Preset::Required(value) | Preset::Unset(value) => ("", value),
-                Preset::Rare(value) | Preset::Value(value) => ("#: ", value),
-            };
-            let _ = writeln!(text, "{prefix}{} = {value}", key.name);
-        }
-    }
+    let mut text = settings::template(HEAD, SECTIONS, "#: ");
     text.push('\n');
     text.push_str(EXAMPLES);
     text
-}
-
-fn comment(text: &mut String, doc: &str) {
-    for line in doc.lines() {
-        let _ = writeln!(text, "{}{line}", if line.is_empty() { "" } else { "# " });
-    }
-}
-
-fn header(section: &Section) -> String {
-    match section.form {
-        Form::Table => format!("[{}]", section.name),
-        Form::Named(example) => format!("[{}.{example}]", section.name),
-        Form::List => format!("[[{}]]", section.name),
-    }
 }
 
 const MARKDOWN_HEAD: &str = "\
@@ -65,79 +37,15 @@ Written by `sealwire-relay config template --markdown`; a test compares it with 
 
 /// The keys as Markdown, a table per section: `docs/relay-configuration.md`.
 pub fn markdown() -> String {
-    let mut text = String::from(MARKDOWN_HEAD);
-    for section in SECTIONS {
-        let header = match section.form {
-            Form::Named(_) => format!("[{}.NAME]", section.name),
-            _ => header(section),
-        };
-        let _ = write!(
-            text,
-            "\n## `{header}`\n\n{}\n",
-            section.doc.replace('\n', " ")
-        );
-        let _ = writeln!(
-            text,
-            "\n| key | takes | default | meaning |\n| --- | --- | --- | --- |"
-        );
-        for key in section.keys {
-            let doc = key.doc.replace('\n', " ").replace('|', "\\|");
-            let _ = writeln!(
-                text,
-                "| `{}` | {} | {} | {doc} |",
-                key.name,
-                takes(key.kind),
-                default(key)
-            );
-        }
-    }
-    text
-}
-
-fn default(key: &Key) -> String {
-    match key.preset {
-        Preset::Required(_) => "required".to_owned(),
-        Preset::Unset(_) | Preset::Rare(_) => "none".to_owned(),
-        Preset::Value(value) => format!("`{value}`"),
-    }
-}
-
-/// Describes the values of a key.
-fn takes(kind: Kind) -> String {
-    match kind {
-        Kind::Address => "ip:port".into(),
-        Kind::Path => "a path".into(),
-        Kind::Text => "text".into(),
-        Kind::Name => "a name of letters, digits, -, _ and .".into(),
-        Kind::Flag => "true or false".into(),
-        Kind::Choice(choices) => format!("\"{}\"", choices.join("\", \"")),
-        Kind::Number { unit, min, max } => format!("{} to {} {unit}", grouped(min), grouped(max)),
-        Kind::Fraction => "0 to 1".into(),
-        Kind::Collector => "http://host:port/path".into(),
-        Kind::Texts => "a list of texts".into(),
-        Kind::Endpoints => "a list of \"host:port\"".into(),
-        Kind::Networks => "a list of networks in CIDR notation".into(),
-        Kind::Context => "text, { header = \"name\" } or { segment = \"name\" }".into(),
-    }
-}
-
-/// `67_108_864`, which TOML reads and people can count.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push('_');
-        }
-        text.push(digit);
-    }
-    text
+    settings::markdown(MARKDOWN_HEAD, SECTIONS, "meaning")
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{compile, parse};
     use super::*;
+    use sealwire_service::settings::Literal;
+    use std::fmt::Write as _;
 
     /// The smallest text without errors of the check.
     const SMALL: &str =
@@ -169,12 +77,12 @@ mod tests {
         let with = |defaults: bool| {
             let mut text = String::new();
             for section in SECTIONS {
-                let _ = writeln!(text, "{}", header(section));
+                let _ = writeln!(text, "{}", section.header());
                 for key in section.keys {
-                    let value = match key.preset {
-                        Preset::Required(value) => Some(value),
-                        Preset::Value(value) => Some(value).filter(|_| defaults),
-                        Preset::Unset(_) | Preset::Rare(_) => None,
+                    let value = match key.default {
+                        Literal::Required(_) => Some(key.default.toml()),
+                        Literal::Unset(_) | Literal::Rare(_) => None,
+                        default => Some(default.toml()).filter(|_| defaults),
                     };
                     if let Some(value) = value {
                         let _ = writeln!(text, "{} = {value}", key.name);
@@ -197,12 +105,12 @@ mod tests {
     fn the_table_has_every_key_of_the_program() {
         // serde names the keys that it knows in the error of a key that it does not.
         for section in SECTIONS {
-            let header = header(section);
+            let header = section.header();
             let required: String = section
                 .keys
                 .iter()
-                .filter_map(|key| match key.preset {
-                    Preset::Required(value) => Some(format!("{} = {value}\n", key.name)),
+                .filter_map(|key| match key.default {
+                    Literal::Required(value) => Some(format!("{} = {value}\n", key.name)),
                     _ => None,
                 })
                 .collect();

@@ -4,14 +4,12 @@ use std::fmt;
 use std::ops::Deref;
 use std::path::Path;
 
+use sealwire_service::settings::{Form, Kind as _, line_of, shown};
 use toml::de::DeTable;
 
 use super::Config;
 use super::document::{self, Lines};
-use super::keys::{Form, Key, Kind, SECTIONS};
-
-/// Environment variables with this prefix override keys: `SEALWIRE_RELAY_LIMITS_BODY_BYTES`.
-const PREFIX: &str = "SEALWIRE_RELAY_";
+use super::keys::{Key, Kind, SECTIONS};
 
 /// Variable with the path of the configuration file. It overrides no key.
 pub const FILE_VARIABLE: &str = "SEALWIRE_RELAY_CONFIG";
@@ -128,20 +126,14 @@ pub fn parse(
         .into_iter()
         .filter_map(|(name, value)| Override::read(&name, &value, &mut errors))
         .collect();
-    let paths: Vec<String> = overrides.iter().map(Override::path).collect();
+    let paths: Vec<String> = overrides.iter().map(|set| set.key.path()).collect();
     let (mut lines, more) = document::check(text, &paths);
     errors.extend(more);
     ConfigErrors::unless_empty(errors)?;
     lines.retain(|place, _| !paths.contains(place));
     let config = build(text, overrides).map_err(|error| {
         // Only for a text that the check wrongly accepted. The parser's message may quote a value.
-        let line = error.span().map(|span| {
-            1 + text
-                .bytes()
-                .take(span.start)
-                .filter(|byte| *byte == b'\n')
-                .count()
-        });
+        let line = error.span().map(|span| line_of(text, span.start));
         ConfigErrors(vec![ConfigError {
             line,
             place: String::new(),
@@ -156,14 +148,9 @@ fn build(text: &str, overrides: Vec<Override>) -> Result<Config, toml::de::Error
         return toml::from_str(text);
     }
     let mut table: toml::Table = toml::from_str(text)?;
-    for Override {
-        section,
-        key,
-        value,
-    } in overrides
-    {
+    for Override { key, value } in overrides {
         let section = table
-            .entry(section)
+            .entry(key.section)
             .or_insert_with(|| toml::Table::new().into());
         if let Some(section) = section.as_table_mut() {
             section.insert(key.name.to_owned(), value);
@@ -174,20 +161,15 @@ fn build(text: &str, overrides: Vec<Override>) -> Result<Config, toml::de::Error
 
 /// A key that a variable sets.
 struct Override {
-    section: &'static str,
     key: &'static Key,
     value: toml::Value,
 }
 
 impl Override {
-    fn path(&self) -> String {
-        format!("{}.{}", self.section, self.key.name)
-    }
-
     /// Reads a variable. `None` if it is not one of the configuration, or if it is wrong.
     fn read(variable: &str, text: &str, errors: &mut Vec<ConfigError>) -> Option<Self> {
         let rest = variable
-            .strip_prefix(PREFIX)
+            .strip_prefix(Kind::PREFIX)
             .filter(|_| variable != FILE_VARIABLE)?;
         // Kubernetes sets SEALWIRE_RELAY_PORT and the like in every container once a service is
         // called sealwire-relay.
@@ -198,26 +180,21 @@ impl Override {
         {
             return None;
         }
-        let name = rest.to_ascii_lowercase();
+        // The case of a variable does not count.
+        let name = variable.to_ascii_uppercase();
         let tables = SECTIONS
             .iter()
             .filter(|section| section.form == Form::Table);
-        let keys =
-            tables.flat_map(|section| section.keys.iter().map(move |key| (section.name, key)));
-        let found = keys
-            .into_iter()
-            .find(|(section, key)| name == format!("{section}_{}", key.name));
-        let Some((section, key)) = found else {
+        let found = tables
+            .flat_map(|section| section.keys)
+            .find(|key| name == key.variable());
+        let Some(key) = found else {
             let message = "overrides no key; engine, limits, admin and log have variables, such as SEALWIRE_RELAY_LOG_LEVEL";
-            errors.push(ConfigError::new(document::shown(variable), message));
+            errors.push(ConfigError::new(shown(variable), message));
             return None;
         };
         match value(key, text) {
-            Ok(value) => Some(Self {
-                section,
-                key,
-                value,
-            }),
+            Ok(value) => Some(Self { key, value }),
             Err(problem) => {
                 errors.push(ConfigError::new(variable, problem));
                 None

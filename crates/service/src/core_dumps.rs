@@ -1,11 +1,11 @@
-//! Keeps this process's memory, which holds keys, out of core dumps and away from debuggers.
+//! Keeps this process's memory, which holds keys or values, out of core dumps and away from debuggers.
 
 /// Switches core dumps off, and prevents other processes of the same user from reading this one's
 /// memory. Failures are logged, and `sealwire doctor` reports them.
-pub(crate) fn forbid() {
+pub fn forbid() {
     forbid_files();
     // The resource limit does not apply to dumps that the kernel pipes to a program. This call
-    // does, and it keeps debuggers off.
+    // does, and it keeps debuggers off. It is made also if the other one failed.
     #[cfg(target_os = "linux")]
     if rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .is_err()
@@ -15,7 +15,7 @@ pub(crate) fn forbid() {
 }
 
 /// Switches core dump files off, and leaves the process open to debuggers and profilers.
-pub(crate) fn forbid_files() {
+pub fn forbid_files() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     if setrlimit(
         Resource::Core,
@@ -31,7 +31,7 @@ pub(crate) fn forbid_files() {
 }
 
 /// Returns true if [`forbid`] took effect.
-pub(crate) fn are_forbidden() -> bool {
+pub fn are_forbidden() -> bool {
     use rustix::process::{Resource, getrlimit};
     #[cfg(target_os = "linux")]
     let dumpable = !matches!(

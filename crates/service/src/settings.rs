@@ -1,0 +1,267 @@
+//! The declaration of settings: keys with their kind, default and documentation, and the template
+//! and Markdown that are made from it.
+//!
+//! A program declares its keys once, in [`Section`]s of its own [`Kind`] of values. It checks values
+//! itself, since its rules and its errors are its own.
+
+use std::fmt::Write;
+
+/// Type of a key's values.
+pub trait Kind: Copy {
+    /// What the environment variables that override keys begin with, such as `SEALWIRE_`.
+    const PREFIX: &'static str;
+
+    /// Describes the values in a sentence for the template, such as `Takes a path.`
+    fn takes(self) -> String;
+}
+
+/// One configuration key.
+#[derive(Clone, Copy, Debug)]
+pub struct Key<K: 'static> {
+    /// The section it stands in.
+    pub section: &'static str,
+    /// Its name in that section.
+    pub name: &'static str,
+    /// Type of its values.
+    pub kind: K,
+    /// Its value when nobody sets it.
+    pub default: Literal,
+    /// Its meaning for the operator, in one or more lines.
+    pub doc: &'static str,
+}
+
+/// The value of a key that is not set, in a form a constant can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Literal {
+    /// Text, paths, addresses and choices.
+    Text(&'static str),
+    /// `true` or `false`.
+    Flag(bool),
+    /// A whole number.
+    Number(u64),
+    /// A list without entries.
+    NoEntries,
+    /// The key must be set. An example in TOML.
+    Required(&'static str),
+    /// The key has no value then. An example in TOML, which the template sets.
+    Unset(&'static str),
+    /// As [`Literal::Unset`], but the template only shows the example.
+    Rare(&'static str),
+}
+
+impl Literal {
+    /// The default as a file writes it, or the example where there is none.
+    pub fn toml(self) -> String {
+        match self {
+            Self::Text(text) => format!("{text:?}"),
+            Self::Flag(flag) => flag.to_string(),
+            Self::Number(number) => grouped(number),
+            Self::NoEntries => "[]".into(),
+            Self::Required(example) | Self::Unset(example) | Self::Rare(example) => example.into(),
+        }
+    }
+
+    /// The default as Markdown.
+    fn cell(self) -> String {
+        match self {
+            Self::Required(_) => "required".into(),
+            Self::Unset(_) | Self::Rare(_) => "none".into(),
+            default => format!("`{}`", default.toml()),
+        }
+    }
+}
+
+impl<K: Kind> Key<K> {
+    /// `section.name`, as errors and documents write it.
+    pub fn path(&self) -> String {
+        format!("{}.{}", self.section, self.name)
+    }
+
+    /// The environment variable that overrides it: `<PREFIX><SECTION>_<KEY>`.
+    pub fn variable(&self) -> String {
+        format!("{}{}_{}", K::PREFIX, self.section, self.name).to_uppercase()
+    }
+}
+
+/// Form of a section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `[name]`, whose keys the environment overrides.
+    Table,
+    /// `[name.NAME]`, any number of them. The example's name.
+    Named(&'static str),
+    /// `[[name]]`, any number of them.
+    List,
+}
+
+/// A section of the file.
+#[derive(Debug)]
+pub struct Section<K: 'static> {
+    /// Its name, such as `limits` or `route.request`.
+    pub name: &'static str,
+    /// How often it can stand in a file.
+    pub form: Form,
+    /// Its meaning for the operator, in one or more lines.
+    pub doc: &'static str,
+    /// Its keys.
+    pub keys: &'static [Key<K>],
+}
+
+impl<K: Kind> Section<K> {
+    /// Returns the key of that name, if there is one.
+    pub fn key(&self, name: &str) -> Option<&'static Key<K>> {
+        self.keys.iter().find(|key| key.name == name)
+    }
+
+    /// The line of a file that begins the section, with this name where it needs one.
+    fn header_named(&self, name: &str) -> String {
+        match self.form {
+            Form::Table => format!("[{}]", self.name),
+            Form::Named(_) => format!("[{}.{name}]", self.name),
+            Form::List => format!("[[{}]]", self.name),
+        }
+    }
+
+    /// The line of a file that begins the section.
+    pub fn header(&self) -> String {
+        match self.form {
+            Form::Named(example) => self.header_named(example),
+            Form::Table | Form::List => self.header_named(""),
+        }
+    }
+}
+
+/// Writes keys of a section: `keys!("section": "name", kind, default, "doc"; ...)`.
+#[macro_export]
+macro_rules! keys {
+    ($section:literal: $($name:literal, $kind:expr, $default:expr, $doc:expr;)+) => {
+        &[$($crate::settings::Key {
+            section: $section,
+            name: $name,
+            kind: $kind,
+            default: $default,
+            doc: $doc,
+        },)+]
+    };
+}
+
+/// Makes a commented configuration with every key. `unset` stands before keys that have their
+/// default.
+pub fn template<K: Kind>(head: &str, sections: &[Section<K>], unset: &str) -> String {
+    let mut text = String::from(head);
+    for section in sections {
+        text.push('\n');
+        comment(&mut text, section.doc);
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}", section.header());
+        for key in section.keys {
+            comment(&mut text, key.doc);
+            comment(&mut text, &key.kind.takes());
+            let prefix = match key.default {
+                Literal::Required(_) | Literal::Unset(_) => "",
+                _ => unset,
+            };
+            let _ = writeln!(text, "{prefix}{} = {}", key.name, key.default.toml());
+        }
+    }
+    text
+}
+
+fn comment(text: &mut String, doc: &str) {
+    for line in doc.lines() {
+        let _ = writeln!(text, "# {}", line.trim());
+    }
+}
+
+/// Makes the reference as Markdown, a table per section. `meaning` is the title of the last column.
+pub fn markdown<K: Kind>(head: &str, sections: &[Section<K>], meaning: &str) -> String {
+    let mut text = String::from(head);
+    for section in sections {
+        let header = section.header_named("NAME");
+        let doc = section.doc.replace('\n', " ");
+        let _ = write!(
+            text,
+            "\n## `{header}`\n\n{doc}\n\n| key | takes | default | {meaning} |\n| --- | --- | --- | --- |\n"
+        );
+        for key in section.keys {
+            let takes = key.kind.takes();
+            let takes = takes.strip_prefix("Takes ").unwrap_or(&takes);
+            let takes = takes.strip_suffix('.').unwrap_or(takes);
+            let doc = key.doc.split_whitespace().collect::<Vec<_>>().join(" ");
+            let _ = writeln!(
+                text,
+                "| `{}` | {} | {} | {} |",
+                key.name,
+                cell(takes),
+                key.default.cell(),
+                cell(&doc)
+            );
+        }
+    }
+    text
+}
+
+/// Text that stays within its cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+/// `67_108_864`, which TOML reads and people can count.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push('_');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A name out of a file, made fit for a terminal: printable ASCII, at most 64 characters.
+pub fn shown(name: &str) -> String {
+    name.chars()
+        .take(64)
+        .map(|char| if char.is_ascii_graphic() { char } else { '?' })
+        .collect()
+}
+
+/// Returns the line of an offset in a text, counted from 1.
+pub fn line_of(text: &str, offset: usize) -> usize {
+    1 + text
+        .bytes()
+        .take(offset)
+        .filter(|byte| *byte == b'\n')
+        .count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_three() {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1_000"),
+            (67_108_864, "67_108_864"),
+        ] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+
+    #[test]
+    fn shown_names_are_short_and_printable() {
+        assert_eq!(shown("a b\u{1b}[1m\u{e9}"), "a?b?[1m?");
+        assert_eq!(shown(&"x".repeat(65)).len(), 64);
+    }
+
+    #[test]
+    fn lines_are_counted_from_one() {
+        for (offset, line) in [(0, 1), (1, 1), (2, 2), (99, 3)] {
+            assert_eq!(line_of("a\nb\nc", offset), line, "{offset}");
+        }
+    }
+}
