@@ -7,10 +7,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use sealwire_client::{
-    Client, Document, DocumentCall, Encapsulation, Encoding, Envelope, Error, Format, Info,
-    Inspect, Inspection, KeyScope, MaskList, MaskRule, Masking, OnError, Outside, Reading,
+    CallOptions, Client, Document, DocumentCall, Encapsulation, Encoding, Envelope, Error, Format,
+    Info, Inspect, Inspection, KeyScope, MaskList, MaskRule, Masking, OnError, Outside, Reading,
     RetryLimits, RuleFields, Suite, TokenLookupScope, TokenizeOptions, Unbound, UnknownFields,
-    Unmatched, Writing,
+    Unmatched, Writing, shared,
 };
 
 use crate::client::Running;
@@ -77,11 +77,14 @@ pub(crate) struct DocumentRequest {
     method: DocumentMethod,
 }
 
+type OwnedWriting = shared::Writing<String>;
+type OwnedTokenize = shared::TokenizeOptions<String, Vec<u8>>;
+
 enum DocumentMethod {
-    Encrypt(WritingOptions),
+    Encrypt(OwnedWriting),
     Decrypt(Reading),
-    Rewrap(WritingOptions),
-    Tokenize(TokenizeRequest),
+    Rewrap(OwnedWriting),
+    Tokenize(OwnedTokenize),
     Detokenize { collection: String },
     Mask(MaskRequest),
 }
@@ -92,58 +95,34 @@ impl Default for DocumentMethod {
     }
 }
 
-#[derive(Default)]
-struct WritingOptions {
-    suite: Option<Suite>,
-    key_scope: KeyScope,
-    format: Option<Format>,
-    role: Option<String>,
-    encoding: Encoding,
-    encapsulation: Encapsulation,
-    unbound: Unbound,
-    outside: Outside,
+fn read_writing(options: &Options<'_>) -> PyResult<OwnedWriting> {
+    Ok(OwnedWriting {
+        suite: options.named("suite", Suite::ALL, Suite::name)?,
+        key_scope: options
+            .named("key_scope", KeyScope::ALL, KeyScope::name)?
+            .unwrap_or_default(),
+        format: options.named("format", Format::ALL, Format::name)?,
+        encoding: options
+            .named("encoding", Encoding::ALL, Encoding::name)?
+            .unwrap_or_default(),
+        encapsulation: options
+            .named("encapsulation", Encapsulation::ALL, Encapsulation::name)?
+            .unwrap_or_default(),
+        ..OwnedWriting::default()
+    })
 }
 
-impl WritingOptions {
-    fn read(options: &Options<'_>) -> PyResult<Self> {
-        Ok(Self {
-            suite: options.named("suite", Suite::ALL, Suite::name)?,
-            key_scope: options
-                .named("key_scope", KeyScope::ALL, KeyScope::name)?
-                .unwrap_or_default(),
-            format: options.named("format", Format::ALL, Format::name)?,
-            role: None,
-            encoding: options
-                .named("encoding", Encoding::ALL, Encoding::name)?
-                .unwrap_or_default(),
-            encapsulation: options
-                .named("encapsulation", Encapsulation::ALL, Encapsulation::name)?
-                .unwrap_or_default(),
-            unbound: Unbound::default(),
-            outside: Outside::default(),
-        })
+fn writing(owned: &OwnedWriting) -> Writing<'_> {
+    Writing {
+        suite: owned.suite,
+        key_scope: owned.key_scope,
+        format: owned.format,
+        role: owned.role.as_deref(),
+        encoding: owned.encoding,
+        encapsulation: owned.encapsulation,
+        unbound: owned.unbound,
+        outside: owned.outside,
     }
-
-    fn writing(&self) -> Writing<'_> {
-        Writing {
-            suite: self.suite,
-            key_scope: self.key_scope,
-            format: self.format,
-            role: self.role.as_deref(),
-            encoding: self.encoding,
-            encapsulation: self.encapsulation,
-            unbound: self.unbound,
-            outside: self.outside,
-        }
-    }
-}
-
-struct TokenizeRequest {
-    collection: String,
-    tags: Vec<String>,
-    expires_s: Option<u64>,
-    idempotency_key: Option<Vec<u8>>,
-    subject: Option<String>,
 }
 
 struct MaskRequest {
@@ -164,9 +143,9 @@ impl DocumentRequest {
     /// Reads the options of a method. Leaves in `options` what the method does not take.
     pub(crate) fn read(method: &str, app: String, options: &Options<'_>) -> PyResult<Option<Self>> {
         let own = match method {
-            "encrypt" => DocumentMethod::Encrypt(WritingOptions {
+            "encrypt" => DocumentMethod::Encrypt(OwnedWriting {
                 role: options.take("role", "a string")?,
-                ..WritingOptions::read(options)?
+                ..read_writing(options)?
             }),
             "decrypt" => DocumentMethod::Decrypt(Reading {
                 outside: options
@@ -177,16 +156,16 @@ impl DocumentRequest {
                     )?
                     .unwrap_or_default(),
             }),
-            "rewrap" => DocumentMethod::Rewrap(WritingOptions {
+            "rewrap" => DocumentMethod::Rewrap(OwnedWriting {
                 unbound: options
                     .named("unbound", Unbound::ALL, Unbound::name)?
                     .unwrap_or_default(),
                 outside: options
                     .named("outside", Outside::ALL, Outside::name)?
                     .unwrap_or_default(),
-                ..WritingOptions::read(options)?
+                ..read_writing(options)?
             }),
-            "tokenize" => DocumentMethod::Tokenize(TokenizeRequest {
+            "tokenize" => DocumentMethod::Tokenize(OwnedTokenize {
                 collection: options.required("collection", "a string")?,
                 tags: options.texts("tags")?.unwrap_or_default(),
                 expires_s: options.take("expires_s", "a positive integer")?,
@@ -263,7 +242,7 @@ impl DocumentRequest {
         match &self.method {
             DocumentMethod::Encrypt(options) => {
                 client
-                    .encrypt(self.call(payload, deadline_ms, options.writing()))
+                    .encrypt(self.call(payload, deadline_ms, writing(options)))
                     .await
             }
             DocumentMethod::Decrypt(reading) => {
@@ -273,10 +252,10 @@ impl DocumentRequest {
             }
             DocumentMethod::Rewrap(options) => {
                 client
-                    .rewrap(self.call(payload, deadline_ms, options.writing()))
+                    .rewrap(self.call(payload, deadline_ms, writing(options)))
                     .await
             }
-            DocumentMethod::Tokenize(TokenizeRequest {
+            DocumentMethod::Tokenize(OwnedTokenize {
                 collection,
                 tags,
                 expires_s,
@@ -319,10 +298,12 @@ impl DocumentRequest {
             encapsulations: texts(&self.encapsulations),
             context: &self.context,
             on_error: self.on_error,
-            deadline_ms,
-            min_generation: self.min_generation,
-            reason: self.reason.as_deref(),
-            traceparent: self.traceparent.as_deref(),
+            options: CallOptions {
+                deadline_ms,
+                min_generation: self.min_generation,
+                reason: self.reason.as_deref(),
+                traceparent: self.traceparent.as_deref(),
+            },
             writing,
             ..DocumentCall::new(&self.app, payload)
         }

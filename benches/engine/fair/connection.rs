@@ -14,7 +14,9 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use sealwire_benches::document::{APP, document};
-use sealwire_wire::{Encrypt, KeyScope, Limits, MessageHeader, Scan, Scanner, Writing, request};
+use sealwire_wire::{
+    CallOptions, Encrypt, KeyScope, Limits, MessageHeader, Scan, Scanner, Writing, request,
+};
 
 /// A msgid of five bytes, so that any other of 32 bits fits in its place: behind the array's head,
 /// the type and its marker.
@@ -60,7 +62,10 @@ impl Frame {
             MSGID,
             &Encrypt {
                 writing,
-                deadline_ms,
+                options: CallOptions {
+                    deadline_ms,
+                    ..CallOptions::default()
+                },
                 ..Encrypt::new(APP, &payload)
             },
         );

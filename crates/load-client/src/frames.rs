@@ -4,7 +4,8 @@
 use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 use sealwire_wire as wire;
 use sealwire_wire::{
-    Decrypt, Detokenize, Encrypt, TokenLookupScope, Tokenize, TokenizeOptions, Writing, request,
+    CallOptions, Decrypt, Detokenize, Encrypt, TokenLookupScope, Tokenize, TokenizeOptions,
+    Writing, request,
 };
 
 use crate::load::{Call, Method, Scope, Suite};
@@ -125,7 +126,10 @@ pub fn encode(
                 out,
                 msgid,
                 &Encrypt {
-                    deadline_ms,
+                    options: CallOptions {
+                        deadline_ms,
+                        ..CallOptions::default()
+                    },
                     writing,
                     ..Encrypt::new(app, payload)
                 },
@@ -135,7 +139,10 @@ pub fn encode(
             out,
             msgid,
             &Decrypt {
-                deadline_ms,
+                options: CallOptions {
+                    deadline_ms,
+                    ..CallOptions::default()
+                },
                 ..Decrypt::new(app, payload)
             },
         ),
@@ -148,7 +155,10 @@ pub fn encode(
                 out,
                 msgid,
                 &Tokenize {
-                    deadline_ms,
+                    options: CallOptions {
+                        deadline_ms,
+                        ..CallOptions::default()
+                    },
                     writing,
                     ..Tokenize::new(app, payload)
                 },
@@ -160,7 +170,10 @@ pub fn encode(
                 out,
                 msgid,
                 &Detokenize {
-                    deadline_ms,
+                    options: CallOptions {
+                        deadline_ms,
+                        ..CallOptions::default()
+                    },
                     writing,
                     ..Detokenize::new(app, payload)
                 },

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sealwire_client::{Client, Decrypt, Encrypt, Error};
+use sealwire_client::{CallOptions, Client, Decrypt, Encrypt, Error};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -256,7 +256,10 @@ async fn probe(
     let placed = client.stats().attempts;
     let sealed = client
         .encrypt(Encrypt {
-            deadline_ms: Some(deadline_ms),
+            options: CallOptions {
+                deadline_ms: Some(deadline_ms),
+                ..CallOptions::default()
+            },
             ..Encrypt::new(app, plain)
         })
         .await;
@@ -273,7 +276,10 @@ async fn probe(
     };
     let placed = client.stats().attempts;
     let call = Decrypt {
-        deadline_ms: Some(deadline_ms),
+        options: CallOptions {
+            deadline_ms: Some(deadline_ms),
+            ..CallOptions::default()
+        },
         ..Decrypt::new(app, &sealed.payload)
     };
     match client.decrypt(call).await {

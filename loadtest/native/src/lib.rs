@@ -223,7 +223,10 @@ fn frame<W: Default>(
             .as_ref()
             .map(|paths| paths.iter().map(String::as_str).collect()),
         context: call.context.as_deref().unwrap_or_default(),
-        deadline_ms: call.deadline_ms,
+        options: wire::CallOptions {
+            deadline_ms: call.deadline_ms,
+            ..wire::CallOptions::default()
+        },
         writing,
         ..wire::DocumentCall::new(&call.app, payload)
     };

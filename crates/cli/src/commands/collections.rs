@@ -10,7 +10,7 @@ use clap::{Subcommand, ValueEnum};
 use sealwire_service::output::outln;
 use sealwire_wire::EXPIRES_S_MAX;
 use sealwire_wire::control::{
-    Collection, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat,
+    Collection, CollectionCall, CollectionOperation, CreateCollection, Kind, Scope, TokenFormat,
 };
 
 use super::operator::{EngineArgs, TargetArgs};
@@ -213,12 +213,7 @@ enum ScopeName {
 
 impl Rules {
     fn ask(&self, kind: KindName) -> CollectionOperation<'_> {
-        CollectionOperation::Create {
-            kind: match kind {
-                KindName::Random => Kind::Random,
-                KindName::Deterministic => Kind::Deterministic,
-                KindName::OneWay => Kind::OneWay,
-            },
+        CollectionOperation::Create(CreateCollection {
             format: match self.format {
                 TokenFormatName::Opaque => TokenFormat::Opaque,
                 TokenFormatName::Uuid => TokenFormat::Uuid,
@@ -234,7 +229,12 @@ impl Rules {
             },
             expires_s: self.expires_s,
             retention_s: self.retention_s,
-        }
+            ..CreateCollection::new(match kind {
+                KindName::Random => Kind::Random,
+                KindName::Deterministic => Kind::Deterministic,
+                KindName::OneWay => Kind::OneWay,
+            })
+        })
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use sealwire_access::Principal;
 use sealwire_client::control::{
-    AppCall, AppOperation, CollectionCall, CollectionOperation, Kind, Page, PrincipalCall,
-    PrincipalOperation, RoleCall, RoleOperation, Scope, TokenFormat,
+    AppCall, AppOperation, CollectionCall, CollectionOperation, CreateCollection, Kind, Page,
+    PrincipalCall, PrincipalOperation, RoleCall, RoleOperation, TokenFormat,
 };
 use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Pem};
 use sealwire_payload::{WalkLimits, json};
@@ -159,17 +159,10 @@ async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
             .await,
     )?;
     for (collection, kind, format) in COLLECTIONS {
-        let (first, last, scope, expires_s, retention_s) =
-            (None, None, Scope::Collection, None, None);
-        let ask = CollectionOperation::Create {
-            kind,
+        let ask = CollectionOperation::Create(CreateCollection {
             format,
-            first,
-            last,
-            scope,
-            expires_s,
-            retention_s,
-        };
+            ..CreateCollection::new(kind)
+        });
         there(
             operator
                 .change_collection(CollectionCall {

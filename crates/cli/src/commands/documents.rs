@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use sealwire_client::public_keys::{self, EncapsulationPlace, SealOptions, Sealed};
 use sealwire_client::{
-    Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode, FieldError, Format,
-    KeyScope, OnError, Outside, Reading, Rewrap, Suite, Unbound, Unmatched, Writing,
+    CallOptions, Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode,
+    FieldError, Format, KeyScope, OnError, Outside, Reading, Rewrap, Suite, Unbound, Unmatched,
+    Writing,
 };
 use sealwire_command_line::documents::FormatName;
 pub(super) use sealwire_command_line::documents::{
@@ -114,7 +115,10 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
             select: common.select(),
             unmatched: common.unmatched(),
             context: common.context(),
-            reason: common.reason.as_deref(),
+            options: CallOptions {
+                reason: common.reason.as_deref(),
+                ..CallOptions::default()
+            },
             writing: Writing {
                 suite: args.suite.map(Suite::from),
                 key_scope,
@@ -152,7 +156,10 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
                 select: common.select(),
                 unmatched: common.unmatched(),
                 context: common.context(),
-                reason: common.reason.as_deref(),
+                options: CallOptions {
+                    reason: common.reason.as_deref(),
+                    ..CallOptions::default()
+                },
                 on_error,
                 writing: Reading {
                     outside: if args.refuse_outside {
@@ -185,7 +192,10 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
                 select: common.select(),
                 unmatched: common.unmatched(),
                 context: common.context(),
-                reason: common.reason.as_deref(),
+                options: CallOptions {
+                    reason: common.reason.as_deref(),
+                    ..CallOptions::default()
+                },
                 on_error,
                 writing: Writing {
                     suite: args.suite.map(Suite::from),

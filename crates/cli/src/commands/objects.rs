@@ -271,7 +271,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             disclosure,
             common,
         } => {
-            let listing = sealwire_client::ObjectListing {
+            let listing = sealwire_client::Listing {
                 tag: tag.as_deref(),
                 expired_before: *expired_before,
                 archived: *archived,

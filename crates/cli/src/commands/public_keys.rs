@@ -1,6 +1,7 @@
 //! `public-keys` and `apps public-keys`: fetch the public keys of an app, for those who seal
 //! without an engine. The files that they write are what `seal` reads.
 
+use sealwire_client::CallOptions;
 use std::fs;
 use std::path::PathBuf;
 
@@ -104,8 +105,10 @@ async fn fetch(client: &Client, app: &str, reason: Option<&str>) -> Result<Signe
     Ok(client
         .signed_public_keys(PublicKeysCall {
             app,
-            min_generation: None,
-            reason,
+            options: CallOptions {
+                reason,
+                ..CallOptions::default()
+            },
         })
         .await?)
 }

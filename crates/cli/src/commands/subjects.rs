@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use sealwire_audit::{Filter, RecordView};
-use sealwire_client::{Client, SubjectErased, SubjectExport, SubjectName, SubjectTarget};
+use sealwire_client::{
+    CallOptions, Client, SubjectErased, SubjectExport, SubjectName, SubjectTarget,
+};
 use sealwire_service::output::{errln, outln};
 use serde_json::json;
 
@@ -154,7 +156,10 @@ struct Common {
 impl Common {
     fn target<'a>(&'a self, subject: SubjectName<'a>) -> SubjectTarget<'a> {
         SubjectTarget {
-            reason: self.reason.as_deref(),
+            options: CallOptions {
+                reason: self.reason.as_deref(),
+                ..CallOptions::default()
+            },
             ..SubjectTarget::new(&self.app, subject)
         }
     }

@@ -1,6 +1,8 @@
 //! `tokenize` and `detokenize`: read a JSON file and write a JSON file.
 
-use sealwire_client::{Detokenize, OnError, TokenLookupScope, Tokenize, TokenizeOptions};
+use sealwire_client::{
+    CallOptions, Detokenize, OnError, TokenLookupScope, Tokenize, TokenizeOptions,
+};
 
 use super::Failure;
 use super::documents::{Common, Opened, convert};
@@ -55,7 +57,10 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
             select: common.select(),
             unmatched: common.unmatched(),
             context: common.context(),
-            reason: common.reason.as_deref(),
+            options: CallOptions {
+                reason: common.reason.as_deref(),
+                ..CallOptions::default()
+            },
             on_error: on_error(args.report),
             writing,
             ..Tokenize::new(&common.app, payload)
@@ -71,7 +76,10 @@ pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
             select: common.select(),
             unmatched: common.unmatched(),
             context: common.context(),
-            reason: common.reason.as_deref(),
+            options: CallOptions {
+                reason: common.reason.as_deref(),
+                ..CallOptions::default()
+            },
             on_error: on_error(args.report),
             writing: TokenLookupScope {
                 collection: &args.collection,

@@ -3,7 +3,9 @@
 use std::io::BufRead as _;
 
 use clap::Subcommand;
-use sealwire_client::{Client, Counted, Listing, Sweep, Token, TokenMap, TokenSearch, Tokens};
+use sealwire_client::{
+    CallOptions, Client, Counted, Listing, Sweep, Token, TokenMap, TokenSearch, Tokens,
+};
 use sealwire_payload::{WalkLimits, json};
 use sealwire_service::output::{errln, outln};
 use sealwire_wire::{EXPIRES_S_MAX, TOKENS_MAX};
@@ -211,7 +213,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 impl Common {
     pub(super) fn map(&self) -> TokenMap<'_> {
         TokenMap {
-            reason: self.reason.as_deref(),
+            options: CallOptions {
+                reason: self.reason.as_deref(),
+                ..CallOptions::default()
+            },
             ..TokenMap::new(&self.app, &self.collection)
         }
     }

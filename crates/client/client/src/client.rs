@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sealwire_wire::{
-    DEADLINE_MS_MAX, Decrypt, Detokenize, DocumentCall, Encrypt, ErrorCode, FieldError, Health,
-    Info, Inspect, Inspection, Malformed, Mask, Rewrap, Tokenize, TokenizeOptions, request,
+    CallOptions, DEADLINE_MS_MAX, Decrypt, Detokenize, DocumentCall, Encrypt, ErrorCode,
+    FieldError, Health, Info, Inspect, Inspection, Malformed, Mask, Rewrap, Tokenize,
+    TokenizeOptions, request,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -273,18 +274,11 @@ impl Client {
         encode: fn(&mut Vec<u8>, u32, &DocumentCall<'a, W>),
     ) -> Result<Document, Error> {
         request::check_payload(call.payload).map_err(Error::Payload)?;
-        let deadline = self.deadline_of(call.deadline_ms);
-        let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
-            encode(
-                out,
-                msgid,
-                &DocumentCall {
-                    deadline_ms: Some(left_ms),
-                    ..call.clone()
-                },
-            );
+        let encode = |out: &mut Vec<u8>, msgid, options| {
+            let call = call.clone();
+            encode(out, msgid, &DocumentCall { options, ..call });
         };
-        let result = self.call(deadline, course, encode).await?;
+        let result = self.call_on_data(call.options, course, encode).await?;
         Document::decode(&result).map_err(Error::Protocol)
     }
 
@@ -404,6 +398,20 @@ impl Client {
         deadline_ms.map_or(self.deadline, |deadline_ms| {
             Duration::from_millis(u64::from(deadline_ms))
         })
+    }
+
+    /// Performs one request on data. `encode` gets the options with the time that is left.
+    pub(crate) async fn call_on_data<'a>(
+        &self,
+        options: CallOptions<'a>,
+        course: Course,
+        encode: impl Fn(&mut Vec<u8>, u32, CallOptions<'a>),
+    ) -> Result<Bytes, Error> {
+        let deadline = self.deadline_of(options.deadline_ms);
+        let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
+            encode(out, msgid, options.with_deadline(left_ms));
+        };
+        self.call(deadline, course, encode).await
     }
 
     /// Performs one request: repeats attempts until there is a result or a retry is pointless.

@@ -6,9 +6,9 @@
 
 use sealwire_wire::control::{
     AppCall, AppChanged, Apps, Census, CensusCall, CheckCall, Checked, CollectionCall,
-    CollectionChanged, Collections, Control, Instances, MigrateCall, MigratedObjects, Page,
-    PrincipalCall, PrincipalChanged, Principals, PublicKeys, PublicKeysCall, Records,
-    RewrapRowsCall, RewrappedRows, RoleCall, RoleChanged, Roles, RootOperation, RootState,
+    CollectionChanged, Collections, CollectionsCall, Control, Instances, MigrateCall,
+    MigratedObjects, Page, PrincipalCall, PrincipalChanged, Principals, PublicKeys, PublicKeysCall,
+    Records, RewrapRowsCall, RewrappedRows, RoleCall, RoleChanged, Roles, RootOperation, RootState,
 };
 use sealwire_wire::{Malformed, request};
 
@@ -54,7 +54,7 @@ impl Client {
     /// As above.
     pub async fn collections(&self, app: &str, page: Page<'_>) -> Result<Collections, Error> {
         self.control(
-            Control::Collections { app, page },
+            Control::Collections(CollectionsCall { app, page }),
             Course::default(),
             Collections::decode,
         )

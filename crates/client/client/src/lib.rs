@@ -33,18 +33,17 @@ mod tests;
 pub use client::{Client, Document, Stats, to_payload};
 pub use config::{ClientConfig, Endpoint, Pem};
 pub use error::Error;
-pub use objects::ObjectListing;
 pub use pacer::{Pacer, PacerStats, RetryLimits};
 /// Public keys of apps, and sealing to them without an engine.
 #[cfg(feature = "public-keys")]
 pub use sealwire_public_keys as public_keys;
 pub use sealwire_wire::{
-    AddObjects, Counted, Decrypt, Detail, DetailValue, Detokenize, DocumentCall, Encapsulation,
-    Encoding, Encrypt, Envelope, ErrorCode, FieldError, Format, Found, Health, Info, Inspect,
-    Inspection, ItemError, KeyScope, Listing, Malformed, Mask, MaskList, MaskRule, Masking, Object,
-    ObjectVersion, Objects, ObjectsChanged, OnError, Outside, PropertyDisclosure, Reading, Rewrap,
-    RpcError, RuleFields, ScanError, SubjectErased, SubjectExport, SubjectFound, SubjectName,
-    SubjectTarget, SubjectToken, Suite, Sweep, Token, TokenLookupScope, TokenMap, TokenSearch,
-    Tokenize, TokenizeOptions, Tokens, Unbound, UnknownFields, Unmatched, ValueKind, Writing,
-    control,
+    AddObjects, CallOptions, Counted, Decrypt, Detail, DetailValue, Detokenize, DocumentCall,
+    Encapsulation, Encoding, Encrypt, Envelope, ErrorCode, FieldError, Format, Found, Health, Info,
+    Inspect, Inspection, ItemError, KeyScope, Listing, Malformed, Mask, MaskList, MaskRule,
+    Masking, Object, ObjectVersion, Objects, ObjectsChanged, OnError, Outside, PropertyDisclosure,
+    Reading, Rewrap, RpcError, RuleFields, ScanError, SubjectErased, SubjectExport, SubjectFound,
+    SubjectName, SubjectTarget, SubjectToken, Suite, Sweep, Token, TokenLookupScope, TokenMap,
+    TokenSearch, Tokenize, TokenizeOptions, Tokens, Unbound, UnknownFields, Unmatched, ValueKind,
+    Writing, control, shared,
 };

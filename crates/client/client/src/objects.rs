@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use sealwire_wire::{
-    AddObjects, Counted, Objects, ObjectsCall, ObjectsChanged, ObjectsOperation,
+    AddObjects, Counted, Listing, Objects, ObjectsCall, ObjectsChanged, ObjectsOperation,
     PropertyDisclosure, SubjectErased, SubjectExport, SubjectFound, SubjectTarget, SubjectsCall,
     SubjectsOperation, Sweep, TokenMap, request,
 };
@@ -13,21 +13,6 @@ use sealwire_wire::{
 use crate::client::Client;
 use crate::error::Error;
 use crate::retry::Course;
-
-/// Selects the objects that [`Client::objects_list`] returns, as `objects.list` does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ObjectListing<'a> {
-    /// Only those with this tag.
-    pub tag: Option<&'a str>,
-    /// Only those that expired before this, in seconds since 1970-01-01 UTC.
-    pub expired_before: Option<u64>,
-    /// Only archived ones; otherwise only others.
-    pub archived: bool,
-    /// The `next` of the page before.
-    pub after: Option<&'a str>,
-    /// Objects on the page at most, 1 to 500; `None` is 100.
-    pub limit: Option<u32>,
-}
 
 impl Client {
     /// Adds objects: all of them or none. `add.objects` is a MessagePack array of maps of property
@@ -141,23 +126,12 @@ impl Client {
     pub async fn objects_list(
         &self,
         map: TokenMap<'_>,
-        listing: ObjectListing<'_>,
+        listing: Listing<'_>,
         disclosure: PropertyDisclosure<'_>,
     ) -> Result<Objects, Error> {
-        let ObjectListing {
-            tag,
-            expired_before,
-            archived,
-            after,
-            limit,
-        } = listing;
         let ask = ObjectsOperation::List {
-            tag,
-            expired_before,
-            archived,
+            listing,
             disclosure,
-            after,
-            limit,
         };
         Objects::decode(&self.objects(map, ask, Course::on_tokens()).await?)
             .map_err(Error::Protocol)
@@ -280,15 +254,11 @@ impl Client {
         ask: SubjectsOperation<'_>,
         course: Course,
     ) -> Result<Bytes, Error> {
-        let deadline = self.deadline_of(target.deadline_ms);
-        let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
-            let target = SubjectTarget {
-                deadline_ms: Some(left_ms),
-                ..target
-            };
+        let encode = |out: &mut Vec<u8>, msgid, options| {
+            let target = SubjectTarget { options, ..target };
             request::subjects(out, msgid, &SubjectsCall { target, ask });
         };
-        self.call(deadline, course, encode).await
+        self.call_on_data(target.options, course, encode).await
     }
 
     async fn objects(
@@ -297,21 +267,11 @@ impl Client {
         ask: ObjectsOperation<'_>,
         course: Course,
     ) -> Result<Bytes, Error> {
-        let deadline = self.deadline_of(map.deadline_ms);
-        let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
-            let map = TokenMap {
-                deadline_ms: Some(left_ms),
-                ..map
-            };
-            request::objects(
-                out,
-                msgid,
-                &ObjectsCall {
-                    map,
-                    ask: ask.clone(),
-                },
-            );
+        let encode = |out: &mut Vec<u8>, msgid, options| {
+            let map = TokenMap { options, ..map };
+            let ask = ask.clone();
+            request::objects(out, msgid, &ObjectsCall { map, ask });
         };
-        self.call(deadline, course, encode).await
+        self.call_on_data(map.options, course, encode).await
     }
 }

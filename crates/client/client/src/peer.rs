@@ -107,12 +107,12 @@ fn heard(boundary: &FrameLayout, message: &[u8]) -> PeerMessage {
             Call::Encrypt(call) | Call::Rewrap(call) => PeerMessage::Call {
                 msgid,
                 payload: call.payload.to_vec(),
-                deadline_ms: call.deadline_ms,
+                deadline_ms: call.options.deadline_ms,
             },
             Call::Decrypt(call) => PeerMessage::Call {
                 msgid,
                 payload: call.payload.to_vec(),
-                deadline_ms: call.deadline_ms,
+                deadline_ms: call.options.deadline_ms,
             },
             Call::Tokenize(call) => PeerMessage::Tokenize {
                 msgid,

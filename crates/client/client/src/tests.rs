@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sealwire_wire::{ErrorFormat, RpcError, ScanError, reply};
+use sealwire_wire::{CallOptions, ErrorFormat, RpcError, ScanError, reply};
 use tokio::io::{AsyncReadExt, BufWriter, DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -186,7 +186,10 @@ async fn a_deadline_is_sent_kept_and_cancels() {
         tokio::spawn(async move {
             client
                 .encrypt(Encrypt {
-                    deadline_ms: Some(700),
+                    options: CallOptions {
+                        deadline_ms: Some(700),
+                        ..CallOptions::default()
+                    },
                     ..Encrypt::new("a", &[1])
                 })
                 .await

@@ -16,7 +16,12 @@ impl Client {
     /// Any [`Error`] but `Payload` and `Value`; so for every method here.
     pub async fn tokens_get(&self, map: TokenMap<'_>, tokens: &[&str]) -> Result<Tokens, Error> {
         let result = self
-            .tokens(map, TokensOperation::Get(tokens.to_vec()))
+            .tokens(
+                map,
+                TokensOperation::Get {
+                    tokens: tokens.to_vec(),
+                },
+            )
             .await?;
         Tokens::decode(&result).map_err(Error::Protocol)
     }
@@ -59,8 +64,13 @@ impl Client {
         map: TokenMap<'_>,
         tokens: &[&str],
     ) -> Result<Counted, Error> {
-        self.counted(map, TokensOperation::Delete(tokens.to_vec()))
-            .await
+        self.counted(
+            map,
+            TokensOperation::Delete {
+                tokens: tokens.to_vec(),
+            },
+        )
+        .await
     }
 
     /// Sets when tokens expire, in seconds from now; `None` removes the expiry.
@@ -117,21 +127,12 @@ impl Client {
         map: TokenMap<'_>,
         ask: TokensOperation<'_>,
     ) -> Result<bytes::Bytes, Error> {
-        let deadline = self.deadline_of(map.deadline_ms);
-        let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
-            let map = TokenMap {
-                deadline_ms: Some(left_ms),
-                ..map
-            };
-            request::tokens(
-                out,
-                msgid,
-                &TokensCall {
-                    map,
-                    ask: ask.clone(),
-                },
-            );
+        let encode = |out: &mut Vec<u8>, msgid, options| {
+            let map = TokenMap { options, ..map };
+            let ask = ask.clone();
+            request::tokens(out, msgid, &TokensCall { map, ask });
         };
-        self.call(deadline, Course::on_tokens(), encode).await
+        self.call_on_data(map.options, Course::on_tokens(), encode)
+            .await
     }
 }

@@ -7,55 +7,160 @@
 //! costs the same to decode however long its payload is. Messages name keys and rules; the only
 //! text of the peer's they repeat is the name of an unknown key or method, cut and cleaned.
 
-mod control;
-mod document;
-mod masking;
-mod objects;
-mod reading;
-mod tokens;
-
 use sealwire_msgpack::{Token, TokenReader};
 
 use crate::call_error::CallError;
 use crate::error::ErrorFormat;
 use crate::frame::{FrameLayout, MessageHeader, Preview};
 use crate::method::{Method, Notification};
+use crate::params::declare::{Parameter, Parameters, Writer};
 use crate::params::{
-    Control, Decrypt, Detokenize, Encrypt, Envelope, Format, Inspect, KeyScope, Mask, ObjectsCall,
-    Rewrap, SubjectsCall, Suite, Tokenize, TokensCall,
+    AppCall, CallOptions, CensusCall, CheckCall, CollectionCall, CollectionsCall, Decrypt,
+    Detokenize, Encrypt, Inspect, Mask, MaskList, MaskRule, MigrateCall, ObjectsCall, Page,
+    PrincipalCall, PublicKeysCall, Rewrap, RewrapRowsCall, RoleCall, RootOperation, SubjectsCall,
+    Tokenize, TokensCall,
 };
-use document::document;
-use reading::{Params, cleaned};
+use crate::reading::{Params, cleaned};
 
-/// A request that is valid as far as the wire can tell.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Call<'a> {
-    /// Replace leaves by envelopes.
-    Encrypt(Encrypt<'a>),
-    /// Open envelopes.
-    Decrypt(Decrypt<'a>),
-    /// Open envelopes and seal them again.
-    Rewrap(Rewrap<'a>),
-    /// Describe an envelope.
-    Inspect(Inspect<'a>),
-    /// Replace leaves by tokens.
-    Tokenize(Tokenize<'a>),
-    /// Replace tokens by their values.
-    Detokenize(Detokenize<'a>),
-    /// Mask fields.
-    Mask(Mask<'a>),
-    /// Something about the tokens of a collection.
-    Tokens(TokensCall<'a>),
-    /// An operation on the objects of a collection.
-    Objects(ObjectsCall<'a>),
-    /// An operation on a data subject.
-    Subjects(SubjectsCall<'a>),
-    /// A control method.
-    Control(Control<'a>),
-    /// Describe the server.
-    Info,
-    /// Answer.
-    Health,
+/// Declares requests, each with its parameters and, where it is that of one method, the method.
+macro_rules! calls {
+    (
+        $(#[$doc:meta])*
+        $name:ident {
+            $(
+                $(#[$variant_doc:meta])*
+                $variant:ident $(($call:ident: $type:ty))? $(= $method:ident)?,
+            )*
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum $name<'a> { $($(#[$variant_doc])* $variant $(($type))?,)* }
+
+        impl<'a> $name<'a> {
+            /// Which method it calls.
+            pub const fn method(&self) -> Method {
+                match self {
+                    $(Self::$variant $(($call))? => method!($($call)?, $($method)?),)*
+                }
+            }
+
+            /// The options of the request, if its method has any.
+            pub fn options(&self) -> Option<&CallOptions<'a>> {
+                match self {
+                    $(Self::$variant $(($call))? => optional!($($call.options())?),)*
+                }
+            }
+
+            /// The text that the request names under a key, such as `app`.
+            pub fn text(&self, key: &str) -> Option<&'a str> {
+                match self {
+                    $(Self::$variant $(($call))? => optional!($($call.text(key))?),)*
+                }
+            }
+
+            pub(crate) fn write(&self, writer: &mut Writer<'_>) {
+                match self {
+                    $(Self::$variant $(($call))? => { $($call.write(writer);)? })*
+                }
+            }
+        }
+    };
+}
+
+/// The method of a request: of its declaration, or of its operation.
+macro_rules! method {
+    ($($call:ident)?, $method:ident) => {{
+        $(let _ = $call;)?
+        Method::$method
+    }};
+    ($call:ident,) => { $call.method() };
+}
+
+/// What a request has of something, if it has parameters.
+macro_rules! optional {
+    () => {
+        None
+    };
+    ($found:expr) => {
+        $found
+    };
+}
+
+calls! {
+    /// A request that is valid as far as the wire can tell.
+    Call {
+        /// Replace leaves by envelopes.
+        Encrypt(call: Encrypt<'a>) = Encrypt,
+        /// Open envelopes.
+        Decrypt(call: Decrypt<'a>) = Decrypt,
+        /// Open envelopes and seal them again.
+        Rewrap(call: Rewrap<'a>) = Rewrap,
+        /// Describe an envelope.
+        Inspect(call: Inspect<'a>) = Inspect,
+        /// Replace leaves by tokens.
+        Tokenize(call: Tokenize<'a>) = Tokenize,
+        /// Replace tokens by their values.
+        Detokenize(call: Detokenize<'a>) = Detokenize,
+        /// Mask fields.
+        Mask(call: Mask<'a>) = Mask,
+        /// Something about the tokens of a collection.
+        Tokens(call: TokensCall<'a>),
+        /// An operation on the objects of a collection.
+        Objects(call: ObjectsCall<'a>),
+        /// An operation on a data subject.
+        Subjects(call: SubjectsCall<'a>),
+        /// A control method.
+        Control(call: Control<'a>),
+        /// Describe the server.
+        Info = Info,
+        /// Answer.
+        Health = Health,
+    }
+}
+
+calls! {
+    /// A call of a control method.
+    Control {
+        /// `apps.list`.
+        Apps(call: Page<'a>) = AppsList,
+        /// `apps.export`.
+        Export(call: Page<'a>) = AppsExport,
+        /// A change of one app.
+        App(call: AppCall<'a>),
+        /// `collections.list`.
+        Collections(call: CollectionsCall<'a>) = CollectionsList,
+        /// A change of one collection.
+        Collection(call: CollectionCall<'a>),
+        /// `keys.census`.
+        Census(call: CensusCall<'a>) = KeysCensus,
+        /// `keys.rewrap`.
+        RewrapRows(call: RewrapRowsCall<'a>) = KeysRewrap,
+        /// `collections.migrate`.
+        Migrate(call: MigrateCall<'a>) = CollectionsMigrate,
+        /// `instances.list`.
+        Instances = InstancesList,
+        /// `roles.list`.
+        Roles(call: Page<'a>) = RolesList,
+        /// A change of one role.
+        Role(call: RoleCall<'a>),
+        /// `principals.list`.
+        Principals(call: Page<'a>) = PrincipalsList,
+        /// A change of the roles of one principal.
+        Principal(call: PrincipalCall<'a>),
+        /// `principals.check`.
+        Check(call: CheckCall<'a>) = PrincipalsCheck,
+        /// A request on the store's root key.
+        Root(call: RootOperation<'a>),
+        /// `apps.public_keys`, which the data listener answers as well.
+        PublicKeys(call: PublicKeysCall<'a>) = AppsPublicKeys,
+    }
+}
+
+impl<'a> From<Control<'a>> for Call<'a> {
+    fn from(call: Control<'a>) -> Self {
+        Self::Control(call)
+    }
 }
 
 impl<'a> Call<'a> {
@@ -82,65 +187,9 @@ impl<'a> Call<'a> {
             return Err(CallError::Malformed);
         }
         let mut params = Params::open(method, message, reader, boundary.payload)?;
-        let call = match method {
-            Method::Encrypt => Self::Encrypt(document(&mut params)?),
-            Method::Decrypt => Self::Decrypt(document(&mut params)?),
-            Method::Rewrap => Self::Rewrap(document(&mut params)?),
-            Method::Inspect => Self::Inspect(inspect(&mut params)?),
-            Method::Tokenize => Self::Tokenize(document(&mut params)?),
-            Method::Detokenize => Self::Detokenize(document(&mut params)?),
-            Method::Mask => Self::Mask(document(&mut params)?),
-            Method::Info => params.none().map(|()| Self::Info)?,
-            Method::Health => params.none().map(|()| Self::Health)?,
-            _ => match (
-                tokens::call(method, &mut params)?,
-                objects::call(method, &mut params)?,
-            ) {
-                (Some(call), _) => Self::Tokens(call),
-                (None, Some(call)) => Self::Objects(call),
-                (None, None) => match objects::subject_call(method, &mut params)? {
-                    Some(call) => Self::Subjects(call),
-                    None => Self::Control(control::call(method, &mut params)?),
-                },
-            },
-        };
+        let call = method.read(&mut params)?;
         params.close()?;
         Ok(call)
-    }
-
-    /// The caller's span, if it named one as a `traceparent`; whether that is valid is still to be
-    /// seen.
-    pub const fn traceparent(&self) -> Option<&'a str> {
-        match self {
-            Self::Encrypt(call) | Self::Rewrap(call) => call.traceparent,
-            Self::Decrypt(call) => call.traceparent,
-            Self::Tokenize(call) => call.traceparent,
-            Self::Detokenize(call) => call.traceparent,
-            Self::Mask(call) => call.traceparent,
-            Self::Tokens(call) => call.map.traceparent,
-            Self::Objects(call) => call.map.traceparent,
-            Self::Subjects(call) => call.target.traceparent,
-            Self::Inspect(_) | Self::Control(_) | Self::Info | Self::Health => None,
-        }
-    }
-
-    /// Which method it calls.
-    pub const fn method(&self) -> Method {
-        match self {
-            Self::Encrypt(_) => Method::Encrypt,
-            Self::Decrypt(_) => Method::Decrypt,
-            Self::Rewrap(_) => Method::Rewrap,
-            Self::Inspect(_) => Method::Inspect,
-            Self::Tokenize(_) => Method::Tokenize,
-            Self::Detokenize(_) => Method::Detokenize,
-            Self::Mask(_) => Method::Mask,
-            Self::Tokens(call) => call.ask.method(),
-            Self::Objects(call) => call.ask.method(),
-            Self::Subjects(call) => call.ask.method(),
-            Self::Control(call) => call.method(),
-            Self::Info => Method::Info,
-            Self::Health => Method::Health,
-        }
     }
 }
 
@@ -181,15 +230,13 @@ fn preview(params: &mut Params<'_>, outlook: &mut Preview) -> Result<(), CallErr
     while let Some(param) = params.next()? {
         match param.name {
             "payload" => break,
-            "deadline_ms" => outlook.deadline_ms = Some(params.deadline(param)?),
-            "suite" => outlook.suite = Some(params.name(param, Suite::from_name)?),
-            "key_scope" => outlook.key_scope = Some(params.name(param, KeyScope::from_name)?),
-            "format" => outlook.format = Some(params.name(param, Format::from_name)?),
-            "select" => drop(params.paths(param)?),
-            "encapsulations" => drop(params.encapsulations(param)?),
-            "tags" => drop(params.tags(param)?),
-            "rules" => drop(masking::rules(param, params)?),
-            "lists" => drop(masking::lists(param, params)?),
+            "deadline_ms" => outlook.deadline_ms = Some(Parameter::read(params, param)?),
+            "suite" => outlook.suite = Some(Parameter::read(params, param)?),
+            "key_scope" => outlook.key_scope = Some(Parameter::read(params, param)?),
+            "format" => outlook.format = Some(Parameter::read(params, param)?),
+            "select" | "encapsulations" | "tags" => drop(params.checked_texts(param)?),
+            "rules" => drop(Vec::<MaskRule<'_>>::read(params, param)?),
+            "lists" => drop(Vec::<MaskList<'_>>::read(params, param)?),
             _ => params.scalar()?,
         }
     }
@@ -238,15 +285,4 @@ pub fn decode_errors(message: &[u8]) -> Result<ErrorFormat, CallError> {
     } else {
         Err(CallError::Malformed)
     }
-}
-
-fn inspect<'a>(params: &mut Params<'a>) -> Result<Inspect<'a>, CallError> {
-    let mut envelope = Envelope::Binary(&[]);
-    while let Some(param) = params.next()? {
-        envelope = match params.reader.peek()? {
-            Token::Bin(_) => Envelope::Binary(params.reader.bin()?),
-            _ => Envelope::Text(params.text(param, usize::MAX)?),
-        };
-    }
-    Ok(Inspect { envelope })
 }

@@ -20,6 +20,7 @@ mod limits;
 mod map;
 mod method;
 mod params;
+mod reading;
 pub mod reply;
 pub mod request;
 mod results;
@@ -28,11 +29,12 @@ mod trace;
 
 /// The control methods: what they ask for and what they give.
 pub mod control {
+    pub use crate::call::Control;
     pub use crate::params::{
         AlterCollection, AppCall, AppOperation, CensusCall, CheckCall, CollectionCall,
-        CollectionOperation, Control, Kind, MigrateCall, Page, PrincipalCall, PrincipalOperation,
-        PropertySpec, PublicKeysCall, RewrapRowsCall, RoleCall, RoleOperation, RootOperation,
-        RotateKind, Scope, Secret, TokenFormat,
+        CollectionOperation, CollectionsCall, CreateCollection, Kind, MigrateCall, Page,
+        PrincipalCall, PrincipalOperation, PropertySpec, PublicKeysCall, RewrapRowsCall, RoleCall,
+        RoleOperation, RootOperation, RotateKind, Scope, Secret, TokenFormat,
     };
     pub use crate::results::{
         App, AppChanged, Apps, Census, CensusCount, CensusKey, Checked, Collection,
@@ -62,12 +64,12 @@ pub use limits::{
 };
 pub use method::{Method, Methods, Notification};
 pub use params::{
-    AddObjects, Decrypt, Detokenize, DocumentCall, Encapsulation, Encoding, Encrypt, Envelope,
-    Format, Inspect, KeyScope, Listing, Mask, MaskList, MaskRule, Masking, ObjectsCall,
+    AddObjects, CallOptions, Decrypt, Detokenize, DocumentCall, Encapsulation, Encoding, Encrypt,
+    Envelope, Format, Inspect, KeyScope, Listing, Mask, MaskList, MaskRule, Masking, ObjectsCall,
     ObjectsOperation, OnError, Outside, Param, PropertyDisclosure, Reading, Rewrap, RuleFields,
     SubjectName, SubjectTarget, SubjectsCall, SubjectsOperation, Suite, Sweep, TokenLookupScope,
     TokenMap, TokenSearch, Tokenize, TokenizeOptions, TokensCall, TokensOperation, Unbound,
-    UnknownFields, Unmatched, Writing,
+    UnknownFields, Unmatched, Writing, shared,
 };
 pub use results::{
     Counted, Found, Health, Info, Inspection, Object, ObjectVersion, Objects, ObjectsChanged,

@@ -124,3 +124,5 @@ pub const PROPERTIES_MAX: usize = 64;
 pub const DESCRIPTION_BYTES_MAX: usize = 256;
 /// Prefix lengths of a property.
 pub const PREFIXES_MAX: usize = 4;
+/// No name of the contract is longer, and no more of a peer's is repeated.
+pub(crate) const NAME_BYTES_MAX: usize = 64;

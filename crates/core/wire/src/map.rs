@@ -45,17 +45,6 @@ impl<'o> Map<'o> {
         write::str(self.out, text);
     }
 
-    pub(crate) fn name<T: Default + PartialEq + Copy>(
-        &mut self,
-        key: &str,
-        value: T,
-        name: fn(T) -> &'static str,
-    ) {
-        if value != T::default() {
-            self.text(key, name(value));
-        }
-    }
-
     pub(crate) fn number(&mut self, key: &str, number: Option<u64>) {
         if let Some(number) = number {
             self.key(key);
@@ -76,14 +65,6 @@ impl<'o> Map<'o> {
         }
     }
 
-    pub(crate) fn number_or_nil(&mut self, key: &str, number: Option<u64>) {
-        self.key(key);
-        match number {
-            Some(number) => write::uint(self.out, number),
-            None => write::nil(self.out),
-        }
-    }
-
     /// A list, also an empty one: that means something else than none, and servers refuse it.
     pub(crate) fn texts(&mut self, key: &str, texts: &[&str]) {
         self.key(key);
@@ -101,21 +82,5 @@ impl<'o> Map<'o> {
         numbers
             .iter()
             .for_each(|number| write::uint(self.out, *number));
-    }
-
-    pub(crate) fn binary(&mut self, key: &str, bytes: &[u8]) {
-        self.key(key);
-        write::bin(self.out, bytes);
-    }
-
-    pub(crate) fn context(&mut self, context: &[u8]) {
-        if !context.is_empty() {
-            self.binary("context", context);
-        }
-    }
-
-    pub(crate) fn payload(&mut self, payload: &[u8]) {
-        self.key("payload");
-        self.out.extend_from_slice(payload);
     }
 }

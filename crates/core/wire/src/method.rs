@@ -6,9 +6,25 @@
 
 use std::fmt;
 
-/// The methods, in the order of the contract's tables.
+use crate::call::{Call, Control};
+use crate::call_error::CallError;
+use crate::params::declare::{self, Parameters};
+use crate::params::rule::{self, Form, Part};
+use crate::params::{
+    AppCall, CensusCall, CheckCall, CollectionCall, CollectionsCall, Decrypt, Detokenize, Encrypt,
+    Inspect, Mask, MigrateCall, ObjectsCall, Page, Param, PrincipalCall, PublicKeysCall, Rewrap,
+    RewrapRowsCall, RoleCall, RootOperation, SubjectsCall, Tokenize, TokensCall,
+};
+use crate::reading::Params;
+
+/// Declares the methods, in the order of the contract's tables: the name on the wire, the listener,
+/// the store that the method needs, and the request with its parameters.
 macro_rules! methods {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
+    ($(
+        $(#[$doc:meta])*
+        $variant:ident = $name:literal on $plane:ident $($store:ident)?
+            => $set:ident::$case:ident $(($request:ident))?,
+    )+) => {
         /// A request's method.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Method { $($(#[$doc])* $variant,)+ }
@@ -22,156 +38,217 @@ macro_rules! methods {
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
+
+            /// The keys its params map may have.
+            pub const fn params(self) -> &'static [Param] {
+                match self {
+                    $(Self::$variant => {
+                        const PARTS: &[Part] =
+                            &[$(Part::Group(<$request<'static> as Parameters<'static>>::PARTS))?];
+                        const ROWS: &[Param] =
+                            &rule::table::<{ rule::count(PARTS, Method::$variant) }>(
+                                PARTS,
+                                Method::$variant,
+                            );
+                        ROWS
+                    })+
+                }
+            }
+
+            /// Reads the parameters of the method.
+            pub(crate) fn read<'a>(self, params: &mut Params<'a>) -> Result<Call<'a>, CallError> {
+                Ok(match self {
+                    $(Self::$variant => {
+                        Call::from(request!(self, params, $set::$case $($request)?))
+                    })+
+                })
+            }
+        }
+
+        impl Methods {
+            /// The methods that need a token store.
+            pub const TOKENS: Self = Self(0 $(| bit!($variant of tokens $($store)?))+);
+            /// The methods on objects and on their data subjects, which need an object store.
+            pub const OBJECTS: Self = Self(0 $(| bit!($variant of objects $($store)?))+);
+            /// The methods of the control listener.
+            pub const CONTROL: Self = Self(0 $(| bit!($variant of control $plane))+).or(Self::BOTH);
+            /// The methods of the data listener of an engine with a token store.
+            pub const DATA: Self = Self(0 $(| bit!($variant of data $plane))+).or(Self::BOTH);
+            /// The methods of both listeners.
+            const BOTH: Self = Self(0 $(| bit!($variant of both $plane))+);
         }
     };
 }
 
+/// The bit of a method if two words are the same.
+macro_rules! bit {
+    ($variant:ident of tokens tokens) => {
+        1 << Method::$variant as u64
+    };
+    ($variant:ident of objects objects) => {
+        1 << Method::$variant as u64
+    };
+    ($variant:ident of control control) => {
+        1 << Method::$variant as u64
+    };
+    ($variant:ident of data data) => {
+        1 << Method::$variant as u64
+    };
+    ($variant:ident of both both) => {
+        1 << Method::$variant as u64
+    };
+    ($variant:ident of $($other:ident)+) => {
+        0
+    };
+}
+
+/// Reads a request, or checks that a method without parameters has none.
+macro_rules! request {
+    ($method:ident, $params:ident, $set:ident::$case:ident $request:ident) => {
+        $set::$case(declare::read::<$request<'_>>($method, $params)?)
+    };
+    ($method:ident, $params:ident, $set:ident::$case:ident) => {{
+        $params.none()?;
+        $set::$case
+    }};
+}
+
 methods! {
     /// Replaces the leaves of a payload by envelopes.
-    Encrypt = "encrypt",
+    Encrypt = "encrypt" on data => Call::Encrypt(Encrypt),
     /// Opens every envelope in a payload.
-    Decrypt = "decrypt",
+    Decrypt = "decrypt" on data => Call::Decrypt(Decrypt),
     /// Opens every envelope in a payload and seals it again to the newest key.
-    Rewrap = "rewrap",
+    Rewrap = "rewrap" on data => Call::Rewrap(Rewrap),
     /// Says what one envelope states about itself, without opening it.
-    Inspect = "inspect",
+    Inspect = "inspect" on data => Call::Inspect(Inspect),
     /// Replaces the leaves of a payload by tokens.
-    Tokenize = "tokenize",
+    Tokenize = "tokenize" on data tokens => Call::Tokenize(Tokenize),
     /// Replaces the tokens in a payload by their values.
-    Detokenize = "detokenize",
+    Detokenize = "detokenize" on data tokens => Call::Detokenize(Detokenize),
     /// Masks the fields of a payload.
-    Mask = "mask",
+    Mask = "mask" on data => Call::Mask(Mask),
     /// Says what is known of tokens, without their values.
-    TokensGet = "tokens.get",
+    TokensGet = "tokens.get" on data tokens => Call::Tokens(TokensCall),
     /// Finds the token of a value.
-    TokensFind = "tokens.find",
+    TokensFind = "tokens.find" on data tokens => Call::Tokens(TokensCall),
     /// Lists the tokens of a collection.
-    TokensList = "tokens.list",
+    TokensList = "tokens.list" on data tokens => Call::Tokens(TokensCall),
     /// Removes tokens and their values for good.
-    TokensDelete = "tokens.delete",
+    TokensDelete = "tokens.delete" on data tokens => Call::Tokens(TokensCall),
     /// Sets when tokens expire.
-    TokensExpire = "tokens.expire",
+    TokensExpire = "tokens.expire" on data tokens => Call::Tokens(TokensCall),
     /// Takes expired tokens out of use.
-    TokensArchive = "tokens.archive",
+    TokensArchive = "tokens.archive" on data tokens => Call::Tokens(TokensCall),
     /// Removes archived tokens for good.
-    TokensPrune = "tokens.prune",
+    TokensPrune = "tokens.prune" on data tokens => Call::Tokens(TokensCall),
     /// Adds objects to a collection.
-    ObjectsAdd = "objects.add",
+    ObjectsAdd = "objects.add" on data objects => Call::Objects(ObjectsCall),
     /// Returns objects by id.
-    ObjectsGet = "objects.get",
+    ObjectsGet = "objects.get" on data objects => Call::Objects(ObjectsCall),
     /// Changes objects.
-    ObjectsUpdate = "objects.update",
+    ObjectsUpdate = "objects.update" on data objects => Call::Objects(ObjectsCall),
     /// Removes objects for good.
-    ObjectsDelete = "objects.delete",
+    ObjectsDelete = "objects.delete" on data objects => Call::Objects(ObjectsCall),
     /// Finds objects by their indexed properties.
-    ObjectsQuery = "objects.query",
+    ObjectsQuery = "objects.query" on data objects => Call::Objects(ObjectsCall),
     /// Lists the objects of a collection.
-    ObjectsList = "objects.list",
+    ObjectsList = "objects.list" on data objects => Call::Objects(ObjectsCall),
     /// Sets when objects expire.
-    ObjectsExpire = "objects.expire",
+    ObjectsExpire = "objects.expire" on data objects => Call::Objects(ObjectsCall),
     /// Archives expired objects.
-    ObjectsArchive = "objects.archive",
+    ObjectsArchive = "objects.archive" on data objects => Call::Objects(ObjectsCall),
     /// Removes archived objects for good.
-    ObjectsPrune = "objects.prune",
+    ObjectsPrune = "objects.prune" on data objects => Call::Objects(ObjectsCall),
     /// Says how a data subject is known, and whether it was erased.
-    SubjectsFind = "subjects.find",
+    SubjectsFind = "subjects.find" on data objects => Call::Subjects(SubjectsCall),
     /// Returns the objects of a data subject.
-    SubjectsExport = "subjects.export",
+    SubjectsExport = "subjects.export" on data objects => Call::Subjects(SubjectsCall),
     /// Removes the key and the objects of a data subject for good.
-    SubjectsErase = "subjects.erase",
+    SubjectsErase = "subjects.erase" on data objects => Call::Subjects(SubjectsCall),
     /// Lists apps with their key versions.
-    AppsList = "apps.list",
+    AppsList = "apps.list" on control => Control::Apps(Page),
     /// Makes an app.
-    AppsCreate = "apps.create",
+    AppsCreate = "apps.create" on control => Control::App(AppCall),
     /// Makes an app's next key version.
-    AppsRotate = "apps.rotate",
+    AppsRotate = "apps.rotate" on control => Control::App(AppCall),
     /// Adds a private key that was made elsewhere.
-    AppsImport = "apps.import",
+    AppsImport = "apps.import" on control => Control::App(AppCall),
     /// Stops an app or a key version.
-    AppsDisable = "apps.disable",
+    AppsDisable = "apps.disable" on control => Control::App(AppCall),
     /// Takes a `disable` back.
-    AppsEnable = "apps.enable",
+    AppsEnable = "apps.enable" on control => Control::App(AppCall),
     /// Stops an app or a key version, and removes it after a delay.
-    AppsDelete = "apps.delete",
+    AppsDelete = "apps.delete" on control => Control::App(AppCall),
     /// Takes a `delete` back while its delay lasts.
-    AppsRestore = "apps.restore",
+    AppsRestore = "apps.restore" on control => Control::App(AppCall),
     /// Changes an app's settings.
-    AppsSet = "apps.set",
+    AppsSet = "apps.set" on control => Control::App(AppCall),
     /// Gives the control state as it rests, keys wrapped.
-    AppsExport = "apps.export",
+    AppsExport = "apps.export" on control => Control::Export(Page),
     /// Lists an app's collections.
-    CollectionsList = "collections.list",
+    CollectionsList = "collections.list" on control => Control::Collections(CollectionsCall),
     /// Makes a collection.
-    CollectionsCreate = "collections.create",
+    CollectionsCreate = "collections.create" on control => Control::Collection(CollectionCall),
     /// Changes a collection's settings.
-    CollectionsSet = "collections.set",
+    CollectionsSet = "collections.set" on control => Control::Collection(CollectionCall),
     /// Changes the schema of a collection of objects.
-    CollectionsAlter = "collections.alter",
+    CollectionsAlter = "collections.alter" on control => Control::Collection(CollectionCall),
     /// Seals old records of a collection of objects again, in the authenticated format.
-    CollectionsMigrate = "collections.migrate",
+    CollectionsMigrate = "collections.migrate" on control => Control::Migrate(MigrateCall),
     /// Removes a collection.
-    CollectionsDelete = "collections.delete",
+    CollectionsDelete = "collections.delete" on control => Control::Collection(CollectionCall),
     /// Counts the rows of an app by the key versions that sealed them.
-    KeysCensus = "keys.census",
+    KeysCensus = "keys.census" on control => Control::Census(CensusCall),
     /// Seals rows of an app again, under the newest key versions.
-    KeysRewrap = "keys.rewrap",
+    KeysRewrap = "keys.rewrap" on control => Control::RewrapRows(RewrapRowsCall),
     /// Lists the instances that serve this control state.
-    InstancesList = "instances.list",
+    InstancesList = "instances.list" on control => Control::Instances,
     /// Lists roles with what they grant.
-    RolesList = "roles.list",
+    RolesList = "roles.list" on control => Control::Roles(Page),
     /// Makes or changes a role.
-    RolesSet = "roles.set",
+    RolesSet = "roles.set" on control => Control::Role(RoleCall),
     /// Removes a role that nobody has.
-    RolesDelete = "roles.delete",
+    RolesDelete = "roles.delete" on control => Control::Role(RoleCall),
     /// Lists principals with their roles.
-    PrincipalsList = "principals.list",
+    PrincipalsList = "principals.list" on control => Control::Principals(Page),
     /// Gives a role to a principal.
-    PrincipalsGrant = "principals.grant",
+    PrincipalsGrant = "principals.grant" on control => Control::Principal(PrincipalCall),
     /// Takes a role from a principal, or all.
-    PrincipalsRevoke = "principals.revoke",
+    PrincipalsRevoke = "principals.revoke" on control => Control::Principal(PrincipalCall),
     /// Says whether a principal may do something, and by which role.
-    PrincipalsCheck = "principals.check",
+    PrincipalsCheck = "principals.check" on control => Control::Check(CheckCall),
     /// Describes the root key and its slots.
-    RootStatus = "root.status",
+    RootStatus = "root.status" on control => Control::Root(RootOperation),
     /// Creates the root key.
-    RootInit = "root.init",
+    RootInit = "root.init" on control => Control::Root(RootOperation),
     /// Replaces the root key.
-    RootRotate = "root.rotate",
+    RootRotate = "root.rotate" on control => Control::Root(RootOperation),
     /// Seals the store.
-    RootSeal = "root.seal",
+    RootSeal = "root.seal" on control => Control::Root(RootOperation),
     /// Unseals the store.
-    RootUnseal = "root.unseal",
+    RootUnseal = "root.unseal" on control => Control::Root(RootOperation),
     /// Adds a slot for a provider.
-    KekAdd = "kek.add",
+    KekAdd = "kek.add" on control => Control::Root(RootOperation),
     /// Removes a slot.
-    KekRemove = "kek.remove",
+    KekRemove = "kek.remove" on control => Control::Root(RootOperation),
     /// Unwraps every slot.
-    KekVerify = "kek.verify",
+    KekVerify = "kek.verify" on control => Control::Root(RootOperation),
     /// Replaces every slot by a new copy of the root key.
-    KekRotate = "kek.rotate",
+    KekRotate = "kek.rotate" on control => Control::Root(RootOperation),
     /// Gives the public keys to which others seal for an app, signed.
-    AppsPublicKeys = "apps.public_keys",
+    AppsPublicKeys = "apps.public_keys" on both => Control::PublicKeys(PublicKeysCall),
     /// Says what this server is and what it accepts.
-    Info = "info",
+    Info = "info" on both => Call::Info,
     /// Answers while the server serves.
-    Health = "health",
+    Health = "health" on both => Call::Health,
 }
 
 impl Method {
     /// Returns true if its params have a `payload`.
     pub const fn takes_document(self) -> bool {
-        matches!(
-            self,
-            Self::Encrypt
-                | Self::Decrypt
-                | Self::Rewrap
-                | Self::Tokenize
-                | Self::Detokenize
-                | Self::Mask
-                | Self::ObjectsAdd
-                | Self::ObjectsUpdate
-                | Self::ObjectsQuery
-        )
+        const DOCUMENTS: Methods = Methods::with_document();
+        DOCUMENTS.contains(self)
     }
 
     /// The method of that exact name.
@@ -195,79 +272,6 @@ pub struct Methods(u64);
 impl Methods {
     /// Every method.
     pub const ALL: Self = Self::of(&Method::ALL);
-    /// The methods that need a token store.
-    pub const TOKENS: Self = Self::of(&[
-        Method::Tokenize,
-        Method::Detokenize,
-        Method::TokensGet,
-        Method::TokensFind,
-        Method::TokensList,
-        Method::TokensDelete,
-        Method::TokensExpire,
-        Method::TokensArchive,
-        Method::TokensPrune,
-    ]);
-    /// The methods on objects and on their data subjects, which need an object store.
-    pub const OBJECTS: Self = Self::of(&[
-        Method::ObjectsAdd,
-        Method::ObjectsGet,
-        Method::ObjectsUpdate,
-        Method::ObjectsDelete,
-        Method::ObjectsQuery,
-        Method::ObjectsList,
-        Method::ObjectsExpire,
-        Method::ObjectsArchive,
-        Method::ObjectsPrune,
-        Method::SubjectsFind,
-        Method::SubjectsExport,
-        Method::SubjectsErase,
-    ]);
-    /// The methods of the control listener.
-    pub const CONTROL: Self = Self::of(&[
-        Method::AppsList,
-        Method::AppsCreate,
-        Method::AppsRotate,
-        Method::AppsImport,
-        Method::AppsDisable,
-        Method::AppsEnable,
-        Method::AppsDelete,
-        Method::AppsRestore,
-        Method::AppsSet,
-        Method::AppsExport,
-        Method::CollectionsList,
-        Method::CollectionsCreate,
-        Method::CollectionsSet,
-        Method::CollectionsAlter,
-        Method::CollectionsMigrate,
-        Method::CollectionsDelete,
-        Method::KeysCensus,
-        Method::KeysRewrap,
-        Method::InstancesList,
-        Method::RolesList,
-        Method::RolesSet,
-        Method::RolesDelete,
-        Method::PrincipalsList,
-        Method::PrincipalsGrant,
-        Method::PrincipalsRevoke,
-        Method::PrincipalsCheck,
-        Method::RootStatus,
-        Method::RootInit,
-        Method::RootRotate,
-        Method::RootSeal,
-        Method::RootUnseal,
-        Method::KekAdd,
-        Method::KekRemove,
-        Method::KekVerify,
-        Method::KekRotate,
-        Method::AppsPublicKeys,
-        Method::Info,
-        Method::Health,
-    ]);
-    /// The methods of both listeners.
-    const BOTH: Self = Self::of(&[Method::AppsPublicKeys, Method::Info, Method::Health]);
-    /// The methods of the data listener of an engine with a token store.
-    pub const DATA: Self = Self(Self::ALL.without(Self::CONTROL).0 | Self::BOTH.0);
-
     /// The set of these.
     pub const fn of(methods: &[Method]) -> Self {
         let (mut set, mut index) = (0, 0);
@@ -276,6 +280,39 @@ impl Methods {
             index += 1;
         }
         Self(set)
+    }
+
+    /// The set of these; of none: every method.
+    pub(crate) const fn or_all(methods: &[Method]) -> Self {
+        if methods.is_empty() {
+            Self::ALL
+        } else {
+            Self::of(methods)
+        }
+    }
+
+    const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    const fn with_document() -> Self {
+        let mut set = Self(0);
+        let mut index = 0;
+        while index < Method::ALL.len() {
+            let method = Method::ALL[index];
+            let mut row = 0;
+            while row < method.params().len() {
+                if matches!(
+                    method.params()[row].bounds.form,
+                    Form::Document | Form::Array
+                ) {
+                    set = set.or(Self::of(&[method]));
+                }
+                row += 1;
+            }
+            index += 1;
+        }
+        set
     }
 
     /// Those that are not in `other`.

@@ -1,53 +1,115 @@
-//! The parameters of every method: their types here and below, their names and rules in one table
-//! per method.
+//! The parameters of every method, each declared once with its type, its rule and its default: the
+//! contract's tables in code. [`declare`] says how to read a declaration, [`rule`] has the rules.
 //!
 //! Clients fill and servers decode one struct per method, so the two sides cannot disagree on a
 //! field. Defaults are part of the contract and filled in on decoding; an absent value and its
 //! default mean the same.
 
 mod control;
-mod keys;
+pub(crate) mod declare;
+mod document;
 mod masking;
 mod objects;
-mod table;
+pub(crate) mod rule;
+mod schema;
 mod tokens;
+mod value;
 
 pub use control::{
-    AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page,
-    PrincipalCall, PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RootOperation,
-    RotateKind, Scope, Secret, TokenFormat,
+    AppCall, AppOperation, CensusCall, CheckCall, CollectionCall, CollectionOperation,
+    CollectionsCall, CreateCollection, Kind, MigrateCall, Page, PrincipalCall, PrincipalOperation,
+    PublicKeysCall, RewrapRowsCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope,
+    Secret, TokenFormat,
 };
-pub use keys::{CensusCall, MigrateCall, RewrapRowsCall};
+pub use document::{
+    CallOptions, Decrypt, Detokenize, DocumentCall, Encrypt, Envelope, Inspect, Mask, Reading,
+    Rewrap, TokenLookupScope, Tokenize,
+};
 pub use masking::{MaskList, MaskRule, Masking, RuleFields, UnknownFields};
-pub use objects::{
-    AddObjects, AlterCollection, ObjectsCall, ObjectsOperation, PropertyDisclosure, PropertySpec,
-    SubjectName, SubjectTarget, SubjectsCall, SubjectsOperation,
-};
-pub use table::Param;
-pub use tokens::{
-    Listing, Sweep, TokenLookupScope, TokenMap, TokenSearch, TokenizeOptions, TokensCall,
-    TokensOperation,
-};
+pub use objects::{ObjectsCall, SubjectName, SubjectTarget, SubjectsCall};
+pub use rule::Param;
+pub use schema::{AlterCollection, PropertySpec};
+pub use tokens::{TokenMap, TokensCall};
+
+/// The parameters that a server keeps after it has read a message, generic over their texts and
+/// bytes: as they are borrowed from the message, or as a [`Source`](shared::Source) shares them.
+pub mod shared {
+    pub use super::declare::{Own, Source};
+    pub use super::document::{TokenizeOptions, Writing};
+    pub use super::objects::{AddObjects, ObjectsOperation, PropertyDisclosure, SubjectsOperation};
+    pub use super::tokens::{Listing, Sweep, TokenSearch, TokensOperation};
+}
+
+/// How envelopes are written.
+pub type Writing<'a> = shared::Writing<&'a str>;
+/// How `tokenize` makes tokens.
+pub type TokenizeOptions<'a> = shared::TokenizeOptions<&'a str, &'a [u8]>;
+/// An operation of a [`TokensCall`].
+pub type TokensOperation<'a> = shared::TokensOperation<&'a str, &'a [u8]>;
+/// The value whose token `tokens.find` returns.
+pub type TokenSearch<'a> = shared::TokenSearch<&'a str, &'a [u8]>;
+/// Which tokens `tokens.list` gives, or which objects `objects.list`.
+pub type Listing<'a> = shared::Listing<&'a str>;
+/// One bounded step of a walk that archives or prunes.
+pub type Sweep<'a> = shared::Sweep<&'a str>;
+/// An operation of an [`ObjectsCall`].
+pub type ObjectsOperation<'a> = shared::ObjectsOperation<&'a str, &'a [u8]>;
+/// Params of `objects.add`.
+pub type AddObjects<'a> = shared::AddObjects<&'a str, &'a [u8]>;
+/// The properties that a response has, and their form.
+pub type PropertyDisclosure<'a> = shared::PropertyDisclosure<&'a str>;
+/// An operation of a [`SubjectsCall`].
+pub type SubjectsOperation<'a> = shared::SubjectsOperation<&'a str>;
 
 /// A closed set of names, with the name of each and the way back.
 macro_rules! names {
-    ($(#[$doc:meta])* $kind:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }) => {
+    (
+        $(#[$doc:meta])*
+        $kind:ident {
+            $(#[$first_doc:meta])* $first:ident = $first_name:literal,
+            $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)*
+        }
+    ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $kind { $($(#[$variant_doc])* $variant,)+ }
+        pub enum $kind { $(#[$first_doc])* $first, $($(#[$variant_doc])* $variant,)* }
 
         impl $kind {
             /// Every value, the default first if there is one.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+            pub const ALL: &'static [Self] = &[Self::$first $(, Self::$variant)*];
+            /// The rule of a parameter of this type.
+            #[allow(dead_code, reason = "results have names, too")]
+            pub(crate) const RULE: crate::params::rule::Rule = crate::params::rule::Rule::named(
+                concat!("\"", $first_name, "\"" $(, " or \"", $name, "\"")*),
+            );
 
             /// The name on the wire.
             pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name),+ }
+                match self { Self::$first => $first_name $(, Self::$variant => $name)* }
             }
 
             /// The value of that exact name.
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|value| value.name() == name)
+            }
+        }
+
+        crate::params::declare::owned!($kind);
+
+        impl<'a> crate::params::declare::Parameter<'a> for $kind {
+            fn blank() -> Self {
+                Self::$first
+            }
+
+            fn read(
+                params: &mut crate::reading::Params<'a>,
+                row: &'static crate::params::Param,
+            ) -> Result<Self, crate::call_error::CallError> {
+                params.name(row, Self::from_name)
+            }
+
+            fn write(&self, _: crate::params::rule::Form, out: &mut Vec<u8>) {
+                sealwire_msgpack::write::str(out, self.name());
             }
         }
     };
@@ -176,117 +238,4 @@ names! {
         /// `rewrap` alone: it opens, and is sealed as a value of the engine's from then on.
         Adopt = "adopt",
     }
-}
-
-/// The params of a call on a document. `W` is what its method asks for besides: [`Writing`] of
-/// envelopes, [`Reading`] of envelopes, [`TokenizeOptions`] of tokens, [`TokenLookupScope`] which
-/// collection tokens are looked up, or [`Masking`] by which rules.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DocumentCall<'a, W> {
-    /// The app whose keys open and seal, or whose tokens they are. `[A-Za-z0-9._-]`, 1 to 64 bytes.
-    pub app: &'a str,
-    /// The document: one MessagePack value. Its content has not been checked, and its extent by the
-    /// scan alone.
-    pub payload: &'a [u8],
-    /// Paths of what to work on; `None` for every leaf, envelope or token. 1 to 64 paths of 1 to
-    /// 1,024 bytes.
-    pub select: Option<Vec<&'a str>>,
-    /// Effect of a path that matches nothing.
-    pub unmatched: Unmatched,
-    /// Encapsulations of envelopes to open that have them apart: at most 32.
-    pub encapsulations: Vec<&'a str>,
-    /// Bytes that envelopes and tokens are bound to, 0 to 4,096; absent and empty are the same.
-    pub context: &'a [u8],
-    /// Effect of one bad field.
-    pub on_error: OnError,
-    /// Stop after this long, in milliseconds, 1 to 3,600,000.
-    pub deadline_ms: Option<u32>,
-    /// Refuse with `conflict` if the server's generation is older.
-    pub min_generation: Option<u64>,
-    /// Why the call is made, for who looks at it later: 1 to 256 bytes without control characters.
-    /// A role may demand it.
-    pub reason: Option<&'a str>,
-    /// The caller's span, as a W3C `traceparent` of at most 256 bytes: an engine that keeps traces
-    /// puts its own beneath. One that is not valid is as good as none.
-    pub traceparent: Option<&'a str>,
-    /// Parameters of the method's own.
-    pub writing: W,
-}
-
-/// How envelopes are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Writing<'a> {
-    /// Which of the app's keys seals; `None` is the app's. Those that open are named by the
-    /// envelopes.
-    pub suite: Option<Suite>,
-    /// How far one ephemeral key reaches.
-    pub key_scope: KeyScope,
-    /// The format; `None` is the app's.
-    pub format: Option<Format>,
-    /// The data role that Evervault strings carry. 1 to 20 of `a-z 0-9 -`.
-    pub role: Option<&'a str>,
-    /// String or binary envelopes.
-    pub encoding: Encoding,
-    /// Where the encapsulation is, if the suite has one.
-    pub encapsulation: Encapsulation,
-    /// Handling of values without a context, in a `rewrap` that names one.
-    pub unbound: Unbound,
-    /// Handling of values that were sealed outside, in a `rewrap`.
-    pub outside: Outside,
-}
-
-/// Which envelopes are opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
-    /// Handling of values that were sealed outside: [`Outside::Accept`] or [`Outside::Refuse`].
-    pub outside: Outside,
-}
-
-/// The params of `encrypt`.
-pub type Encrypt<'a> = DocumentCall<'a, Writing<'a>>;
-/// The params of `decrypt`.
-pub type Decrypt<'a> = DocumentCall<'a, Reading>;
-/// The params of `rewrap`.
-pub type Rewrap<'a> = DocumentCall<'a, Writing<'a>>;
-/// The params of `tokenize`.
-pub type Tokenize<'a> = DocumentCall<'a, TokenizeOptions<'a>>;
-/// The params of `detokenize`.
-pub type Detokenize<'a> = DocumentCall<'a, TokenLookupScope<'a>>;
-/// The params of `mask`. It takes neither `select` nor `context`: its rules say which fields.
-pub type Mask<'a> = DocumentCall<'a, Masking<'a>>;
-
-impl<'a, W: Default> DocumentCall<'a, W> {
-    /// A call on all of `payload`, which is one MessagePack value, with the defaults.
-    pub fn new(app: &'a str, payload: &'a [u8]) -> Self {
-        Self {
-            app,
-            payload,
-            select: None,
-            encapsulations: Vec::new(),
-            unmatched: Unmatched::default(),
-            context: &[],
-            on_error: OnError::default(),
-            deadline_ms: None,
-            min_generation: None,
-            reason: None,
-            traceparent: None,
-            writing: W::default(),
-        }
-    }
-}
-
-/// An envelope in either encoding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Envelope<'a> {
-    /// As a string.
-    Text(&'a str),
-    /// As binary.
-    Binary(&'a [u8]),
-}
-
-/// The params of `inspect`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inspect<'a> {
-    /// The envelope to describe.
-    pub envelope: Envelope<'a>,
 }

@@ -3,26 +3,39 @@
 use std::fmt;
 
 use bytes::Bytes;
+use sealwire_wire::shared::Source;
 
 /// A text that shares the bytes of the message it came in.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct FrameText(Bytes);
 
 impl FrameText {
-    /// Shares `text`, which must be a part of `frame`.
-    pub fn new(frame: &Bytes, text: &str) -> Self {
-        if text.is_empty() {
-            Self::default()
-        } else {
-            Self(frame.slice_ref(text.as_bytes()))
-        }
-    }
-
     /// Returns the text.
     pub fn as_str(&self) -> &str {
         // It was made of a `str`; the names that it holds are short, so checking them again costs
         // nothing that counts.
         std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+/// A message, whose requests share its bytes.
+pub(crate) struct Frame<'a>(pub(crate) &'a Bytes);
+
+impl Source for Frame<'_> {
+    type Text = FrameText;
+    type Bytes = Bytes;
+
+    fn text(&self, text: &str) -> FrameText {
+        FrameText(self.bytes(text.as_bytes()))
+    }
+
+    /// An empty part keeps nothing of the message alive.
+    fn bytes(&self, bytes: &[u8]) -> Bytes {
+        if bytes.is_empty() {
+            Bytes::new()
+        } else {
+            self.0.slice_ref(bytes)
+        }
     }
 }
 

@@ -10,13 +10,14 @@ use bytes::Bytes;
 use sealwire_access::{AuthorizationRequest, Permit, Principal};
 use sealwire_mask::Mask;
 use sealwire_payload::{Containers, ExtraWork, Selection};
-use sealwire_wire::{DocumentCall, FrameLayout, Method, OnError, Unmatched};
+use sealwire_wire::shared::Own;
+use sealwire_wire::{Call, DocumentCall, FrameLayout, Method, OnError, Unmatched};
 use tokio::time::Instant;
 
 use crate::access::RequestTarget;
 use crate::apps::{Apps, CachedApp};
 use crate::engine::{Engine, Located};
-use crate::frame_text::FrameText;
+use crate::frame_text::{Frame, FrameText};
 use crate::jobs::cancel_token::CancelToken;
 use crate::jobs::cost::{OperationKind, authenticated, fields_max};
 use crate::jobs::error::CallFailure;
@@ -179,6 +180,21 @@ pub struct DocumentPlan {
 }
 
 impl RequestOptions {
+    /// Returns the parameters of a call on data. They are parts of its message.
+    pub(crate) fn new(frame: &Bytes, call: &Call<'_>) -> Self {
+        let frame = Frame(frame);
+        let options = call.options().copied().unwrap_or_default();
+        Self {
+            method: call.method(),
+            app: call.text("app").own(&frame).unwrap_or_default(),
+            collection: call.text("collection").own(&frame),
+            reason: options.reason.own(&frame),
+            traceparent: options.traceparent.own(&frame),
+            deadline_ms: options.deadline_ms,
+            min_generation: options.min_generation,
+        }
+    }
+
     /// Returns the collection, if the method has one.
     pub fn collection(&self) -> Option<&str> {
         self.collection.as_ref().map(FrameText::as_str)
@@ -249,18 +265,13 @@ pub(crate) struct RequestDocument {
 
 impl RequestDocument {
     pub(crate) fn new<W>(frame: &Bytes, call: &DocumentCall<'_, W>) -> Self {
-        let texts = |texts: &Vec<&str>| {
-            texts
-                .iter()
-                .map(|text| FrameText::new(frame, text))
-                .collect()
-        };
+        let frame = Frame(frame);
         Self {
-            payload: frame.slice_ref(call.payload),
-            select: call.select.as_ref().map(texts),
+            payload: call.payload.own(&frame),
+            select: call.select.own(&frame),
             unmatched: call.unmatched,
-            encapsulations: texts(&call.encapsulations),
-            context: part(frame, call.context),
+            encapsulations: call.encapsulations.own(&frame),
+            context: call.context.own(&frame),
             on_error: call.on_error,
         }
     }
@@ -300,15 +311,6 @@ impl RequestDocument {
             subject: None,
             generation,
         })
-    }
-}
-
-/// Returns a part of a message. An empty part keeps nothing of the message alive.
-pub(crate) fn part(frame: &Bytes, bytes: &[u8]) -> Bytes {
-    if bytes.is_empty() {
-        Bytes::new()
-    } else {
-        frame.slice_ref(bytes)
     }
 }
 

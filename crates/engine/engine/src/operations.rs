@@ -18,13 +18,11 @@ mod tokens;
 
 use bytes::Bytes;
 use sealwire_schedule::WorkSize;
-use sealwire_wire::control::{Control, PublicKeysCall};
-use sealwire_wire::{
-    Call, CallError, DocumentCall, FrameLayout, KeyScope, Method, Methods, Preview, SubjectTarget,
-    Suite, TokenMap,
-};
+use sealwire_wire::control::Control;
+use sealwire_wire::shared::Own;
+use sealwire_wire::{Call, CallError, FrameLayout, KeyScope, Method, Methods, Preview, Suite};
 
-use crate::frame_text::FrameText;
+use crate::frame_text::Frame;
 use crate::jobs::cost::OperationKind;
 use crate::operation::{Operation, RequestOptions};
 
@@ -51,64 +49,22 @@ pub enum Decoded {
 /// The message does not follow its method's table.
 pub fn decode(frame: &Bytes, boundary: &FrameLayout) -> Result<Decoded, CallError> {
     let call = Call::decode(frame, boundary)?;
-    let request = Source {
-        frame,
-        method: call.method(),
-    };
-    let (options, operation): (_, Box<dyn Operation>) = match call {
-        Call::Encrypt(call) => (
-            request.options(&call, None),
-            Box::new(encrypt::Encrypt::new(frame, &call)),
-        ),
-        Call::Decrypt(call) => (
-            request.options(&call, None),
-            Box::new(decrypt::Decrypt::new(frame, &call)),
-        ),
-        Call::Rewrap(call) => (
-            request.options(&call, None),
-            Box::new(rewrap::Rewrap::new(frame, &call)),
-        ),
-        Call::Mask(call) => (
-            request.options(&call, None),
-            Box::new(mask::MaskDocument::new(frame, &call)),
-        ),
-        Call::Tokenize(call) => {
-            let collection = Some(call.writing.collection);
-            (
-                request.options(&call, collection),
-                Box::new(tokenize::Tokenize::new(frame, &call)),
-            )
-        }
-        Call::Detokenize(call) => {
-            let collection = Some(call.writing.collection);
-            (
-                request.options(&call, collection),
-                Box::new(detokenize::Detokenize::new(frame, &call)),
-            )
-        }
-        Call::Tokens(call) => (
-            request.options_of_tokens(&call.map),
-            Box::new(tokens::Tokens::new(frame, &call.ask)),
-        ),
+    let options = RequestOptions::new(frame, &call);
+    let shared = Frame(frame);
+    let operation: Box<dyn Operation> = match call {
+        Call::Encrypt(call) => Box::new(encrypt::Encrypt::new(frame, &call)),
+        Call::Decrypt(call) => Box::new(decrypt::Decrypt::new(frame, &call)),
+        Call::Rewrap(call) => Box::new(rewrap::Rewrap::new(frame, &call)),
+        Call::Mask(call) => Box::new(mask::MaskDocument::new(frame, &call)),
+        Call::Tokenize(call) => Box::new(tokenize::Tokenize::new(frame, &call)),
+        Call::Detokenize(call) => Box::new(detokenize::Detokenize::new(frame, &call)),
+        Call::Tokens(call) => Box::new(call.ask.own(&shared)),
+        Call::Objects(call) => Box::new(call.ask.own(&shared)),
+        Call::Subjects(call) => Box::new(subjects::SubjectsRequest::new(&shared, &call)),
+        Call::Control(Control::PublicKeys(_)) => Box::new(public_keys::PublicKeys),
         Call::Inspect(call) => return Ok(Decoded::Immediate(Immediate::inspect(frame, &call))),
         Call::Info => return Ok(Decoded::Immediate(Immediate::Info)),
         Call::Health => return Ok(Decoded::Immediate(Immediate::Health)),
-        Call::Control(Control::PublicKeys(call)) => (
-            request.options_of_public_keys(&call),
-            Box::new(public_keys::PublicKeys),
-        ),
-        Call::Objects(call) => (
-            request.options_of_tokens(&call.map),
-            Box::new(objects::ObjectsRequest::new(frame, &call.ask)),
-        ),
-        Call::Subjects(call) => (
-            request.options_of_subjects(&call.target),
-            Box::new(subjects::SubjectsRequest::new(
-                frame,
-                call.target.subject,
-                call.ask,
-            )),
-        ),
         // The scan knows no other control method on a data listener.
         Call::Control(_) => return Err(CallError::Malformed),
     };
@@ -120,66 +76,6 @@ pub fn decode(frame: &Bytes, boundary: &FrameLayout) -> Result<Decoded, CallErro
 pub fn needs_admission(method: Method) -> bool {
     let stored = Methods::TOKENS.contains(method) || Methods::OBJECTS.contains(method);
     method.takes_document() || stored || method == Method::AppsPublicKeys
-}
-
-/// The message that a request is decoded from.
-struct Source<'a> {
-    frame: &'a Bytes,
-    method: Method,
-}
-
-impl Source<'_> {
-    fn options<W>(&self, call: &DocumentCall<'_, W>, collection: Option<&str>) -> RequestOptions {
-        let text = |text| FrameText::new(self.frame, text);
-        RequestOptions {
-            method: self.method,
-            app: text(call.app),
-            collection: collection.map(text),
-            reason: call.reason.map(text),
-            traceparent: call.traceparent.map(text),
-            deadline_ms: call.deadline_ms,
-            min_generation: call.min_generation,
-        }
-    }
-
-    fn options_of_tokens(&self, map: &TokenMap<'_>) -> RequestOptions {
-        let text = |text| FrameText::new(self.frame, text);
-        RequestOptions {
-            method: self.method,
-            app: text(map.app),
-            collection: Some(text(map.collection)),
-            reason: map.reason.map(text),
-            traceparent: map.traceparent.map(text),
-            deadline_ms: map.deadline_ms,
-            min_generation: map.min_generation,
-        }
-    }
-
-    fn options_of_subjects(&self, target: &SubjectTarget<'_>) -> RequestOptions {
-        let text = |text| FrameText::new(self.frame, text);
-        RequestOptions {
-            method: self.method,
-            app: text(target.app),
-            collection: None,
-            reason: target.reason.map(text),
-            traceparent: target.traceparent.map(text),
-            deadline_ms: target.deadline_ms,
-            min_generation: target.min_generation,
-        }
-    }
-
-    fn options_of_public_keys(&self, call: &PublicKeysCall<'_>) -> RequestOptions {
-        let text = |text| FrameText::new(self.frame, text);
-        RequestOptions {
-            method: self.method,
-            app: text(call.app),
-            collection: None,
-            reason: call.reason.map(text),
-            traceparent: None,
-            deadline_ms: None,
-            min_generation: call.min_generation,
-        }
-    }
 }
 
 /// Suite of estimates where neither the request nor its app is known to name one: that of new apps.

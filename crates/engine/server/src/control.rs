@@ -310,8 +310,8 @@ impl ControlService {
                 found.encode(out);
                 Ok(Applied::at(found.generation))
             }
-            Control::Collections { app, page } => {
-                let found = control::collections(state, app, *page).await?;
+            Control::Collections(call) => {
+                let found = control::collections(state, call.app, call.page).await?;
                 found.encode(out);
                 Ok(Applied::at(found.generation))
             }
@@ -369,7 +369,7 @@ impl ControlService {
             Control::PublicKeys(call) => {
                 let found = self
                     .engine
-                    .public_keys(permit, call.min_generation)
+                    .public_keys(permit, call.options.min_generation)
                     .map_err(|failure| failure.answer())?;
                 found.encode(out);
                 Ok(Applied::at(found.generation))

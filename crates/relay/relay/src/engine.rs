@@ -11,8 +11,9 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use sealwire_client::{
-    Client, Decrypt, DetailValue, Detokenize, Document, DocumentCall, Encrypt, Error, ErrorCode,
-    Mask, MaskRule, Masking, RpcError, RuleFields, TokenLookupScope, Tokenize, TokenizeOptions,
+    CallOptions, Client, Decrypt, DetailValue, Detokenize, Document, DocumentCall, Encrypt, Error,
+    ErrorCode, Mask, MaskRule, Masking, RpcError, RuleFields, TokenLookupScope, Tokenize,
+    TokenizeOptions,
 };
 use sealwire_msgpack::{TokenReader, write};
 use sealwire_relay_body::{BodyError, Hole, Piece};
@@ -346,8 +347,11 @@ impl Engine {
         let base = DocumentCall::<()> {
             select,
             context,
-            deadline_ms: Some(deadline_ms),
-            traceparent,
+            options: CallOptions {
+                deadline_ms: Some(deadline_ms),
+                traceparent,
+                ..CallOptions::default()
+            },
             ..DocumentCall::new(&rule.app, payload)
         };
         match &rule.action {
@@ -406,10 +410,7 @@ fn with<'a, W>(base: DocumentCall<'a, ()>, writing: W) -> DocumentCall<'a, W> {
         unmatched: base.unmatched,
         context: base.context,
         on_error: base.on_error,
-        deadline_ms: base.deadline_ms,
-        min_generation: base.min_generation,
-        reason: base.reason,
-        traceparent: base.traceparent,
+        options: base.options,
         writing,
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sealwire_client::{Error, ErrorCode, RpcError};
 use sealwire_service::output::errln;
 use sealwire_wire::control::{
-    AlterCollection, CollectionCall, CollectionChanged, CollectionOperation,
+    AlterCollection, CollectionCall, CollectionChanged, CollectionOperation, CreateCollection,
 };
 use tokio::time::Instant;
 
@@ -75,12 +75,12 @@ impl ObjectRules {
         retention_s: Option<u64>,
     ) -> CollectionOperation<'a> {
         let properties = properties.iter().map(PropertyInput::spec).collect();
-        CollectionOperation::CreateObjects {
+        CollectionOperation::Create(CreateCollection {
             suite: self.suite.map(Into::into),
-            properties,
             expires_s,
             retention_s,
-        }
+            ..CreateCollection::of_objects(properties)
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Requests that return objects, page by page.
 
-use sealwire_client::{ObjectListing, Objects};
+use sealwire_client::{Listing, Objects};
 use sealwire_payload::{WalkLimits, json};
 use sealwire_service::output::errln;
 use sealwire_wire::OBJECTS_MAX;
@@ -77,14 +77,14 @@ impl Wanted {
 }
 
 pub(super) fn list(
-    listing: ObjectListing<'_>,
+    listing: Listing<'_>,
     page: &PageArgs,
     disclosure: &Disclosure,
     common: &Common,
 ) -> Result<(), Failure> {
     write::run(common, async |client| {
         pages(page, common.json, async |after, limit| {
-            let listing = ObjectListing {
+            let listing = Listing {
                 after,
                 limit: Some(limit),
                 ..listing

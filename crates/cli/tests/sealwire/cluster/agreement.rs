@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sealwire_client::control::{AppCall, AppOperation, Kind, RotateKind, TokenFormat};
 use sealwire_client::{
-    Client, Decrypt, Encrypt, Error, ErrorCode, Tokenize, TokenizeOptions, to_payload,
+    CallOptions, Client, Decrypt, Encrypt, Error, ErrorCode, Tokenize, TokenizeOptions, to_payload,
 };
 use sealwire_testkit::Postgres;
 
@@ -100,7 +100,10 @@ fn an_app_made_on_one_engine_is_served_by_all_and_a_disabled_key_stops_on_all() 
             .unwrap();
         let ahead = Some(made.generation + 100);
         let fenced = clients[1].encrypt(Encrypt {
-            min_generation: ahead,
+            options: CallOptions {
+                min_generation: ahead,
+                ..CallOptions::default()
+            },
             ..Encrypt::new("fenced", &payload)
         });
         assert_eq!(code(fenced.await), Some(ErrorCode::Conflict));
@@ -278,7 +281,10 @@ fn one_value_has_one_token_whoever_asks_whichever_engine() {
             .await
             .unwrap();
         let call = Tokenize {
-            min_generation: Some(turned.generation),
+            options: CallOptions {
+                min_generation: Some(turned.generation),
+                ..CallOptions::default()
+            },
             ..call(&payload)
         };
         assert_eq!(clients[1].tokenize(call).await.unwrap().payload, before);

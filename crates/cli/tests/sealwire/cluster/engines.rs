@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sealwire_client::control::{
-    AppCall, AppOperation, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat,
+    AppCall, AppOperation, CollectionCall, CollectionOperation, CreateCollection, Kind, Scope,
+    TokenFormat,
 };
 use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
 use sealwire_crypto::Kek;
@@ -521,15 +522,11 @@ impl<'a> Cluster<'a> {
         format: TokenFormat,
     ) {
         let scope = Scope::Collection;
-        let ask = CollectionOperation::Create {
-            kind,
+        let ask = CollectionOperation::Create(CreateCollection {
             format,
-            first: None,
-            last: None,
             scope,
-            expires_s: None,
-            retention_s: None,
-        };
+            ..CreateCollection::new(kind)
+        });
         let call = CollectionCall {
             app: APP,
             collection: name,

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sealwire_client::{
-    Client, Detokenize, Error, ErrorCode, TokenLookupScope, Tokenize, TokenizeOptions, to_payload,
+    CallOptions, Client, Detokenize, Error, ErrorCode, TokenLookupScope, Tokenize, TokenizeOptions,
+    to_payload,
 };
 use sealwire_testkit::Database;
 
@@ -116,7 +117,10 @@ impl Ledger {
         };
         let payload = to_payload(&values)?;
         let call = Tokenize {
-            deadline_ms: Some(self.deadline_ms),
+            options: CallOptions {
+                deadline_ms: Some(self.deadline_ms),
+                ..CallOptions::default()
+            },
             writing,
             ..Tokenize::new(APP, &payload)
         };
@@ -151,7 +155,10 @@ impl Ledger {
             ..TokenizeOptions::default()
         };
         let call = Tokenize {
-            deadline_ms: Some(self.deadline_ms),
+            options: CallOptions {
+                deadline_ms: Some(self.deadline_ms),
+                ..CallOptions::default()
+            },
             writing,
             ..Tokenize::new(APP, &payload)
         };

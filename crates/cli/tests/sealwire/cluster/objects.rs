@@ -12,11 +12,11 @@ mod subjects;
 use std::time::Duration;
 
 use sealwire_client::control::{
-    AlterCollection, AppCall, AppOperation, CollectionCall, CollectionOperation, PropertySpec,
+    AlterCollection, AppCall, AppOperation, CollectionCall, CollectionOperation, CreateCollection,
+    PropertySpec,
 };
 use sealwire_client::{
-    Client, DetailValue, Error, ErrorCode, ObjectListing, Objects, PropertyDisclosure, RpcError,
-    TokenMap,
+    Client, DetailValue, Error, ErrorCode, Listing, Objects, PropertyDisclosure, RpcError, TokenMap,
 };
 use sealwire_payload::json;
 
@@ -47,12 +47,12 @@ async fn create_app(operator: &Client) {
 
 async fn create(operator: &Client, collection: &str, properties: Vec<PropertySpec<'_>>) -> u64 {
     let (suite, expires_s, retention_s) = (None, None, None);
-    let ask = CollectionOperation::CreateObjects {
+    let ask = CollectionOperation::Create(CreateCollection {
         suite,
-        properties,
         expires_s,
         retention_s,
-    };
+        ..CreateCollection::of_objects(properties)
+    });
     operator
         .change_collection(CollectionCall {
             app: APP,
@@ -164,10 +164,10 @@ async fn query(
 async fn list(client: &Client, map: TokenMap<'_>) -> Vec<sealwire_client::Object> {
     let (mut objects, mut next) = (Vec::new(), None::<String>);
     loop {
-        let listing = ObjectListing {
+        let listing = Listing {
             after: next.as_deref(),
             limit: Some(PAGE),
-            ..ObjectListing::default()
+            ..Listing::default()
         };
         let page = in_time(client.objects_list(map, listing, PropertyDisclosure::default()))
             .await

@@ -12,14 +12,14 @@ use sealwire_access::{
 };
 use sealwire_client::control::{
     AlterCollection, AppCall, AppOperation, CensusCall, CheckCall, CollectionCall,
-    CollectionOperation, Control, Kind, MigrateCall, Page, PrincipalCall, PrincipalOperation,
-    PublicKeysCall, RewrapRowsCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope,
-    Secret, TokenFormat,
+    CollectionOperation, CollectionsCall, Control, CreateCollection, Kind, MigrateCall, Page,
+    PrincipalCall, PrincipalOperation, PublicKeysCall, RewrapRowsCall, RoleCall, RoleOperation,
+    RootOperation, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
-    AddObjects, Client, ClientConfig, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode,
-    Listing, Mask, MaskRule, Masking, Pem, PropertyDisclosure, Rewrap, RpcError, RuleFields, Suite,
-    Sweep, TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions,
+    AddObjects, CallOptions, Client, ClientConfig, Decrypt, DetailValue, Detokenize, Encrypt,
+    Error, ErrorCode, Listing, Mask, MaskRule, Masking, Pem, PropertyDisclosure, Rewrap, RpcError,
+    RuleFields, Suite, Sweep, TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions,
 };
 use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
 use sealwire_settings::{AccessMode, Config, ControlListen};
@@ -214,14 +214,18 @@ fn message(operation: Operation) -> Vec<u8> {
             );
             return out;
         }
-        Operation::TokensGet => tokens(TokensOperation::Get(vec!["tok"])),
+        Operation::TokensGet => tokens(TokensOperation::Get {
+            tokens: vec!["tok"],
+        }),
         Operation::TokensFind => tokens(TokensOperation::Find(TokenSearch {
             value: nil,
             context: b"",
             subject: None,
         })),
         Operation::TokensList => tokens(TokensOperation::List(Listing::default())),
-        Operation::TokensDelete => tokens(TokensOperation::Delete(vec!["tok"])),
+        Operation::TokensDelete => tokens(TokensOperation::Delete {
+            tokens: vec!["tok"],
+        }),
         Operation::TokensExpire => tokens(TokensOperation::Expire {
             tokens: vec!["tok"],
             expires_s: None,
@@ -252,18 +256,10 @@ fn message(operation: Operation) -> Vec<u8> {
                 limit,
             })
         }
-        Operation::ObjectsList => {
-            let (tag, expired_before, archived, after, limit) = (None, None, false, None, None);
-            let disclosure = disclosure();
-            objects(ObjectsOperation::List {
-                tag,
-                expired_before,
-                archived,
-                disclosure,
-                after,
-                limit,
-            })
-        }
+        Operation::ObjectsList => objects(ObjectsOperation::List {
+            listing: Listing::default(),
+            disclosure: disclosure(),
+        }),
         Operation::ObjectsExpire => objects(ObjectsOperation::Expire {
             ids: vec!["id"],
             expires_s: None,
@@ -300,22 +296,18 @@ fn message(operation: Operation) -> Vec<u8> {
             read_suites: None,
         })),
         Operation::AppsExport => Call::Control(Control::Export(Page::default())),
-        Operation::CollectionsList => Call::Control(Control::Collections {
+        Operation::CollectionsList => Call::Control(Control::Collections(CollectionsCall {
             app: APP,
             page: Page::default(),
-        }),
+        })),
         Operation::CollectionsCreate => {
             let (kind, format, scope) =
                 (Kind::Deterministic, TokenFormat::Opaque, Scope::Collection);
-            Call::Control(collection(CollectionOperation::Create {
-                kind,
+            Call::Control(collection(CollectionOperation::Create(CreateCollection {
                 format,
-                first: None,
-                last: None,
                 scope,
-                expires_s: None,
-                retention_s: None,
-            }))
+                ..CreateCollection::new(kind)
+            })))
         }
         Operation::CollectionsSet => Call::Control(collection(CollectionOperation::Set {
             expires_s: Some(None),
@@ -371,8 +363,11 @@ fn message(operation: Operation) -> Vec<u8> {
         }
         Operation::AppsPublicKeys => Call::Control(Control::PublicKeys(PublicKeysCall {
             app: APP,
-            min_generation: None,
-            reason: None,
+            options: CallOptions {
+                min_generation: None,
+                reason: None,
+                ..CallOptions::default()
+            },
         })),
         Operation::PrincipalsCheck => Call::Control(Control::Check(CheckCall {
             principal: FULL,
@@ -380,13 +375,7 @@ fn message(operation: Operation) -> Vec<u8> {
             ..CheckCall::default()
         })),
     };
-    match call {
-        Call::Control(call) => request::control(&mut out, 1, &call),
-        Call::Tokens(call) => request::tokens(&mut out, 1, &call),
-        Call::Objects(call) => request::objects(&mut out, 1, &call),
-        Call::Subjects(call) => request::subjects(&mut out, 1, &call),
-        other => panic!("{other:?}"),
-    }
+    request::call(&mut out, 1, &call);
     out
 }
 
@@ -681,7 +670,10 @@ fn a_role_may_demand_a_reason() {
         );
         client
             .encrypt(Encrypt {
-                reason: Some("ticket 7"),
+                options: CallOptions {
+                    reason: Some("ticket 7"),
+                    ..CallOptions::default()
+                },
                 ..Encrypt::new(APP, &payload)
             })
             .await
@@ -803,7 +795,10 @@ fn what_was_decided_and_why_is_in_the_audit_trail() {
         rpc_error(client.encrypt(Encrypt::new(APP, &payload)).await);
         client
             .encrypt(Encrypt {
-                reason: Some("ticket 7"),
+                options: CallOptions {
+                    reason: Some("ticket 7"),
+                    ..CallOptions::default()
+                },
                 ..Encrypt::new(APP, &payload)
             })
             .await

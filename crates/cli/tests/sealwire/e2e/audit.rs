@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use sealwire_access::PrincipalKind;
 use sealwire_audit::{AuditKey, Filter, Follow, Range, RecordView, verify};
 use sealwire_client::control::{
-    AppCall, AppOperation, CensusCall, CollectionCall, CollectionOperation, Kind, Page,
-    RewrapRowsCall, RotateKind, Scope, Secret, TokenFormat,
+    AppCall, AppOperation, CensusCall, CollectionCall, CollectionOperation, CreateCollection, Kind,
+    Page, RewrapRowsCall, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
-    Client, ClientConfig, Decrypt, Detokenize, Encrypt, Envelope, ErrorCode, Format, Inspect,
-    OnError, Pem, Rewrap, Suite, Tokenize,
+    CallOptions, Client, ClientConfig, Decrypt, Detokenize, Encrypt, Envelope, ErrorCode, Format,
+    Inspect, OnError, Pem, Rewrap, Suite, Tokenize,
 };
 use sealwire_crypto::Kek;
 use sealwire_dev_ca::Issued;
@@ -160,15 +160,10 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
     run(async {
         let mut harness = Harness::with(audited).await;
         let chief = operator(&harness, &harness.another_caller("operator")).await;
-        let ask = CollectionOperation::Create {
-            kind: Kind::Deterministic,
-            format: TokenFormat::Opaque,
-            first: None,
-            last: None,
+        let ask = CollectionOperation::Create(CreateCollection {
             scope: Scope::Context,
-            expires_s: None,
-            retention_s: None,
-        };
+            ..CreateCollection::new(Kind::Deterministic)
+        });
         let made = chief
             .change_collection(CollectionCall {
                 app: APP,
@@ -206,7 +201,10 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
             ErrorCode::NotFound
         );
         let later = Encrypt {
-            min_generation: Some(u64::MAX),
+            options: CallOptions {
+                min_generation: Some(u64::MAX),
+                ..CallOptions::default()
+            },
             ..Encrypt::new(APP, &payload)
         };
         assert_eq!(code(relay.encrypt(later).await), ErrorCode::Conflict);
@@ -241,7 +239,10 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
         };
         let tokens = relay
             .tokenize(Tokenize {
-                min_generation: Some(made.generation),
+                options: CallOptions {
+                    min_generation: Some(made.generation),
+                    ..CallOptions::default()
+                },
                 ..tokenize()
             })
             .await
@@ -542,15 +543,13 @@ fn a_rewrap_is_recorded_with_the_rows_that_it_sealed() {
         let chief = operator(&harness, &harness.another_caller("operator")).await;
         let (expires_s, retention_s) = (None, None);
         let (kind, format, scope) = (Kind::Random, TokenFormat::Opaque, Scope::Collection);
-        let ask = CollectionOperation::Create {
-            kind,
+        let ask = CollectionOperation::Create(CreateCollection {
             format,
-            first: None,
-            last: None,
             scope,
             expires_s,
             retention_s,
-        };
+            ..CreateCollection::new(kind)
+        });
         chief
             .change_collection(CollectionCall {
                 app: APP,

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use sealwire_access::PrincipalKind;
 use sealwire_client::control::{
-    AppCall, AppChanged, AppOperation, CollectionCall, CollectionOperation, Kind, Page, RotateKind,
-    Scope, Secret, TokenFormat,
+    AppCall, AppChanged, AppOperation, CollectionCall, CollectionOperation, CreateCollection, Kind,
+    Page, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
-    Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Format, Pem, Suite,
+    CallOptions, Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Format, Pem, Suite,
 };
 use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
 use sealwire_settings::ControlListen;
@@ -86,15 +86,11 @@ fn collection<'a>(collection: &'a str, ask: CollectionOperation<'a>) -> Collecti
 
 fn create(kind: Kind) -> CollectionOperation<'static> {
     let (format, scope) = (TokenFormat::Opaque, Scope::Collection);
-    CollectionOperation::Create {
-        kind,
+    CollectionOperation::Create(CreateCollection {
         format,
-        first: None,
-        last: None,
         scope,
-        expires_s: None,
-        retention_s: None,
-    }
+        ..CreateCollection::new(kind)
+    })
 }
 
 /// Returns the state of the app, and of each of its keys by id.
@@ -141,7 +137,10 @@ fn an_app_is_made_served_stopped_and_brought_back() {
         // The change is served here as soon as the response has arrived, under the response's
         // generation.
         let sealed = relay.encrypt(Encrypt {
-            min_generation: Some(made.generation),
+            options: CallOptions {
+                min_generation: Some(made.generation),
+                ..CallOptions::default()
+            },
             ..Encrypt::new("new", &payload)
         });
         let sealed = sealed.await.unwrap();
@@ -334,15 +333,14 @@ fn collections_are_made_set_and_removed() {
     run(async {
         let harness = start().await;
         let operator = client(&harness, OPERATOR).await.unwrap();
-        let card = CollectionOperation::Create {
-            kind: Kind::Deterministic,
+        let card = CollectionOperation::Create(CreateCollection {
             format: TokenFormat::Card,
-            first: None,
             last: Some(2),
             scope: Scope::Context,
             expires_s: Some(60),
             retention_s: Some(0),
-        };
+            ..CreateCollection::new(Kind::Deterministic)
+        });
         let made = operator
             .change_collection(collection("cards", card))
             .await
@@ -413,15 +411,11 @@ fn collections_are_made_set_and_removed() {
             1
         );
 
-        let digits = CollectionOperation::Create {
-            kind: Kind::Random,
+        let digits = CollectionOperation::Create(CreateCollection {
             format: TokenFormat::Digits,
             first: Some(1),
-            last: None,
-            scope: Scope::Collection,
-            expires_s: None,
-            retention_s: None,
-        };
+            ..CreateCollection::new(Kind::Random)
+        });
         for (call, says) in [
             (
                 collection("people", create(Kind::OneWay)),

@@ -1,6 +1,6 @@
 //! Round trips: every type, curve, scope and encoding, with no plaintext in between.
 
-use sealwire_client::{Client, Document, Envelope, Error, Inspect};
+use sealwire_client::{CallOptions, Client, Document, Envelope, Error, Inspect};
 use sealwire_msgpack::{TokenReader, write};
 use sealwire_wire::{
     Decrypt, Detail, Encoding, Encrypt, ErrorCode, KeyScope, Method, Methods, OnError, RpcError,
@@ -343,7 +343,7 @@ fn an_envelope_opens_only_in_its_context_and_under_its_app() {
         // Another app has other keys: the error is identical.
         harness.create_app("other").await;
         let mut waited = Decrypt::new("other", &sealed);
-        waited.min_generation = Some(2);
+        waited.options.min_generation = Some(2);
         let unknown_key = loop {
             match rpc_error(client.decrypt(waited.clone()).await) {
                 RpcError {
@@ -535,7 +535,10 @@ fn calls_that_name_what_is_not_there_are_told_so() {
         let early = rpc_error(
             client
                 .encrypt(Encrypt {
-                    min_generation: Some(2),
+                    options: CallOptions {
+                        min_generation: Some(2),
+                        ..CallOptions::default()
+                    },
                     ..Encrypt::new(APP, &document)
                 })
                 .await,
@@ -549,7 +552,10 @@ fn calls_that_name_what_is_not_there_are_told_so() {
         let served = loop {
             match client
                 .encrypt(Encrypt {
-                    min_generation: Some(2),
+                    options: CallOptions {
+                        min_generation: Some(2),
+                        ..CallOptions::default()
+                    },
                     ..Encrypt::new("late", &document)
                 })
                 .await

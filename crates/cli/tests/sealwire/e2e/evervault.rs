@@ -3,7 +3,8 @@
 
 use sealwire_apps::{Control, Settings};
 use sealwire_client::{
-    Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap, ValueKind,
+    CallOptions, Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap,
+    ValueKind,
 };
 use sealwire_crypto::evervault::{Datatype, Form, Role, Sealer, looks_like, looks_like_file};
 use sealwire_crypto::{KeyPair, KeyScope, KeyState, KeyVersion};
@@ -365,7 +366,10 @@ fn in_a_mixed_document_only_what_claims_to_be_sealed_changes() {
         // Another app does not have the key, and a disabled key opens nothing.
         harness.create_app("other").await;
         let wait = |generation| Decrypt {
-            min_generation: Some(generation),
+            options: CallOptions {
+                min_generation: Some(generation),
+                ..CallOptions::default()
+            },
             ..Decrypt::new("other", &theirs)
         };
         let error = loop {

@@ -9,8 +9,9 @@ use sealwire_dev_ca::Issued;
 use sealwire_msgpack::write;
 use sealwire_records::token::Format;
 use sealwire_wire::{
-    Decrypt, Detail, Encapsulation, Encoding, Encrypt, ErrorCode, Format as EnvelopeFormat, Mask,
-    MaskRule, Masking, OnError, Rewrap, RpcError, RuleFields, Suite, TokenMap, Writing,
+    CallOptions, Decrypt, Detail, Encapsulation, Encoding, Encrypt, ErrorCode,
+    Format as EnvelopeFormat, Mask, MaskRule, Masking, OnError, Rewrap, RpcError, RuleFields,
+    Suite, TokenMap, Writing,
 };
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
@@ -565,8 +566,12 @@ fn a_document_that_encrypt_or_rewrap_returns_is_one_that_decrypt_takes() {
                             context,
                             encapsulations: encapsulations(),
                             on_error: OnError::Report,
-                            deadline_ms: Some(100_000),
-                            reason: Some("a reason that a role requires"),
+                            options: CallOptions {
+                                deadline_ms: Some(100_000),
+                                reason: Some("a reason that a role requires"),
+                                ..CallOptions::default()
+                            },
+
                             ..Decrypt::new(APP, &sealed.payload)
                         };
                         assert_eq!(

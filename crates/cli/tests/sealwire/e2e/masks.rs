@@ -3,9 +3,9 @@
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
 use sealwire_client::control::{CheckCall, RoleCall, RoleOperation};
 use sealwire_client::{
-    Client, Decrypt, Detokenize, Document, Encoding, Encrypt, Error, ErrorCode, Format, Mask,
-    MaskList, MaskRule, Masking, OnError, RuleFields, Suite, TokenLookupScope, Tokenize,
-    TokenizeOptions, UnknownFields, Writing,
+    CallOptions, Client, Decrypt, Detokenize, Document, Encoding, Encrypt, Error, ErrorCode,
+    Format, Mask, MaskList, MaskRule, Masking, OnError, RuleFields, Suite, TokenLookupScope,
+    Tokenize, TokenizeOptions, UnknownFields, Writing,
 };
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::json;
@@ -359,7 +359,10 @@ fn rules_that_are_none_are_refused_by_place() {
         let refused = rpc_error(mask(&client, "nobody", &payload, masking(vec![fine()])).await);
         assert_eq!(refused.code, ErrorCode::NotFound);
         let late = Mask {
-            min_generation: Some(1 << 40),
+            options: CallOptions {
+                min_generation: Some(1 << 40),
+                ..CallOptions::default()
+            },
             writing: masking(vec![fine()]),
             ..Mask::new(APP, &payload)
         };
@@ -418,7 +421,10 @@ fn a_long_mask_is_sliced_and_stops_when_told_to() {
         let payload = crate::e2e::harness::fields(MANY);
         let writing = masking(vec![at("$[*]", "hash")]);
         let call = Mask {
-            deadline_ms: Some(1),
+            options: CallOptions {
+                deadline_ms: Some(1),
+                ..CallOptions::default()
+            },
             writing: writing.clone(),
             ..Mask::new(APP, &payload)
         };
@@ -944,7 +950,10 @@ fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
         grant_role(&operator, NOBODY, "support", &[masked]).await;
         let sees = async |reason: Option<&'static str>| {
             let call = Decrypt {
-                reason,
+                options: CallOptions {
+                    reason,
+                    ..CallOptions::default()
+                },
                 ..Decrypt::new(APP, &sealed)
             };
             let payload = client.decrypt(call).await.unwrap().payload;

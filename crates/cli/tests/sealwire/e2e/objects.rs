@@ -14,10 +14,10 @@ mod tokens;
 use std::sync::Arc;
 
 use sealwire_client::control::{
-    AlterCollection, CollectionCall, CollectionOperation, PropertySpec,
+    AlterCollection, CollectionCall, CollectionOperation, CreateCollection, PropertySpec,
 };
 use sealwire_client::{
-    AddObjects, Client, DetailValue, ErrorCode, ItemError, Object, ObjectListing, ObjectVersion,
+    AddObjects, Client, DetailValue, ErrorCode, ItemError, Listing, Object, ObjectVersion,
     PropertyDisclosure, RpcError, Sweep, TokenMap,
 };
 use sealwire_payload::json;
@@ -126,12 +126,12 @@ fn people() -> Vec<PropertySpec<'static>> {
 impl Vault {
     async fn create(&self, name: &str, properties: Vec<PropertySpec<'_>>) {
         let (suite, expires_s, retention_s) = (None, None, None);
-        let ask = CollectionOperation::CreateObjects {
+        let ask = CollectionOperation::Create(CreateCollection {
             suite,
-            properties,
             expires_s,
             retention_s,
-        };
+            ..CreateCollection::of_objects(properties)
+        });
         let made = self
             .operator
             .change_collection(CollectionCall {
@@ -684,7 +684,7 @@ fn expired_objects_are_gone_and_archived_and_pruned() {
                 ErrorCode::NotFound
             );
             assert!(vault.get(&ids).await[..2].iter().all(Option::is_none));
-            let list = async |listing: ObjectListing<'static>| {
+            let list = async |listing: Listing<'static>| {
                 let found = vault
                     .client
                     .objects_list(map(), listing, PropertyDisclosure::default())
@@ -692,7 +692,7 @@ fn expired_objects_are_gone_and_archived_and_pruned() {
                     .unwrap();
                 found.objects.into_iter().flatten().collect::<Vec<_>>()
             };
-            let all = list(ObjectListing::default()).await;
+            let all = list(Listing::default()).await;
             // The values of expired objects are not shown.
             assert_eq!(
                 all.iter()
@@ -701,18 +701,18 @@ fn expired_objects_are_gone_and_archived_and_pruned() {
                 [0, 0, 16]
             );
             assert_eq!(
-                list(ObjectListing {
+                list(Listing {
                     tag: Some("eu"),
-                    ..ObjectListing::default()
+                    ..Listing::default()
                 })
                 .await
                 .len(),
                 3
             );
             assert_eq!(
-                list(ObjectListing {
+                list(Listing {
                     tag: Some("us"),
-                    ..ObjectListing::default()
+                    ..Listing::default()
                 })
                 .await
                 .len(),
@@ -742,9 +742,9 @@ fn expired_objects_are_gone_and_archived_and_pruned() {
                     .count,
                 1
             );
-            let archived = list(ObjectListing {
+            let archived = list(Listing {
                 archived: true,
-                ..ObjectListing::default()
+                ..Listing::default()
             })
             .await;
             assert_eq!(

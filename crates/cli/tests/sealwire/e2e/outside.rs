@@ -7,8 +7,8 @@ use sealwire_client::public_keys::{
     EncapsulationPlace, Expected, KeysError, PublicKeys, SealOptions,
 };
 use sealwire_client::{
-    Client, Encapsulation, Encoding, Encrypt, Envelope, Error, Inspect, Outside, Reading, Rewrap,
-    Suite as WireSuite, Writing,
+    CallOptions, Client, Encapsulation, Encoding, Encrypt, Envelope, Error, Inspect, Outside,
+    Reading, Rewrap, Suite as WireSuite, Writing,
 };
 use sealwire_crypto::{KeyId, Suite};
 use sealwire_msgpack::{TokenReader, write};
@@ -20,8 +20,12 @@ use crate::e2e::harness::{APP, Harness, code, fields, rpc_error, run, shop};
 
 const CALL: PublicKeysCall<'static> = PublicKeysCall {
     app: APP,
-    min_generation: None,
-    reason: None,
+    options: CallOptions {
+        deadline_ms: None,
+        min_generation: None,
+        reason: None,
+        traceparent: None,
+    },
 };
 
 /// Publishes a key of suite p256 of the app. Returns its id.
@@ -130,7 +134,10 @@ fn those_who_may_get_the_keys_on_either_listener() {
         ));
         // A generation that is still to come.
         let ahead = PublicKeysCall {
-            min_generation: Some(keys.generation() + 1),
+            options: CallOptions {
+                min_generation: Some(keys.generation() + 1),
+                ..CallOptions::default()
+            },
             ..CALL
         };
         for of in [&client, &operator] {

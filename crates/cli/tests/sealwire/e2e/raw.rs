@@ -12,8 +12,8 @@ use rustls::{ClientConfig, RootCertStore};
 use sealwire_client::RpcError;
 use sealwire_dev_ca::Issued;
 use sealwire_wire::{
-    Encrypt, KeyScope, Limits, MessageHeader, Reply, Scan, Scanner, Writing, decode_protocol_error,
-    request,
+    CallOptions, Encrypt, KeyScope, Limits, MessageHeader, Reply, Scan, Scanner, Writing,
+    decode_protocol_error, request,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -218,7 +218,10 @@ pub(crate) fn heavy_within(msgid: u32, count: u32, deadline_ms: Option<u32>) -> 
         msgid,
         &Encrypt {
             writing,
-            deadline_ms,
+            options: CallOptions {
+                deadline_ms,
+                ..CallOptions::default()
+            },
             ..Encrypt::new(APP, &payload)
         },
     )

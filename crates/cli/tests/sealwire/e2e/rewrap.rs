@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use sealwire_apps::{KeyKind, KeySummary, Target};
-use sealwire_client::{Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap};
+use sealwire_client::{
+    CallOptions, Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap,
+};
 use sealwire_crypto::{self as crypto, Datatype, KeyId, KeyScope};
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_wire::{Decrypt, Encoding, Encrypt, ErrorCode, OnError, Suite, Writing};
@@ -491,7 +493,10 @@ fn what_does_not_open_fails_or_is_reported_and_left() {
             (Rewrap::new("nobody", &[0xc0]), ErrorCode::NotFound),
             (
                 Rewrap {
-                    min_generation: Some(99),
+                    options: CallOptions {
+                        min_generation: Some(99),
+                        ..CallOptions::default()
+                    },
                     ..Rewrap::new(APP, &[0xc0])
                 },
                 ErrorCode::Conflict,

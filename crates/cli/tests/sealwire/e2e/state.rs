@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sealwire_apps::{KeyKind, Target};
-use sealwire_client::{Client, Document};
+use sealwire_client::{CallOptions, Client, Document};
 use sealwire_crypto::{AppId, Suite};
 use sealwire_server::server::Server;
 use sealwire_store::StoreError;
@@ -42,7 +42,10 @@ fn a_key_that_is_stopped_here_stops_at_once() {
                 "{round}"
             );
             let fence = Encrypt {
-                min_generation: Some(stopped.generation),
+                options: CallOptions {
+                    min_generation: Some(stopped.generation),
+                    ..CallOptions::default()
+                },
                 ..Encrypt::new(APP, DOCUMENT)
             };
             assert_eq!(
@@ -142,7 +145,10 @@ fn calls_of_a_disabled_app_are_forbidden_until_it_is_enabled() {
         let other = loop {
             match client
                 .decrypt(Decrypt {
-                    min_generation: fence,
+                    options: CallOptions {
+                        min_generation: fence,
+                        ..CallOptions::default()
+                    },
                     ..Decrypt::new(APP, &sealed)
                 })
                 .await
@@ -227,7 +233,10 @@ fn a_demanded_generation_is_looked_for_at_once() {
             .await
             .unwrap();
         let fence = || Encrypt {
-            min_generation: Some(rotated.generation),
+            options: CallOptions {
+                min_generation: Some(rotated.generation),
+                ..CallOptions::default()
+            },
             ..Encrypt::new(APP, DOCUMENT)
         };
         let begun = Instant::now();
@@ -242,7 +251,10 @@ fn a_demanded_generation_is_looked_for_at_once() {
         println!("the generation was served after {:?}", begun.elapsed());
         assert_eq!(sealed.generation, rotated.generation);
         let never = Encrypt {
-            min_generation: Some(u64::MAX),
+            options: CallOptions {
+                min_generation: Some(u64::MAX),
+                ..CallOptions::default()
+            },
             ..Encrypt::new(APP, DOCUMENT)
         };
         let error = rpc_error(client.encrypt(never).await);

@@ -1,6 +1,6 @@
 //! Errors as text, for clients whose library decodes the error slot of a response as a string.
 
-use sealwire_wire::{Decrypt, Encrypt, ErrorCode, RpcError};
+use sealwire_wire::{CallOptions, Decrypt, Encrypt, ErrorCode, RpcError};
 
 use crate::e2e::control::{OPERATOR, listen};
 use crate::e2e::harness::{APP, Harness, fields, run};
@@ -21,7 +21,10 @@ fn at_generation(min_generation: u64) -> Vec<u8> {
     encrypt(
         MSGID,
         &Encrypt {
-            min_generation: Some(min_generation),
+            options: CallOptions {
+                min_generation: Some(min_generation),
+                ..CallOptions::default()
+            },
             ..Encrypt::new(APP, &payload)
         },
     )

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, CollectionRules, Scope, Target};
-use sealwire_client::{Client, Document};
+use sealwire_client::{CallOptions, Client, Document};
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::json;
 use sealwire_records::token::{CardEnds, Format};
@@ -689,7 +689,10 @@ fn what_a_call_names_must_be_there_and_its_own() {
                 ErrorCode::Forbidden
             );
             let newer = Tokenize {
-                min_generation: Some(u64::MAX),
+                options: CallOptions {
+                    min_generation: Some(u64::MAX),
+                    ..CallOptions::default()
+                },
                 ..to_tokens("random", &payload)
             };
             assert_eq!(code(client.tokenize(newer).await), ErrorCode::Conflict);
@@ -829,7 +832,9 @@ fn what_is_cancelled_at_any_moment_leaves_nothing_in_flight() {
                 let payload = values(1 + dice.roll(300) as u32, msgid);
                 let mut out = Vec::new();
                 if dice.roll(3) == 0 {
-                    let ask = TokensOperation::Get(vec!["tok_0000000000000000000000"]);
+                    let ask = TokensOperation::Get {
+                        tokens: vec!["tok_0000000000000000000000"],
+                    };
                     request::tokens(
                         &mut out,
                         msgid,
@@ -872,7 +877,10 @@ fn past_its_deadline_a_call_is_answered_and_ends() {
             for msgid in 0..5 {
                 let mut out = Vec::new();
                 let call = Tokenize {
-                    deadline_ms: Some(1),
+                    options: CallOptions {
+                        deadline_ms: Some(1),
+                        ..CallOptions::default()
+                    },
                     ..to_tokens("random", &payload)
                 };
                 request::tokenize(&mut out, msgid, &call);
@@ -1049,7 +1057,10 @@ fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
                 &mut out,
                 msgid,
                 &Tokenize {
-                    deadline_ms,
+                    options: CallOptions {
+                        deadline_ms,
+                        ..CallOptions::default()
+                    },
                     ..to_tokens("random", payload)
                 },
             );
@@ -1120,7 +1131,9 @@ fn who_asks_and_leaves_has_the_store_do_little_at_once() {
         store.hold(true);
         let asks = tokens
             .iter()
-            .map(|token| TokensOperation::Delete(vec![token.as_str()]))
+            .map(|token| TokensOperation::Delete {
+                tokens: vec![token.as_str()],
+            })
             .chain((0..8).map(|at| match at % 2 {
                 0 => TokensOperation::List(Listing::default()),
                 _ => TokensOperation::Archive(Sweep::default()),

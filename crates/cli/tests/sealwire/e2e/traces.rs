@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
-use sealwire_client::{Decrypt, Detokenize, Encrypt, ErrorCode, Tokenize};
+use sealwire_client::{CallOptions, Decrypt, Detokenize, Encrypt, ErrorCode, Tokenize};
 use sealwire_records::token::Format;
 use sealwire_service::spans::Endpoint;
 use sealwire_settings::Config;
@@ -297,35 +297,53 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
 
         let sealed = relay
             .encrypt(Encrypt {
-                traceparent,
+                options: CallOptions {
+                    traceparent,
+                    reason,
+                    ..CallOptions::default()
+                },
                 context,
-                reason,
+
                 ..Encrypt::new(APP, &payload)
             })
             .await
             .unwrap();
         let opened = Decrypt {
-            traceparent,
+            options: CallOptions {
+                traceparent,
+                reason,
+                ..CallOptions::default()
+            },
             context,
-            reason,
+
             ..Decrypt::new(APP, &sealed.payload)
         };
         relay.decrypt(opened).await.unwrap();
         let elsewhere = Decrypt {
-            traceparent,
+            options: CallOptions {
+                traceparent,
+                ..CallOptions::default()
+            },
             context: b"elsewhere",
             ..Decrypt::new(APP, &sealed.payload)
         };
         assert_eq!(code(relay.decrypt(elsewhere).await), ErrorCode::CannotOpen);
         // Both requests fail before any work.
         let none = Encrypt {
-            traceparent,
+            options: CallOptions {
+                traceparent,
+                ..CallOptions::default()
+            },
             ..Encrypt::new("nobody", &payload)
         };
         assert_eq!(code(relay.encrypt(none).await), ErrorCode::NotFound);
         let later = Encrypt {
-            traceparent,
-            min_generation: Some(u64::MAX),
+            options: CallOptions {
+                traceparent,
+                min_generation: Some(u64::MAX),
+                ..CallOptions::default()
+            },
+
             ..Encrypt::new(APP, &payload)
         };
         assert_eq!(code(relay.encrypt(later).await), ErrorCode::Conflict);
@@ -336,7 +354,10 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
         };
         let tokens = relay
             .tokenize(Tokenize {
-                traceparent,
+                options: CallOptions {
+                    traceparent,
+                    ..CallOptions::default()
+                },
                 writing,
                 context,
                 ..Tokenize::new(APP, &payload)
@@ -348,15 +369,22 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
             collection: "people",
         };
         let back = Detokenize {
-            traceparent,
+            options: CallOptions {
+                traceparent,
+                ..CallOptions::default()
+            },
             writing: within,
             context,
             ..Detokenize::new(APP, &tokens.payload)
         };
         assert_eq!(relay.detokenize(back).await.unwrap().payload, payload);
         let map = TokenMap {
-            traceparent,
-            reason,
+            options: CallOptions {
+                traceparent,
+                reason,
+                ..CallOptions::default()
+            },
+
             ..TokenMap::new(APP, "people")
         };
         let some: Vec<&str> = names.iter().take(3).map(String::as_str).collect();
@@ -364,7 +392,10 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
         // These requests are not traced.
         relay
             .encrypt(Encrypt {
-                traceparent: Some(UNSAMPLED),
+                options: CallOptions {
+                    traceparent: Some(UNSAMPLED),
+                    ..CallOptions::default()
+                },
                 ..Encrypt::new(APP, &payload)
             })
             .await
@@ -372,7 +403,10 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
         relay.encrypt(Encrypt::new(APP, &payload)).await.unwrap();
         relay
             .encrypt(Encrypt {
-                traceparent: Some(CANARY),
+                options: CallOptions {
+                    traceparent: Some(CANARY),
+                    ..CallOptions::default()
+                },
                 ..Encrypt::new(APP, &payload)
             })
             .await
@@ -492,7 +526,10 @@ fn chance_begins_traces_where_the_caller_names_none_and_the_stop_sends_what_is_l
         ] {
             relay
                 .encrypt(Encrypt {
-                    traceparent,
+                    options: CallOptions {
+                        traceparent,
+                        ..CallOptions::default()
+                    },
                     ..Encrypt::new(APP, &payload)
                 })
                 .await
@@ -532,7 +569,10 @@ fn a_collector_that_is_down_costs_spans_and_no_calls() {
             let (relay, payload) = (harness.client().await, fields(1));
             for _ in 0..40 {
                 let call = Encrypt {
-                    traceparent: Some(SAMPLED),
+                    options: CallOptions {
+                        traceparent: Some(SAMPLED),
+                        ..CallOptions::default()
+                    },
                     ..Encrypt::new(APP, &payload)
                 };
                 relay.encrypt(call).await.unwrap();
@@ -566,7 +606,10 @@ fn a_flood_of_sampled_calls_is_bounded() {
             let traceparent = Some(if call % 2 == 0 { SAMPLED } else { UNSAMPLED });
             relay
                 .encrypt(Encrypt {
-                    traceparent,
+                    options: CallOptions {
+                        traceparent,
+                        ..CallOptions::default()
+                    },
                     ..Encrypt::new(APP, &payload)
                 })
                 .await
@@ -642,7 +685,10 @@ fn answers_of_a_collector() {
             let (relay, payload) = (harness.client().await, fields(1));
             for _ in 0..2 {
                 let call = Encrypt {
-                    traceparent: Some(SAMPLED),
+                    options: CallOptions {
+                        traceparent: Some(SAMPLED),
+                        ..CallOptions::default()
+                    },
                     ..Encrypt::new(APP, &payload)
                 };
                 relay.encrypt(call).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use sealwire_wire::{ErrorFormat, Health, reply};
+use sealwire_wire::{CallOptions, ErrorFormat, Health, reply};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -238,7 +238,10 @@ pub(super) fn engines_under<const N: usize>(
 pub(super) async fn one(client: &Client) -> Result<Document, Error> {
     client
         .encrypt(Encrypt {
-            deadline_ms: Some(2_000),
+            options: CallOptions {
+                deadline_ms: Some(2_000),
+                ..CallOptions::default()
+            },
             ..Encrypt::new("a", &[1])
         })
         .await
@@ -512,7 +515,10 @@ async fn an_attempt_from_before_a_probe_passed_changes_nothing() {
         tokio::spawn(async move {
             client
                 .encrypt(Encrypt {
-                    deadline_ms: Some(50),
+                    options: CallOptions {
+                        deadline_ms: Some(50),
+                        ..CallOptions::default()
+                    },
                     ..Encrypt::new("a", &[1])
                 })
                 .await
@@ -616,7 +622,10 @@ async fn short_deadlines_eject_who_is_silent_and_not_who_is_slow() {
         }
         for _ in 0..400 {
             let short = Encrypt {
-                deadline_ms: Some(5),
+                options: CallOptions {
+                    deadline_ms: Some(5),
+                    ..CallOptions::default()
+                },
                 ..Encrypt::new("a", &[1])
             };
             assert!(matches!(client.encrypt(short).await, Err(Error::Deadline)));
@@ -652,7 +661,10 @@ async fn who_answers_a_missed_deadline_is_not_silent() {
             let begun = Instant::now();
             let late = client
                 .encrypt(Encrypt {
-                    deadline_ms: Some(deadline_ms),
+                    options: CallOptions {
+                        deadline_ms: Some(deadline_ms),
+                        ..CallOptions::default()
+                    },
                     ..Encrypt::new("a", &[1])
                 })
                 .await;
@@ -682,7 +694,10 @@ async fn lost_in_a_minute(client: &Client, at_once: usize, gives_up: bool) -> (u
         tokio::spawn(async move {
             while Instant::now() < end {
                 let call = client.encrypt(Encrypt {
-                    deadline_ms: Some(3_000),
+                    options: CallOptions {
+                        deadline_ms: Some(3_000),
+                        ..CallOptions::default()
+                    },
                     ..Encrypt::new("a", &[1])
                 });
                 let patience = Duration::from_millis(if gives_up { 1_500 } else { 60_000 });
@@ -784,7 +799,10 @@ async fn a_deadline_that_the_retry_time_cut_counts_as_a_request_that_is_dropped(
         for _ in 0..200 {
             let send = |deadline_ms| {
                 client.encrypt(Encrypt {
-                    deadline_ms: Some(deadline_ms),
+                    options: CallOptions {
+                        deadline_ms: Some(deadline_ms),
+                        ..CallOptions::default()
+                    },
                     ..Encrypt::new("a", &[1])
                 })
             };
@@ -805,7 +823,10 @@ async fn ejected_at_once(client: &Client, callers: usize) -> (usize, usize) {
             let mut succeeded = 0;
             while Instant::now() < end {
                 let request = Encrypt {
-                    deadline_ms: Some(1_000),
+                    options: CallOptions {
+                        deadline_ms: Some(1_000),
+                        ..CallOptions::default()
+                    },
                     ..Encrypt::new("a", &[1])
                 };
                 succeeded += usize::from(client.encrypt(request).await.is_ok());

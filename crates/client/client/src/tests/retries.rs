@@ -1,5 +1,6 @@
 //! Retries: conditions, times, counts and limits.
 
+use sealwire_wire::CallOptions;
 use std::sync::atomic::AtomicBool;
 use std::task::Poll;
 
@@ -196,7 +197,10 @@ async fn an_endpoint_is_not_asked_before_the_end_of_the_pause_that_it_named() {
             let calling = tokio::spawn(async move {
                 client
                     .encrypt(Encrypt {
-                        deadline_ms: Some(deadline_ms),
+                        options: CallOptions {
+                            deadline_ms: Some(deadline_ms),
+                            ..CallOptions::default()
+                        },
                         ..Encrypt::new("a", &[1])
                     })
                     .await

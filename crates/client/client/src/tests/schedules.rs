@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use sealwire_wire::{Health, reply};
+use sealwire_wire::{CallOptions, Health, reply};
 use tokio::task::LocalSet;
 
 use super::*;
@@ -212,7 +212,10 @@ async fn run_schedule(seed: u64) -> (usize, usize) {
                 async move {
                     client
                         .encrypt(Encrypt {
-                            deadline_ms: Some(deadline_ms),
+                            options: CallOptions {
+                                deadline_ms: Some(deadline_ms),
+                                ..CallOptions::default()
+                            },
                             ..Encrypt::new("a", &[request])
                         })
                         .await

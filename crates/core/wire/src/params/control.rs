@@ -2,13 +2,21 @@
 
 use std::fmt;
 
-use super::keys::{CensusCall, MigrateCall, RewrapRowsCall};
-use super::names;
-use crate::method::Method;
-use crate::params::{AlterCollection, Format, PropertySpec, Suite};
+use super::declare::{Parameter, Parameters, Writer, field, operations, own, params, rows};
+use super::rule::{
+    CURSOR, DELAY, ENTRIES, EPOCH, EXPIRY, EXPIRY_OR_NIL, FIRST, FLAG, FORMAT_OF_APP, GRANTS, KEY,
+    LAST, LONG_CURSOR, NAME, OBJECTS, OPERATION, PRINCIPAL, PRIVATE_KEY, PROPERTIES, PROVIDER,
+    PROVIDERS, Param, Part, READ_SUITES, REASON, RETENTION, ROWS, Rule, SECONDS_OR_NIL, SLOT,
+    SUITE_OF_IMPORT,
+};
+use super::{AlterCollection, CallOptions, Format, PropertySpec, Suite, names};
+use crate::call_error::CallError;
+use crate::method::{Method, Methods};
+use crate::reading::Params;
 
 names! {
-    /// Kinds of token: equal values get equal tokens or not, and tokens lead back to values or not.
+    /// Kinds of collection: of objects, or of tokens. Equal values get equal tokens or not, and
+    /// tokens lead back to values or not.
     Kind {
         /// Every call makes new tokens.
         Random = "random",
@@ -16,6 +24,8 @@ names! {
         Deterministic = "deterministic",
         /// As deterministic, and no token leads back: nothing of the value is kept.
         OneWay = "one_way",
+        /// Objects of typed properties.
+        Objects = "objects",
     }
 }
 
@@ -73,6 +83,12 @@ names! {
     }
 }
 
+const SUITE: Rule = Suite::RULE;
+const KIND: Rule = Kind::RULE;
+const TOKEN_FORMAT: Rule = TokenFormat::RULE;
+const SCOPE: Rule = Scope::RULE;
+const ROTATE_KIND: Rule = RotateKind::RULE;
+
 /// A private key in a request. Never printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret<'a>(pub &'a str);
@@ -83,368 +99,372 @@ impl fmt::Debug for Secret<'_> {
     }
 }
 
-/// A part of a list, in the order of names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Page<'a> {
-    /// The `next` of the page before.
-    pub after: Option<&'a str>,
-    /// Entries at most, 1 to 1,000; `None` is 100.
-    pub limit: Option<u32>,
+params! {
+    /// A part of a list, in the order of names.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    Page<'a> {
+        /// The `next` of the page before.
+        after: Option<&'a str> = optional(LONG_CURSOR "the beginning" in AppsExport PrincipalsList
+            | CURSOR "the beginning");
+        /// Entries at most, 1 to 1,000; `None` is 100.
+        limit: Option<u32> = optional(ENTRIES "100");
+    }
 }
 
-/// A call of a control method.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Control<'a> {
-    /// `apps.list`.
-    Apps(Page<'a>),
-    /// `apps.export`.
-    Export(Page<'a>),
+params! {
     /// A change of one app.
-    App(AppCall<'a>),
-    /// `collections.list`.
-    Collections {
-        /// The app.
-        app: &'a str,
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    AppCall<'a> {
+        /// Its name. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+        app: &'a str = required(NAME);
+        /// The change.
+        ask: AppOperation<'a> = operation;
+    }
+}
+
+operations! {
+    /// A change of an app. A `key` names one key version, `None` the whole app.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    AppOperation<'a> {
+        /// It is made, with a key of each kind.
+        Create = AppsCreate,
+        /// It gets a next key version, which seals from then on.
+        Rotate = AppsRotate {
+            /// Of which kind.
+            kind: RotateKind = required(ROTATE_KIND);
+        },
+        /// It gets a key pair that was made elsewhere.
+        Import = AppsImport {
+            /// The suite of the key pair: one of key pairs on a curve alone.
+            suite: Suite = required(SUITE_OF_IMPORT);
+            /// The key: PEM without a password, or its 32 bytes in hexadecimal or base64.
+            private_key: Secret<'a> = required(PRIVATE_KEY);
+            /// True if the key seals from then on; false if it only opens.
+            seals: bool = default(FLAG "false");
+        },
+        /// It stops.
+        Disable = AppsDisable {
+            /// The key version.
+            key: Option<&'a str> = optional(KEY "the whole app");
+        },
+        /// It works again.
+        Enable = AppsEnable {
+            /// The key version.
+            key: Option<&'a str> = optional(KEY "the whole app");
+        },
+        /// It stops, and is removed after a delay.
+        Delete = AppsDelete {
+            /// The key version.
+            key: Option<&'a str> = optional(KEY "the whole app");
+            /// How long until then, in seconds, 0 to 31,536,000; `None` is a week.
+            delay_s: Option<u64> = optional(DELAY "604800");
+        },
+        /// Its removal is called off.
+        Restore = AppsRestore {
+            /// The key version.
+            key: Option<&'a str> = optional(KEY "the whole app");
+        },
+        /// Its settings change; what is `None` stays.
+        Set = AppsSet {
+            /// Format for requests that name none: `native` or `evervault`.
+            format: Option<Format> = optional(FORMAT_OF_APP "unchanged");
+            /// How long one ephemeral key serves calls of key scope `epoch`, in milliseconds, 0 to
+            /// 15,000; 0 forbids them.
+            epoch_ms: Option<u32> = optional(EPOCH "unchanged");
+            /// Suite for requests that name none.
+            write_suite: Option<Suite> = optional(SUITE "unchanged");
+            /// Suites whose envelopes open, and which requests may name.
+            read_suites: Option<Vec<Suite>> = optional(READ_SUITES "unchanged");
+        },
+    }
+}
+
+params! {
+    /// The params of `apps.public_keys`. Its options are a generation and a reason.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    PublicKeysCall<'a> {
+        /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+        app: &'a str = required(NAME);
+        /// Options of the request.
+        options: CallOptions<'a> = options;
+    }
+}
+
+params! {
+    /// The params of `collections.list`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    CollectionsCall<'a> {
+        /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+        app: &'a str = required(NAME);
         /// Which part.
-        page: Page<'a>,
-    },
+        page: Page<'a> = part;
+    }
+}
+
+params! {
     /// A change of one collection.
-    Collection(CollectionCall<'a>),
-    /// `keys.census`.
-    Census(CensusCall<'a>),
-    /// `keys.rewrap`.
-    RewrapRows(RewrapRowsCall<'a>),
-    /// `collections.migrate`.
-    Migrate(MigrateCall<'a>),
-    /// `instances.list`.
-    Instances,
-    /// `roles.list`.
-    Roles(Page<'a>),
-    /// A change of one role.
-    Role(RoleCall<'a>),
-    /// `principals.list`.
-    Principals(Page<'a>),
-    /// A change of the roles of one principal.
-    Principal(PrincipalCall<'a>),
-    /// `principals.check`.
-    Check(CheckCall<'a>),
-    /// A request on the store's root key.
-    Root(RootOperation<'a>),
-    /// `apps.public_keys`, which the data listener answers as well.
-    PublicKeys(PublicKeysCall<'a>),
-}
-
-impl Control<'_> {
-    /// Which method it calls.
-    pub const fn method(&self) -> Method {
-        match self {
-            Self::Apps(_) => Method::AppsList,
-            Self::Export(_) => Method::AppsExport,
-            Self::App(call) => call.ask.method(),
-            Self::Collections { .. } => Method::CollectionsList,
-            Self::Collection(call) => call.ask.method(),
-            Self::Census(_) => Method::KeysCensus,
-            Self::RewrapRows(_) => Method::KeysRewrap,
-            Self::Migrate(_) => Method::CollectionsMigrate,
-            Self::Instances => Method::InstancesList,
-            Self::Roles(_) => Method::RolesList,
-            Self::Role(call) => call.ask.method(),
-            Self::Principals(_) => Method::PrincipalsList,
-            Self::Principal(call) => call.ask.method(),
-            Self::Check(_) => Method::PrincipalsCheck,
-            Self::Root(ask) => ask.method(),
-            Self::PublicKeys(_) => Method::AppsPublicKeys,
-        }
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    CollectionCall<'a> {
+        /// Its app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+        app: &'a str = required(NAME);
+        /// Its name; the same alphabet.
+        collection: &'a str = required(NAME);
+        /// The change.
+        ask: CollectionOperation<'a> = operation;
     }
 }
 
-/// A request on the store's root key and its slots.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RootOperation<'a> {
-    /// Describes them. Asks no provider, and works while the store is sealed.
-    Status,
-    /// Creates the root key.
-    Init {
-        /// The providers that get a slot, 1 to 8; `None`: all that the engine has.
-        providers: Option<Vec<&'a str>>,
-    },
-    /// Replaces the root key, or continues to.
-    Rotate {
-        /// Removes the root key of an unfinished rotation instead.
-        abandon: bool,
-    },
-    /// Seals the store.
-    Seal,
-    /// Unseals the store.
-    Unseal,
-    /// Adds a slot.
-    AddSlot {
-        /// Name of its provider.
-        provider: &'a str,
-    },
-    /// Removes a slot.
-    RemoveSlot {
-        /// Its number.
-        slot: u32,
-    },
-    /// Unwraps every slot, and records which ones are right.
-    Verify,
-    /// Replaces every slot by a new copy.
-    RotateSlots,
-}
-
-impl RootOperation<'_> {
-    const fn method(&self) -> Method {
-        match self {
-            Self::Status => Method::RootStatus,
-            Self::Init { .. } => Method::RootInit,
-            Self::Rotate { .. } => Method::RootRotate,
-            Self::Seal => Method::RootSeal,
-            Self::Unseal => Method::RootUnseal,
-            Self::AddSlot { .. } => Method::KekAdd,
-            Self::RemoveSlot { .. } => Method::KekRemove,
-            Self::Verify => Method::KekVerify,
-            Self::RotateSlots => Method::KekRotate,
-        }
+operations! {
+    /// A change of a collection.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    CollectionOperation<'a> {
+        /// It is made. What it was made with stays for ever, but for its times and its schema.
+        Create(new: CreateCollection<'a>) = CollectionsCreate checked by only_of_its_kind,
+        /// The schema of its objects changes.
+        Alter(alter: AlterCollection<'a>) = CollectionsAlter,
+        /// Its expiry for new tokens or objects, or its retention changes. An outer `None` leaves a
+        /// time as it is.
+        Set = CollectionsSet {
+            /// As in [`CreateCollection`].
+            expires_s: Option<Option<u64>> = optional(EXPIRY_OR_NIL "as it is");
+            /// As in [`CreateCollection`].
+            retention_s: Option<Option<u64>> = optional(SECONDS_OR_NIL "as it is");
+        },
+        /// It is removed with its name, and no token of it is found any more.
+        Delete = CollectionsDelete,
     }
 }
 
-/// The params of `apps.public_keys`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PublicKeysCall<'a> {
-    /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
-    pub app: &'a str,
-    /// Refuse with `conflict` if the server's generation is older.
-    pub min_generation: Option<u64>,
-    /// Why the call is made: 1 to 256 bytes without control characters. A role may demand it.
-    pub reason: Option<&'a str>,
-}
-
-/// A change of one app.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AppCall<'a> {
-    /// Its name. `[A-Za-z0-9._-]`, 1 to 64 bytes.
-    pub app: &'a str,
-    /// The change.
-    pub ask: AppOperation<'a>,
-}
-
-/// A change of an app. A `key` names one key version, `None` the whole app.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AppOperation<'a> {
-    /// It is made, with a key of each kind.
-    Create,
-    /// It gets a next key version, which seals from then on.
-    Rotate {
-        /// Of which kind.
-        kind: RotateKind,
-    },
-    /// It gets a key pair that was made elsewhere.
-    Import {
-        /// The suite of the key pair: one of key pairs on a curve alone.
-        suite: Suite,
-        /// The key: PEM without a password, or its 32 bytes in hexadecimal or base64.
-        private_key: Secret<'a>,
-        /// True if the key seals from then on; false if it only opens.
-        seals: bool,
-    },
-    /// It stops.
-    Disable {
-        /// The key version.
-        key: Option<&'a str>,
-    },
-    /// It works again.
-    Enable {
-        /// The key version.
-        key: Option<&'a str>,
-    },
-    /// It stops, and is removed after a delay.
-    Delete {
-        /// The key version.
-        key: Option<&'a str>,
-        /// How long until then, in seconds, 0 to 31,536,000; `None` is a week.
-        delay_s: Option<u64>,
-    },
-    /// Its removal is called off.
-    Restore {
-        /// The key version.
-        key: Option<&'a str>,
-    },
-    /// Its settings change; what is `None` stays.
-    Set {
-        /// Format for requests that name none: `native` or `evervault`.
-        format: Option<Format>,
-        /// How long one ephemeral key serves calls of key scope `epoch`, in milliseconds, 0 to
-        /// 15,000; 0 forbids them.
-        epoch_ms: Option<u32>,
-        /// Suite for requests that name none.
-        write_suite: Option<Suite>,
-        /// Suites whose envelopes open, and which requests may name.
-        read_suites: Option<Vec<Suite>>,
-    },
-}
-
-impl AppOperation<'_> {
-    const fn method(&self) -> Method {
-        match self {
-            Self::Create => Method::AppsCreate,
-            Self::Rotate { .. } => Method::AppsRotate,
-            Self::Import { .. } => Method::AppsImport,
-            Self::Disable { .. } => Method::AppsDisable,
-            Self::Enable { .. } => Method::AppsEnable,
-            Self::Delete { .. } => Method::AppsDelete,
-            Self::Restore { .. } => Method::AppsRestore,
-            Self::Set { .. } => Method::AppsSet,
-        }
-    }
-}
-
-/// A change of one collection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CollectionCall<'a> {
-    /// Its app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
-    pub app: &'a str,
-    /// Its name; the same alphabet.
-    pub collection: &'a str,
-    /// The change.
-    pub ask: CollectionOperation<'a>,
-}
-
-/// A change of a collection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CollectionOperation<'a> {
-    /// A collection of tokens is made. Kind, format and scope stay for ever.
-    Create {
-        /// Which tokens it gives.
-        kind: Kind,
-        /// Format of its tokens.
-        format: TokenFormat,
+params! {
+    /// A new collection.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    CreateCollection<'a> {
+        /// What it holds.
+        kind: Kind = required(KIND);
+        /// Of tokens: their format.
+        format: TokenFormat = default(TOKEN_FORMAT "\"opaque\"");
         /// Of `card`: digits kept in front, 0 to 6; `None` is 6.
-        first: Option<u8>,
+        first: Option<u8> = optional(FIRST "6");
         /// Of `card`: digits kept at the end, 0 to 4; `None` is 4.
-        last: Option<u8>,
-        /// How far equal values have equal tokens.
-        scope: Scope,
-        /// When new tokens expire that name no time, in seconds, 1 to 3,155,760,000; `None`: never.
-        expires_s: Option<u64>,
+        last: Option<u8> = optional(LAST "4");
+        /// Of tokens: how far equal values have equal tokens.
+        scope: Scope = default(SCOPE "\"collection\"");
+        /// Of objects, which must have some: their properties, 1 to 64.
+        properties: Vec<PropertySpec<'a>> = default(PROPERTIES "none");
+        /// Of objects: the suite that seals them; `None` is `xaes`.
+        suite: Option<Suite> = optional(SUITE "\"xaes\"");
+        /// When new tokens or objects expire that name no time, in seconds, 1 to 3,155,760,000;
+        /// `None`: never.
+        expires_s: Option<u64> = optional(EXPIRY "never");
         /// Seconds for which an archived row is kept, 0 to 3,155,760,000; `None`: until an operator
         /// prunes it.
-        retention_s: Option<u64>,
-    },
-    /// A collection of objects is made.
-    CreateObjects {
-        /// The suite that seals the objects; `None` is `xaes`.
-        suite: Option<Suite>,
-        /// Its properties, 1 to 64.
-        properties: Vec<PropertySpec<'a>>,
-        /// When new objects expire that name no time, in seconds, 1 to 3,155,760,000; `None`:
-        /// never.
-        expires_s: Option<u64>,
-        /// Seconds for which an archived object is kept, 0 to 3,155,760,000; `None`: until an
-        /// operator prunes it.
-        retention_s: Option<u64>,
-    },
-    /// The schema of its objects changes.
-    Alter(AlterCollection<'a>),
-    /// Its expiry for new tokens or objects, or its retention changes. An outer `None` leaves a
-    /// time as it is.
-    Set {
-        /// As above.
-        expires_s: Option<Option<u64>>,
-        /// As above.
-        retention_s: Option<Option<u64>>,
-    },
-    /// It is removed with its name, and no token of it is found any more.
-    Delete,
+        retention_s: Option<u64> = optional(RETENTION "for ever");
+    }
 }
 
-impl CollectionOperation<'_> {
-    const fn method(&self) -> Method {
-        match self {
-            Self::Create { .. } | Self::CreateObjects { .. } => Method::CollectionsCreate,
-            Self::Alter(_) => Method::CollectionsAlter,
-            Self::Set { .. } => Method::CollectionsSet,
-            Self::Delete => Method::CollectionsDelete,
+impl<'a> CreateCollection<'a> {
+    /// A collection with the defaults.
+    pub fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            format: TokenFormat::default(),
+            first: None,
+            last: None,
+            scope: Scope::default(),
+            properties: Vec::new(),
+            suite: None,
+            expires_s: None,
+            retention_s: None,
+        }
+    }
+
+    /// A collection of objects with these properties.
+    pub fn of_objects(properties: Vec<PropertySpec<'a>>) -> Self {
+        Self {
+            properties,
+            ..Self::new(Kind::Objects)
         }
     }
 }
 
-/// A change of one role.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RoleCall<'a> {
-    /// Its name. `[A-Za-z0-9._-]`, 1 to 64 bytes.
-    pub role: &'a str,
-    /// The change.
-    pub ask: RoleOperation<'a>,
-}
-
-/// A change of a role.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RoleOperation<'a> {
-    /// It grants this and nothing else, whether it was there or not.
-    Set {
-        /// 1 to 64 grants, each as operators write them: `encrypt,decrypt apps=shop`.
-        grants: Vec<&'a str>,
-    },
-    /// It is removed, if nobody has it.
-    Delete,
-}
-
-impl RoleOperation<'_> {
-    const fn method(&self) -> Method {
-        match self {
-            Self::Set { .. } => Method::RolesSet,
-            Self::Delete => Method::RolesDelete,
+/// Parameters of the other kind must be absent.
+fn only_of_its_kind(ask: &CollectionOperation<'_>) -> Result<(), CallError> {
+    let CollectionOperation::Create(new) = ask else {
+        return Ok(());
+    };
+    let is_of_tokens =
+        (new.format, new.scope) != Default::default() || new.first.is_some() || new.last.is_some();
+    let only_objects = "absent: only kind \"objects\" has it";
+    let (key, rule) = match new.kind {
+        Kind::Objects if new.properties.is_empty() => {
+            return Err(CallError::Missing { key: "properties" });
         }
+        Kind::Objects if is_of_tokens => (
+            "format, scope, first, last",
+            "absent: only tokens have them",
+        ),
+        Kind::Objects => return Ok(()),
+        _ if !new.properties.is_empty() => ("properties", only_objects),
+        _ if new.suite.is_some() => ("suite", only_objects),
+        _ => return Ok(()),
+    };
+    Err(CallError::BreaksRule { key, rule })
+}
+
+params! {
+    /// The params of `collections.migrate`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    MigrateCall<'a> {
+        /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+        app: &'a str = required(NAME);
+        /// The collection of objects.
+        collection: &'a str = required(NAME);
+        /// Also convert records that do not prove who sealed them.
+        accept_unauthenticated: bool = default(FLAG "false");
+        /// Change nothing.
+        dry_run: bool = default(FLAG "false");
+        /// The `next` of the page before.
+        after: Option<&'a str> = optional(CURSOR "the beginning");
+        /// Rows to look at, 1 to 500; `None` is 100.
+        limit: Option<u32> = optional(OBJECTS "100");
     }
 }
 
-/// A change of the roles of one principal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PrincipalCall<'a> {
-    /// A DNS name, a `spiffe://` URI, or `cn:` and a common name. 1 to 2,048 bytes.
-    pub principal: &'a str,
-    /// The change.
-    pub ask: PrincipalOperation<'a>,
-}
-
-/// A change of a principal's roles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrincipalOperation<'a> {
-    /// It gets one more.
-    Grant {
-        /// Which. It must be there.
-        role: &'a str,
-    },
-    /// It loses one, or all.
-    Revoke {
-        /// Which; `None`: all.
-        role: Option<&'a str>,
-    },
-}
-
-impl PrincipalOperation<'_> {
-    const fn method(&self) -> Method {
-        match self {
-            Self::Grant { .. } => Method::PrincipalsGrant,
-            Self::Revoke { .. } => Method::PrincipalsRevoke,
-        }
+params! {
+    /// The params of `keys.census`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    CensusCall<'a> {
+        /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+        app: &'a str = required(NAME);
+        /// Fail with `conflict` while an engine could still write under an older key version.
+        prove: bool = default(FLAG "false");
+        /// The `next` of the page before.
+        after: Option<&'a str> = optional(CURSOR "the beginning");
+        /// Rows to look at, 1 to 10,000; `None` is 1,000.
+        limit: Option<u32> = optional(ROWS "1000");
     }
 }
 
-/// A question: may this principal do that?
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CheckCall<'a> {
-    /// The principal, as in [`PrincipalCall`].
-    pub principal: &'a str,
-    /// The name of an operation, at most 64 bytes.
-    pub operation: &'a str,
-    /// On which app; `None`: on all of them.
-    pub app: Option<&'a str>,
-    /// On which collection, for operations that are about one; `None`: on all of them.
-    pub collection: Option<&'a str>,
-    /// The property of objects; `None`: absent from the request.
-    pub property: Option<&'a str>,
-    /// With this reason.
-    pub reason: Option<&'a str>,
+params! {
+    /// The params of `keys.rewrap`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    RewrapRowsCall<'a> {
+        /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+        app: &'a str = required(NAME);
+        /// The collection; `None`: all of them.
+        collection: Option<&'a str> = optional(NAME "all collections");
+        /// The `next` of the page before.
+        after: Option<&'a str> = optional(CURSOR "the beginning");
+        /// Rows to seal again, 1 to 500; `None` is 100.
+        limit: Option<u32> = optional(OBJECTS "100");
+    }
+}
+
+params! {
+    /// A change of one role.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    RoleCall<'a> {
+        /// Its name. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+        role: &'a str = required(NAME);
+        /// The change.
+        ask: RoleOperation<'a> = operation;
+    }
+}
+
+operations! {
+    /// A change of a role.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    RoleOperation<'a> {
+        /// It grants this and nothing else, whether it was there or not.
+        Set = RolesSet {
+            /// 1 to 64 grants, each as operators write them: `encrypt,decrypt apps=shop`.
+            grants: Vec<&'a str> = required(GRANTS);
+        },
+        /// It is removed, if nobody has it.
+        Delete = RolesDelete,
+    }
+}
+
+params! {
+    /// A change of the roles of one principal.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    PrincipalCall<'a> {
+        /// A DNS name, a `spiffe://` URI, or `cn:` and a common name. 1 to 2,048 bytes.
+        principal: &'a str = required(PRINCIPAL);
+        /// The change.
+        ask: PrincipalOperation<'a> = operation;
+    }
+}
+
+operations! {
+    /// A change of a principal's roles.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    PrincipalOperation<'a> {
+        /// It gets one more.
+        Grant = PrincipalsGrant {
+            /// Which. It must be there.
+            role: &'a str = required(NAME);
+        },
+        /// It loses one, or all.
+        Revoke = PrincipalsRevoke {
+            /// Which; `None`: all.
+            role: Option<&'a str> = optional(NAME "every role");
+        },
+    }
+}
+
+params! {
+    /// A question: may this principal do that?
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    CheckCall<'a> {
+        /// The principal, as in [`PrincipalCall`].
+        principal: &'a str = required(PRINCIPAL);
+        /// The name of an operation, at most 64 bytes.
+        operation: &'a str = required(OPERATION);
+        /// On which app; `None`: on all of them.
+        app: Option<&'a str> = optional(NAME "all apps");
+        /// On which collection, for operations that are about one; `None`: on all of them.
+        collection: Option<&'a str> = optional(NAME "all collections");
+        /// The property of objects; `None`: absent from the request.
+        property: Option<&'a str> = optional(NAME "not asked");
+        /// With this reason.
+        reason: Option<&'a str> = optional(REASON "none");
+    }
+}
+
+operations! {
+    /// A request on the store's root key and its slots.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    RootOperation<'a> {
+        /// Describes them. Asks no provider, and works while the store is sealed.
+        Status = RootStatus,
+        /// Creates the root key.
+        Init = RootInit {
+            /// The providers that get a slot, 1 to 8; `None`: all that the engine has.
+            providers: Option<Vec<&'a str>> = optional(PROVIDERS "all of the engine");
+        },
+        /// Replaces the root key, or continues to.
+        Rotate = RootRotate {
+            /// Removes the root key of an unfinished rotation instead.
+            abandon: bool = default(FLAG "false");
+        },
+        /// Seals the store.
+        Seal = RootSeal,
+        /// Unseals the store.
+        Unseal = RootUnseal,
+        /// Adds a slot.
+        AddSlot = KekAdd {
+            /// Name of its provider.
+            provider: &'a str = required(PROVIDER);
+        },
+        /// Removes a slot.
+        RemoveSlot = KekRemove {
+            /// Its number.
+            slot: u32 = required(SLOT);
+        },
+        /// Unwraps every slot, and records which ones are right.
+        Verify = KekVerify,
+        /// Replaces every slot by a new copy.
+        RotateSlots = KekRotate,
+    }
 }

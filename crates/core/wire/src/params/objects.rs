@@ -1,120 +1,173 @@
-//! Params of the methods on objects, and of the schemas of their collections.
+//! Params of the methods on objects and on data subjects.
 
-use crate::method::Method;
-use crate::params::{Suite, Sweep, TokenMap};
+use super::declare::{
+    BytesValue, Own, Parameter, Parameters, Source, TextValue, Writer, field, operations, own,
+    params, rows,
+};
+use super::rule::{
+    CHANGES, CLAUSES, CURSOR, EXPIRY, FLAG, IDEMPOTENCY_KEY, IDS, NAME, NEW_OBJECTS, NUMBER,
+    OBJECTS, PROPERTY_NAMES, Param, Part, SECONDS_OR_NIL, SUBJECT_OR_ID, SUBJECTS, TAGS, VERSIONS,
+};
+use super::tokens::{Listing, Sweep};
+use super::{CallOptions, TokenMap};
+use crate::call_error::CallError;
+use crate::method::{Method, Methods};
+use crate::reading::Params;
 
-/// A call on the objects of a collection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectsCall<'a> {
-    /// The app and collection, and the params that every call has.
-    pub map: TokenMap<'a>,
-    /// The operation.
-    pub ask: ObjectsOperation<'a>,
-}
+/// Digits of the id of a data subject.
+const SUBJECT_ID_DIGITS: usize = 32;
 
-/// An operation of an [`ObjectsCall`]. Lists of ids hold 1 to 500 ids.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ObjectsOperation<'a> {
-    /// Adds objects: all or none.
-    Add(AddObjects<'a>),
-    /// Returns objects by id.
-    Get {
-        /// The objects.
-        ids: Vec<&'a str>,
-        /// The properties to return.
-        disclosure: PropertyDisclosure<'a>,
-    },
-    /// Changes objects: all or none.
-    Update {
-        /// One MessagePack array of 1 to 500 maps `{id, set, if_version?}`.
-        changes: &'a [u8],
-    },
-    /// Removes objects for good: all or none.
-    Delete {
-        /// The objects.
-        ids: Vec<&'a str>,
-        /// The version that each object must have, as many as ids; `None`: any.
-        versions: Option<Vec<u64>>,
-    },
-    /// Finds objects by their indexed properties.
-    Query {
-        /// One MessagePack array of 1 to 8 maps `{property, eq | in | prefix}`, all of which must
-        /// hold.
-        clauses: &'a [u8],
-        /// The properties to return.
-        disclosure: PropertyDisclosure<'a>,
-        /// The `next` of the page before.
-        after: Option<&'a str>,
-        /// Objects on the page at most, 1 to 500; `None` is 100.
-        limit: Option<u32>,
-    },
-    /// A page of the collection's objects, by id.
-    List {
-        /// Only those with this tag.
-        tag: Option<&'a str>,
-        /// Only those that expired before this, in seconds since 1970-01-01 UTC.
-        expired_before: Option<u64>,
-        /// Only archived ones; otherwise only others.
-        archived: bool,
-        /// The properties to return.
-        disclosure: PropertyDisclosure<'a>,
-        /// The `next` of the page before.
-        after: Option<&'a str>,
-        /// Objects on the page at most, 1 to 500; `None` is 100.
-        limit: Option<u32>,
-    },
-    /// Sets when objects expire.
-    Expire {
-        /// The objects.
-        ids: Vec<&'a str>,
-        /// In seconds from now, 0 to 3,155,760,000; `None`: never.
-        expires_s: Option<u64>,
-    },
-    /// Archives objects that expired at least `older_s` seconds ago.
-    Archive(Sweep<'a>),
-    /// Removes for good the objects that were archived at least `older_s` seconds ago.
-    Prune(Sweep<'a>),
-}
-
-impl ObjectsOperation<'_> {
-    /// Returns the method of the operation.
-    pub const fn method(&self) -> Method {
-        match self {
-            Self::Add(_) => Method::ObjectsAdd,
-            Self::Get { .. } => Method::ObjectsGet,
-            Self::Update { .. } => Method::ObjectsUpdate,
-            Self::Delete { .. } => Method::ObjectsDelete,
-            Self::Query { .. } => Method::ObjectsQuery,
-            Self::List { .. } => Method::ObjectsList,
-            Self::Expire { .. } => Method::ObjectsExpire,
-            Self::Archive(_) => Method::ObjectsArchive,
-            Self::Prune(_) => Method::ObjectsPrune,
-        }
+params! {
+    /// A call on the objects of a collection.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    ObjectsCall<'a> {
+        /// The app and collection, and the options.
+        map: TokenMap<'a> = part;
+        /// The operation.
+        ask: ObjectsOperation<&'a str, &'a [u8]> = operation;
     }
 }
 
-/// Params of `objects.add`.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct AddObjects<'a> {
-    /// One MessagePack array of 1 to 500 maps of property names to values.
-    pub objects: &'a [u8],
-    /// Cleartext labels of every object. At most 16 of 1 to 64 bytes of visible ASCII.
-    pub tags: Vec<&'a str>,
-    /// When the objects expire, in seconds from now, 1 to 3,155,760,000; `None` is the
-    /// collection's.
-    pub expires_s: Option<u64>,
-    /// A repeated request with this key returns the objects of the first one. 1 to 64 bytes.
-    pub idempotency_key: Option<&'a [u8]>,
-    /// Names of the data subjects, each of 1 to 256 bytes: none, one of all objects, or one per
-    /// object.
-    pub subjects: Vec<&'a str>,
+operations! {
+    /// An operation of an [`ObjectsCall`]. Lists of ids hold 1 to 500 ids.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    ObjectsOperation<Text: TextValue, Bytes: BytesValue> {
+        /// Adds objects: all or none.
+        Add(add: AddObjects<Text, Bytes>) = ObjectsAdd,
+        /// Returns objects by id.
+        Get = ObjectsGet {
+            /// The objects.
+            ids: Vec<Text> = required(IDS);
+            /// The properties to return.
+            disclosure: PropertyDisclosure<Text> = part;
+        },
+        /// Changes objects: all or none.
+        Update = ObjectsUpdate {
+            /// One MessagePack array of 1 to 500 maps `{id, set, if_version?}`.
+            changes: Bytes = required(CHANGES as "payload");
+        },
+        /// Removes objects for good: all or none.
+        Delete = ObjectsDelete checked by one_version_per_id {
+            /// The objects.
+            ids: Vec<Text> = required(IDS);
+            /// The version that each object must have, as many as ids; `None`: any.
+            versions: Option<Vec<u64>> = optional(VERSIONS "any");
+        },
+        /// Finds objects by their indexed properties.
+        Query = ObjectsQuery {
+            /// One MessagePack array of 1 to 8 maps `{property, eq | in | prefix}`, all of which
+            /// must hold.
+            clauses: Bytes = required(CLAUSES as "payload");
+            /// The properties to return.
+            disclosure: PropertyDisclosure<Text> = part;
+            /// The `next` of the page before.
+            after: Option<Text> = optional(CURSOR "the beginning");
+            /// Objects on the page at most, 1 to 500; `None` is 100.
+            limit: Option<u32> = optional(OBJECTS "100");
+        },
+        /// A page of the collection's objects, by id.
+        List = ObjectsList {
+            /// The part of the collection.
+            listing: Listing<Text> = part;
+            /// The properties to return.
+            disclosure: PropertyDisclosure<Text> = part;
+        },
+        /// Sets when objects expire.
+        Expire = ObjectsExpire {
+            /// The objects.
+            ids: Vec<Text> = required(IDS);
+            /// In seconds from now, 0 to 3,155,760,000; `None`: never.
+            expires_s: Option<u64> = required(SECONDS_OR_NIL);
+        },
+        /// Archives objects that expired at least `older_s` seconds ago.
+        Archive(sweep: Sweep<Text>) = ObjectsArchive,
+        /// Removes for good the objects that were archived at least `older_s` seconds ago.
+        Prune(sweep: Sweep<Text>) = ObjectsPrune,
+    }
+}
+
+params! {
+    /// Params of `objects.add`.
+    #[derive(Clone, Default, PartialEq, Eq)]
+    AddObjects<Text: TextValue, Bytes: BytesValue> {
+        /// One MessagePack array of 1 to 500 maps of property names to values.
+        objects: Bytes = required(NEW_OBJECTS as "payload");
+        /// Cleartext labels of every object. At most 16 of 1 to 64 bytes of visible ASCII.
+        tags: Vec<Text> = default(TAGS "none");
+        /// When the objects expire, in seconds from now, 1 to 3,155,760,000; `None` is the
+        /// collection's.
+        expires_s: Option<u64> = optional(EXPIRY "the collection's");
+        /// A repeated request with this key returns the objects of the first one. 1 to 64 bytes.
+        idempotency_key: Option<Bytes> = optional(IDEMPOTENCY_KEY "none");
+        /// Names of the data subjects, each of 1 to 256 bytes: none, one of all objects, or one per
+        /// object.
+        subjects: Vec<Text> = default(SUBJECTS "none");
+    }
+}
+
+params! {
+    /// The properties that a response has, and their form.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    PropertyDisclosure<Text: TextValue> {
+        /// Names of 1 to 64 properties; `None`: those that the role grants.
+        properties: Option<Vec<Text>> = optional(PROPERTY_NAMES "those that the role grants");
+        /// True to get values through the mask of their type, also if the role would show more.
+        masked: bool = default(FLAG "false");
+    }
+}
+
+params! {
+    /// A request on a data subject.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    SubjectsCall<'a> {
+        /// The subject, and the options.
+        target: SubjectTarget<'a> = part;
+        /// The operation.
+        ask: SubjectsOperation<&'a str> = operation;
+    }
+}
+
+params! {
+    /// A data subject of an app, and the options of a request on it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    SubjectTarget<'a> {
+        /// The app.
+        app: &'a str = required(NAME);
+        /// The subject.
+        subject: SubjectName<'a> = part;
+        /// Options of the request.
+        options: CallOptions<'a> = options;
+    }
+}
+
+operations! {
+    /// An operation of a [`SubjectsCall`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    SubjectsOperation<Text: TextValue> {
+        /// Says how the subject is known, and whether it was erased.
+        Find = SubjectsFind,
+        /// Returns a page of the subject's objects, of one collection.
+        Export = SubjectsExport {
+            /// The `next` of the page before.
+            after: Option<Text> = optional(CURSOR "the beginning");
+            /// Objects on the page at most, 1 to 500; `None` is 100.
+            limit: Option<u32> = optional(OBJECTS "100");
+        },
+        /// Removes the subject's key, and then its objects.
+        Erase = SubjectsErase {
+            /// Only a key of at most this version; `None`: any key.
+            version: Option<u64> = optional(NUMBER "any version");
+            /// Only a key that was made at or before this time, in seconds since 1970-01-01 UTC;
+            /// `None`: any key.
+            created: Option<u64> = optional(NUMBER "any time");
+        },
+    }
 }
 
 /// Omits values, and the names of subjects.
-impl std::fmt::Debug for AddObjects<'_> {
+impl<Text: std::fmt::Debug, Bytes> std::fmt::Debug for AddObjects<Text, Bytes> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("AddObjects")
-            .field("bytes", &self.objects.len())
             .field("tags", &self.tags)
             .field("expires_s", &self.expires_s)
             .field("subjects", &self.subjects.len())
@@ -122,42 +175,28 @@ impl std::fmt::Debug for AddObjects<'_> {
     }
 }
 
-/// A request on a data subject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SubjectsCall<'a> {
-    /// The subject, and the params that every request has.
-    pub target: SubjectTarget<'a>,
-    /// The operation.
-    pub ask: SubjectsOperation<'a>,
-}
-
-/// A data subject of an app, and the params that every request on it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SubjectTarget<'a> {
-    /// The app.
-    pub app: &'a str,
-    /// The subject.
-    pub subject: SubjectName<'a>,
-    /// Time that the client gives, in milliseconds.
-    pub deadline_ms: Option<u32>,
-    /// Generation of the control state that the client demands.
-    pub min_generation: Option<u64>,
-    /// The reason for the request.
-    pub reason: Option<&'a str>,
-    /// The client's span.
-    pub traceparent: Option<&'a str>,
+/// If versions are given, each id has one.
+fn one_version_per_id<Text, Bytes>(ask: &ObjectsOperation<Text, Bytes>) -> Result<(), CallError> {
+    match ask {
+        ObjectsOperation::Delete {
+            ids,
+            versions: Some(versions),
+        } if versions.len() != ids.len() => Err(CallError::BreaksRule {
+            key: "versions",
+            rule: "as many as ids, each 1 or more",
+        }),
+        _ => Ok(()),
+    }
 }
 
 impl<'a> SubjectTarget<'a> {
     /// Names a subject of an app.
     pub fn new(app: &'a str, subject: SubjectName<'a>) -> Self {
+        let options = CallOptions::default();
         Self {
             app,
             subject,
-            deadline_ms: None,
-            min_generation: None,
-            reason: None,
-            traceparent: None,
+            options,
         }
     }
 }
@@ -171,6 +210,67 @@ pub enum SubjectName<'a> {
     Id(&'a str),
 }
 
+/// Two keys say one thing: `subject`, and `by_id` that says what kind of name it is.
+const SUBJECT_ROWS: [Param; 2] = [
+    Param::new("subject", SUBJECT_OR_ID, &[], Methods::ALL),
+    Param::new("by_id", FLAG, &["false"], Methods::ALL),
+];
+
+impl<'a> Parameters<'a> for SubjectName<'a> {
+    const PARTS: &'static [Part] = &[
+        Part::Field(SUBJECT_ROWS.split_at(1).0),
+        Part::Field(SUBJECT_ROWS.split_at(1).1),
+    ];
+
+    fn blank(_: Method) -> Option<Self> {
+        Some(Self::Name(""))
+    }
+
+    fn read(&mut self, row: &'static Param, params: &mut Params<'a>) -> Result<bool, CallError> {
+        let (Self::Name(name) | Self::Id(name)) = *self;
+        let mut by_id = matches!(self, Self::Id(_));
+        let mut name = name;
+        match row.name {
+            "subject" => name = Parameter::read(params, row)?,
+            "by_id" => by_id = Parameter::read(params, row)?,
+            _ => return Ok(false),
+        }
+        *self = if by_id {
+            Self::Id(name)
+        } else {
+            Self::Name(name)
+        };
+        Ok(true)
+    }
+
+    fn check(&self) -> Result<(), CallError> {
+        match self {
+            Self::Id(id)
+                if id.len() != SUBJECT_ID_DIGITS
+                    || !id.bytes().all(|digit| digit.is_ascii_hexdigit()) =>
+            {
+                Err(CallError::BreaksRule {
+                    key: "subject",
+                    rule: "32 hexadecimal digits with by_id",
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn text(&self, _: &str) -> Option<&'a str> {
+        None
+    }
+
+    fn write(&self, writer: &mut Writer<'_>) {
+        let (Self::Name(name) | Self::Id(name)) = self;
+        writer.parameter(&SUBJECT_ROWS[..1], name);
+        if matches!(self, Self::Id(_)) {
+            writer.parameter(&SUBJECT_ROWS[1..], &true);
+        }
+    }
+}
+
 /// Omits the name, which can be an email address.
 impl std::fmt::Debug for SubjectName<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -181,112 +281,10 @@ impl std::fmt::Debug for SubjectName<'_> {
     }
 }
 
-/// An operation of a [`SubjectsCall`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SubjectsOperation<'a> {
-    /// Says how the subject is known, and whether it was erased.
-    Find,
-    /// Returns a page of the subject's objects, of one collection.
-    Export {
-        /// The `next` of the page before.
-        after: Option<&'a str>,
-        /// Objects on the page at most, 1 to 500; `None` is 100.
-        limit: Option<u32>,
-    },
-    /// Removes the subject's key, and then its objects.
-    Erase {
-        /// Only a key of at most this version; `None`: any key.
-        version: Option<u64>,
-        /// Only a key that was made at or before this time, in seconds since 1970-01-01 UTC;
-        /// `None`: any key.
-        created: Option<u64>,
-    },
-}
-
-impl SubjectsOperation<'_> {
-    /// Returns the method of the operation.
-    pub const fn method(&self) -> Method {
-        match self {
-            Self::Find => Method::SubjectsFind,
-            Self::Export { .. } => Method::SubjectsExport,
-            Self::Erase { .. } => Method::SubjectsErase,
-        }
-    }
-}
-
-/// The properties that a response has, and their form.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PropertyDisclosure<'a> {
-    /// Names of 1 to 64 properties; `None`: those that the role grants.
-    pub properties: Option<Vec<&'a str>>,
-    /// True to get values through the mask of their type, also if the role would show more.
-    pub masked: bool,
-}
-
-/// A property of a request to create or change a schema.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PropertySpec<'a> {
-    /// Its name.
-    pub name: &'a str,
-    /// Name of its type.
-    pub property_type: &'a str,
-    /// True if an object can be without a value. The default.
-    pub nullable: bool,
-    /// True if at most one object can have a value.
-    pub unique: bool,
-    /// True if objects can be found by a value.
-    pub index: bool,
-    /// Bits of a truncated index, 8 to 16; `None`: all.
-    pub bits: Option<u8>,
-    /// Lengths, in characters, of prefixes by which objects can be found.
-    pub prefixes: Vec<u8>,
-    /// True if the operator accepts what prefixes leak.
-    pub accept_leak: bool,
-    /// False if values are stored in the clear. The default is true.
-    pub encrypted: bool,
-    /// A text for people.
-    pub description: &'a str,
-}
-
-impl<'a> PropertySpec<'a> {
-    /// A property with the defaults.
-    pub fn new(name: &'a str, property_type: &'a str) -> Self {
-        Self {
-            name,
-            property_type,
-            nullable: true,
-            unique: false,
-            index: false,
-            bits: None,
-            prefixes: Vec::new(),
-            accept_leak: false,
-            encrypted: true,
-            description: "",
-        }
-    }
-}
-
-/// A change of the schema of a collection of objects. Changes apply at once.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AlterCollection<'a> {
-    /// Properties that are added. They must be nullable.
-    pub add: Vec<PropertySpec<'a>>,
-    /// Names of properties that are removed.
-    pub drop: Vec<&'a str>,
-    /// Names of properties of which several objects can have a value from then on.
-    pub allow_duplicates: Vec<&'a str>,
-    /// Names of properties without which an object can be from then on.
-    pub allow_null: Vec<&'a str>,
-    /// Names of properties by which objects are not found any more.
-    pub drop_index: Vec<&'a str>,
-    /// The suite that seals new objects; `None`: unchanged.
-    pub suite: Option<Suite>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::{TokenSearch, TokenizeOptions, TokensOperation};
+    use crate::params::{AddObjects, TokenSearch, TokenizeOptions, TokensOperation};
 
     #[test]
     fn debug_output_of_a_subject_shows_no_name() {
@@ -305,7 +303,7 @@ mod tests {
             subjects: vec!["anna@example.com"],
             ..AddObjects::default()
         };
-        let expected = "AddObjects { bytes: 4, tags: [], expires_s: None, subjects: 1, .. }";
+        let expected = "AddObjects { tags: [], expires_s: None, subjects: 1, .. }";
         assert_eq!(format!("{add:?}"), expected);
         let options = TokenizeOptions {
             subject: Some("anna@example.com"),

@@ -76,10 +76,12 @@ fn every_key_is_read() {
         select: Some(vec!["$.a", "$..b"]),
         context: b"row 7",
         on_error: OnError::Report,
-        deadline_ms: Some(3_600_000),
-        min_generation: Some(u64::MAX),
-        reason: Some("ticket 7: café"),
-        traceparent: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+        options: CallOptions {
+            deadline_ms: Some(3_600_000),
+            min_generation: Some(u64::MAX),
+            reason: Some("ticket 7: café"),
+            traceparent: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+        },
         writing: Writing {
             suite: Some(Suite::Secp256k1),
             key_scope: KeyScope::Field,
@@ -97,8 +99,11 @@ fn every_key_is_read() {
         select: Some(vec!["$.a", "$..b"]),
         context: b"row 7",
         on_error: OnError::Report,
-        deadline_ms: Some(1),
-        min_generation: Some(7),
+        options: CallOptions {
+            deadline_ms: Some(1),
+            min_generation: Some(7),
+            ..CallOptions::default()
+        },
         writing: Writing {
             suite: Some(Suite::Secp256k1),
             encoding: Encoding::Binary,

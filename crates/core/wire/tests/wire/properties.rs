@@ -352,10 +352,12 @@ proptest! {
             encapsulations: Vec::new(),
             context: &context,
             on_error: OnError::ALL[on_error],
-            deadline_ms,
-            min_generation,
-            reason: role.as_deref(),
-            traceparent: role.as_deref(),
+            options: CallOptions {
+                deadline_ms,
+                min_generation,
+                reason: role.as_deref(),
+                traceparent: role.as_deref(),
+            },
             writing: Writing {
                 suite: Suite::ALL.get(suite).copied(),
                 key_scope: KeyScope::ALL[key_scope],
@@ -387,7 +389,7 @@ proptest! {
             select: select.as_ref().map(|paths| paths.iter().map(String::as_str).collect()),
             context: &context,
             on_error: if report { OnError::Report } else { OnError::Fail },
-            deadline_ms,
+            options: CallOptions { deadline_ms, ..CallOptions::default() },
             encapsulations: if report { vec!["sw1h:"; 32] } else { Vec::new() },
             writing: Reading { outside: Outside::ALL[usize::from(report)] },
             ..Decrypt::new("a", &payload)
@@ -400,7 +402,7 @@ proptest! {
             select: sent.select,
             context: &context,
             on_error: sent.on_error,
-            deadline_ms,
+            options: sent.options,
             writing: Writing { suite: report.then_some(Suite::Secp256k1), unbound: Unbound::ALL[usize::from(report)], outside: Outside::ALL[2 * usize::from(report)], ..Writing::default() },
             ..Rewrap::new("a", &payload)
         };
@@ -431,7 +433,7 @@ proptest! {
         let sent = Tokenize {
             select: select.as_ref().map(|paths| paths.iter().map(String::as_str).collect()),
             context: &context,
-            min_generation: number,
+            options: CallOptions { min_generation: number, ..CallOptions::default() },
             writing: TokenizeOptions {
                 collection: "people",
                 tags: tags.iter().map(String::as_str).collect(),
@@ -454,8 +456,8 @@ proptest! {
         let sweep = Sweep { older_s: number, dry_run: flag, after, limit };
         let listing = Listing { tag: tag.as_deref(), expired_before: number, archived: flag, after, limit };
         let mut asks = vec![
-            TokensOperation::Get(tokens.clone()),
-            TokensOperation::Delete(tokens.clone()),
+            TokensOperation::Get { tokens: tokens.clone() },
+            TokensOperation::Delete { tokens: tokens.clone() },
             TokensOperation::Expire { tokens, expires_s },
             TokensOperation::List(listing),
             TokensOperation::Archive(sweep),
@@ -465,7 +467,9 @@ proptest! {
             asks.push(TokensOperation::Find(TokenSearch { value: &payload, context: &context, subject: subject.as_deref() }));
         }
         for ask in asks {
-            let map = TokenMap { deadline_ms: limit, min_generation: number, reason: tag.as_deref(), traceparent: tag.as_deref(), ..TokenMap::new("a", "people") };
+            let (reason, traceparent) = (tag.as_deref(), tag.as_deref());
+            let options = CallOptions { deadline_ms: limit, min_generation: number, reason, traceparent };
+            let map = TokenMap { options, ..TokenMap::new("a", "people") };
             let sent = TokensCall { map, ask };
             bytes.clear();
             request::tokens(&mut bytes, 1, &sent);
@@ -488,8 +492,9 @@ proptest! {
         let owned: Vec<_> = lists.iter().map(list).collect();
         let lists = owned.iter().map(|(name, entries)| MaskList { name, entries: entries.iter().map(String::as_str).collect() });
         let sent = Mask {
-            deadline_ms,
-            reason: reason.as_deref(),
+            options: CallOptions {
+                deadline_ms, reason: reason.as_deref(), ..CallOptions::default()
+            },
             on_error: OnError::ALL[usize::from(report)],
             writing: Masking { rules, unknown: UnknownFields::ALL[usize::from(keep)], lists: lists.collect() },
             ..Mask::new("a", &payload)
@@ -531,9 +536,10 @@ proptest! {
             },
         ];
         let kind = Kind::ALL[kind];
-        let create = CollectionOperation::Create {
-            kind, format: TokenFormat::ALL[format], first, last, scope: Scope::ALL[scope], expires_s, retention_s,
-        };
+        let create = CollectionOperation::Create(CreateCollection {
+            format: TokenFormat::ALL[format], first, last, scope: Scope::ALL[scope], expires_s, retention_s,
+            ..CreateCollection::new(kind)
+        });
         let times = CollectionOperation::Set {
             expires_s: set[0].then_some(expires_s),
             retention_s: set[1].then_some(retention_s),
@@ -544,9 +550,10 @@ proptest! {
             description: if set[0] { &private_key } else { "" }, ..PropertySpec::new("email", app)
         };
         let (suite, names) = (Suite::ALL.get(format).copied(), || vec!["email"; usize::from(seals)]);
-        let objects = CollectionOperation::CreateObjects {
-            suite, properties: vec![property.clone(), PropertySpec::new("name", "name")], expires_s, retention_s,
-        };
+        let objects = CollectionOperation::Create(CreateCollection {
+            suite, expires_s, retention_s,
+            ..CreateCollection::of_objects(vec![property.clone(), PropertySpec::new("name", "name")])
+        });
         let alter = CollectionOperation::Alter(AlterCollection {
             add: vec![property; usize::from(seals)], drop: names(), allow_duplicates: names(), allow_null: names(),
             drop_index: names(), suite,
@@ -554,7 +561,7 @@ proptest! {
         let collections = [create, objects, alter, times, CollectionOperation::Delete];
         let calls = apps.map(|ask| Control::App(AppCall { app, ask })).into_iter()
             .chain(collections.map(|ask| Control::Collection(CollectionCall { app, collection: &collection, ask })))
-            .chain([Control::Apps(page), Control::Export(page), Control::Collections { app, page }, Control::Instances])
+            .chain([Control::Apps(page), Control::Export(page), Control::Collections(CollectionsCall { app, page }), Control::Instances])
             .chain([
                 Control::Census(CensusCall { app, prove: seals, after: page.after, limit: limit.map(|limit| limit * 10) }),
                 Control::RewrapRows(RewrapRowsCall {
@@ -580,7 +587,12 @@ proptest! {
                 RootOperation::AddSlot { provider: "vault" }, RootOperation::RemoveSlot { slot: 7 },
                 RootOperation::Verify, RootOperation::RotateSlots,
             ].map(Control::Root))
-            .chain([Control::PublicKeys(PublicKeysCall { app, min_generation: delay_s, reason: key.map(|_| "why") })]);
+            .chain([Control::PublicKeys(PublicKeysCall {
+                app,
+                options: CallOptions {
+                    min_generation: delay_s, reason: key.map(|_| "why"), ..CallOptions::default()
+                },
+            })]);
         let mut bytes = Vec::new();
         let mut methods = 0;
         for sent in calls {
@@ -609,10 +621,11 @@ proptest! {
         let ids = || ids.iter().map(|id| &**id).collect::<Vec<_>>();
         let properties = names.as_ref().map(|names| names.iter().map(|name| &**name).collect());
         let disclosure = || PropertyDisclosure { properties: properties.clone(), masked };
-        let map = TokenMap {
+        let options = CallOptions {
             deadline_ms: times[0].map(|time| time % 3_600_000 + 1), min_generation: time(1), reason: tag.map(|_| "why"),
-            ..TokenMap::new("shop", "people")
+            traceparent: None,
         };
+        let map = TokenMap { options, ..TokenMap::new("shop", "people") };
         let sweep = Sweep { older_s: time(2), dry_run: masked, after, limit: rows };
         let add = AddObjects {
             objects: &payload, tags: if masked { texts(&["a", "b"]) } else { Vec::new() },
@@ -625,7 +638,8 @@ proptest! {
             ObjectsOperation::Delete { ids: ids(), versions: versions.map(|version| vec![version; ids().len()]) },
             ObjectsOperation::Query { clauses: &payload, disclosure: disclosure(), after, limit },
             ObjectsOperation::List {
-                tag, expired_before: time(0), archived: masked, disclosure: disclosure(), after, limit,
+                listing: Listing { tag, expired_before: time(0), archived: masked, after, limit },
+                disclosure: disclosure(),
             },
             ObjectsOperation::Expire { ids: ids(), expires_s: time(0).map(|time| time.min(EXPIRES_S_MAX)) },
             ObjectsOperation::Archive(sweep),
@@ -646,8 +660,7 @@ proptest! {
         for ask in asks {
             methods.push(ask.method());
             let subject = if masked { SubjectName::Id(id) } else { SubjectName::Name(ids()[0]) };
-            let TokenMap { app, deadline_ms, min_generation, reason, traceparent, .. } = map;
-            let target = SubjectTarget { app, subject, deadline_ms, min_generation, reason, traceparent };
+            let target = SubjectTarget { options, ..SubjectTarget::new("shop", subject) };
             let sent = SubjectsCall { target, ask };
             let mut bytes = Vec::new();
             request::subjects(&mut bytes, 1, &sent);

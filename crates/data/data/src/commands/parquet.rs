@@ -10,8 +10,8 @@ use crate::mask_job::{
 };
 use bytes::Bytes;
 use sealwire_client::{
-    Client, Decrypt, DetailValue, Encrypt, Error, ErrorCode, Format, KeyScope, Outside, Reading,
-    Suite, Writing,
+    CallOptions, Client, Decrypt, DetailValue, Encrypt, Error, ErrorCode, Format, KeyScope,
+    Outside, Reading, Suite, Writing,
 };
 use tokio::time::{Instant, sleep};
 
@@ -203,7 +203,10 @@ impl ColumnClient {
                 self.client
                     .encrypt(Encrypt {
                         context,
-                        reason,
+                        options: CallOptions {
+                            reason,
+                            ..CallOptions::default()
+                        },
                         writing,
                         ..Encrypt::new(&self.app, payload)
                     })
@@ -214,7 +217,10 @@ impl ColumnClient {
                 self.client
                     .decrypt(Decrypt {
                         context,
-                        reason,
+                        options: CallOptions {
+                            reason,
+                            ..CallOptions::default()
+                        },
                         writing,
                         ..Decrypt::new(&self.app, payload)
                     })

@@ -30,33 +30,14 @@ pub struct RequestTarget<'a> {
 impl<'a> RequestTarget<'a> {
     /// Returns what a control call names.
     pub fn by_control(call: &Control<'a>) -> Self {
-        let mut reason = None;
-        let (app, collection) = match call {
-            Control::PublicKeys(call) => {
-                reason = call.reason;
-                (Some(call.app), None)
-            }
-            Control::App(call) => (Some(call.app), None),
-            Control::Collections { app, .. } => (Some(*app), None),
-            Control::Collection(call) => (Some(call.app), Some(call.collection)),
-            Control::Census(call) => (Some(call.app), None),
-            Control::RewrapRows(call) => (Some(call.app), call.collection),
-            Control::Migrate(call) => (Some(call.app), Some(call.collection)),
-            // The question names an app too, which it is not about.
-            Control::Apps(_)
-            | Control::Export(_)
-            | Control::Instances
-            | Control::Roles(_)
-            | Control::Role(_)
-            | Control::Principals(_)
-            | Control::Principal(_)
-            | Control::Check(_)
-            | Control::Root(_) => (None, None),
-        };
+        // The question names an app too, which it is not about.
+        if matches!(call, Control::Check(_)) {
+            return Self::default();
+        }
         Self {
-            app,
-            collection,
-            reason,
+            app: call.text("app"),
+            collection: call.text("collection"),
+            reason: call.options().and_then(|options| options.reason),
         }
     }
 

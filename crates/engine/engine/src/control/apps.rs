@@ -12,7 +12,8 @@ use sealwire_records::token::{CardEnds, Format};
 use sealwire_store::ObjectStore;
 use sealwire_wire::control::{
     AppCall, AppChanged, AppOperation, Apps, CollectionCall, CollectionChanged,
-    CollectionOperation, Collections, Kind, Page, Record, Records, RotateKind, Scope, TokenFormat,
+    CollectionOperation, Collections, CreateCollection, Kind, Page, Record, Records, RotateKind,
+    Scope, TokenFormat,
 };
 use sealwire_wire::{self as wire, DELAY_S_DEFAULT, RpcError};
 
@@ -190,31 +191,23 @@ pub async fn change_collection(
     let name = &CollectionName::new(call.collection).map_err(of)?;
     let gone = call.ask == CollectionOperation::Delete;
     let changed = match &call.ask {
-        &CollectionOperation::Create {
-            kind,
-            format,
-            first,
-            last,
-            scope,
-            expires_s,
-            retention_s,
-        } => {
-            let kind = match kind {
+        CollectionOperation::Create(new) => {
+            let kind = match new.kind {
                 Kind::Random => CollectionKind::Random,
                 Kind::Deterministic => CollectionKind::Deterministic,
                 Kind::OneWay => CollectionKind::OneWay,
+                Kind::Objects => return create_objects(control, app, name, new).await,
             };
-            let scope = match scope {
+            let scope = match new.scope {
                 Scope::Collection => sealwire_apps::Scope::Collection,
                 Scope::Context => sealwire_apps::Scope::Context,
             };
-            let format = token_format(format, first, last)?;
             let rules = CollectionRules {
                 kind,
-                format,
+                format: token_format(new.format, new.first, new.last)?,
                 scope,
-                expires_s,
-                retention_s,
+                expires_s: new.expires_s,
+                retention_s: new.retention_s,
             };
             control.create_collection(app, name, rules).await
         }
@@ -233,25 +226,6 @@ pub async fn change_collection(
                 )
                 .await
         }
-        CollectionOperation::CreateObjects {
-            suite,
-            properties,
-            expires_s,
-            retention_s,
-        } => {
-            let specs = properties
-                .iter()
-                .map(schema::spec)
-                .collect::<Result<Vec<_>, _>>()?;
-            let suite = suite.map_or(Suite::Xaes, suite::from_wire);
-            let schema = Schema::new(suite, &specs).map_err(bad)?;
-            let schema = Schema {
-                expires_s: *expires_s,
-                retention_s: *retention_s,
-                ..schema
-            };
-            control.create_objects(app, name, schema).await
-        }
         CollectionOperation::Alter(alter) => {
             return schema::alter(control, objects, (app, name), schema::change(alter)?).await;
         }
@@ -261,6 +235,31 @@ pub async fn change_collection(
     let collection = (!gone).then(|| views::collection(changed.collection));
     Ok(CollectionChanged {
         collection,
+        generation: changed.generation,
+    })
+}
+
+async fn create_objects(
+    control: &Control,
+    app: &AppId,
+    name: &CollectionName,
+    new: &CreateCollection<'_>,
+) -> Result<CollectionChanged, RpcError> {
+    let specs = new
+        .properties
+        .iter()
+        .map(schema::spec)
+        .collect::<Result<Vec<_>, _>>()?;
+    let suite = new.suite.map_or(Suite::Xaes, suite::from_wire);
+    let schema = Schema {
+        expires_s: new.expires_s,
+        retention_s: new.retention_s,
+        ..Schema::new(suite, &specs).map_err(bad)?
+    };
+    let changed = control.create_objects(app, name, schema).await;
+    let changed = changed.map_err(of)?;
+    Ok(CollectionChanged {
+        collection: Some(views::collection(changed.collection)),
         generation: changed.generation,
     })
 }

@@ -61,8 +61,8 @@ impl Operation for Encrypt {
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
         let (format, suite) = (
-            self.options.format.unwrap_or_default(),
-            self.options.suite.unwrap_or(USUAL_SUITE),
+            self.options.writing.format.unwrap_or_default(),
+            self.options.writing.suite.unwrap_or(USUAL_SUITE),
         );
         self.response_bytes_in(format, suite, size, limits)
     }

@@ -3,15 +3,15 @@
 
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
+use sealwire_wire::shared::Source;
 use sealwire_wire::{
     Encapsulation, Encoding, Envelope, Format, Health, Inspect, Inspection, ValueKind, reply,
 };
 
 use crate::apps::Apps;
 use crate::engine::Engine;
-use crate::frame_text::FrameText;
+use crate::frame_text::{Frame, FrameText};
 use crate::jobs::error::CallFailure;
-use crate::operation::part;
 use crate::suite;
 
 /// A request that is answered without a permission and admission. Never rejected for load.
@@ -29,8 +29,8 @@ pub enum Immediate {
 impl Immediate {
     pub(super) fn inspect(frame: &Bytes, call: &Inspect<'_>) -> Self {
         match call.envelope {
-            Envelope::Text(text) => Self::InspectText(FrameText::new(frame, text)),
-            Envelope::Binary(bytes) => Self::InspectBinary(part(frame, bytes)),
+            Envelope::Text(text) => Self::InspectText(Frame(frame).text(text)),
+            Envelope::Binary(bytes) => Self::InspectBinary(Frame(frame).bytes(bytes)),
         }
     }
 

@@ -21,7 +21,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealwire_access::Operation as AccessOperation;
-use sealwire_wire::{ErrorCode, ItemError, ObjectsOperation, PropertyDisclosure};
+use sealwire_wire::shared::{
+    AddObjects, Listing, ObjectsOperation, PropertyDisclosure, Sweep as SweepStep,
+};
+use sealwire_wire::{ErrorCode, ItemError};
 use tokio::time::Instant;
 
 use crate::apps::Apps;
@@ -34,7 +37,7 @@ use crate::jobs::scheduler::AdmissionPermit;
 use crate::jobs::tokens::tokenize::IdempotencyKey;
 use crate::objects::{LocatedObjects, parse_id};
 use crate::operation::{
-    MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun, part,
+    MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun,
 };
 use sealwire_store::{ObjectId, Sweep};
 
@@ -53,150 +56,13 @@ const ARCHIVED_S_DEFAULT: u64 = 30 * 86_400;
 /// Properties that a request is charged for if it does not name them.
 const UNNAMED_PROPERTIES: u64 = 64;
 
-/// A decoded request of one of these methods.
-pub(super) struct ObjectsRequest(Request);
+/// A decoded request of one of these methods. Its texts and payload are parts of the message.
+type Request = ObjectsOperation<FrameText, Bytes>;
 
-/// A decoded request. Its texts and payload are parts of the message.
-enum Request {
-    Add {
-        objects: Bytes,
-        tags: Vec<FrameText>,
-        expires_s: Option<u64>,
-        idempotency_key: Option<Bytes>,
-        subjects: Vec<FrameText>,
-    },
-    Get {
-        ids: Vec<FrameText>,
-        disclosure: NamedProperties,
-    },
-    Update {
-        changes: Bytes,
-    },
-    Delete {
-        ids: Vec<FrameText>,
-        versions: Option<Vec<u64>>,
-    },
-    Query {
-        clauses: Bytes,
-        disclosure: NamedProperties,
-        after: Option<FrameText>,
-        limit: usize,
-    },
-    List {
-        list: ListRequest,
-        disclosure: NamedProperties,
-    },
-    Expire {
-        ids: Vec<FrameText>,
-        expires_s: Option<u64>,
-    },
-    Sweep(SweepRequest),
-}
-
-struct ListRequest {
-    tag: Option<FrameText>,
-    expired_before: Option<u64>,
-    archived: bool,
-    after: Option<FrameText>,
-    limit: usize,
-}
-
-struct SweepRequest {
-    archives: bool,
-    older_s: Option<u64>,
-    dry_run: bool,
-    after: Option<FrameText>,
-    limit: usize,
-}
-
-/// The properties that a request names, and whether it wants them masked.
-struct NamedProperties {
-    names: Option<Vec<FrameText>>,
-    masked: bool,
-}
-
-impl ObjectsRequest {
-    pub(super) fn new(frame: &Bytes, ask: &ObjectsOperation<'_>) -> Self {
-        let text = |text: &str| FrameText::new(frame, text);
-        let texts = |all: &Vec<&str>| all.iter().map(|one| text(one)).collect::<Vec<_>>();
-        let named = |disclosure: &PropertyDisclosure<'_>| NamedProperties {
-            names: disclosure.properties.as_ref().map(texts),
-            masked: disclosure.masked,
-        };
-        let limit = |limit: &Option<u32>, default: u32| limit.unwrap_or(default) as usize;
-        let sweep = |step: &sealwire_wire::Sweep<'_>, archives| {
-            Request::Sweep(SweepRequest {
-                archives,
-                older_s: step.older_s,
-                dry_run: step.dry_run,
-                after: step.after.map(text),
-                limit: limit(&step.limit, SWEEP_DEFAULT),
-            })
-        };
-        Self(match ask {
-            ObjectsOperation::Add(add) => Request::Add {
-                objects: frame.slice_ref(add.objects),
-                tags: texts(&add.tags),
-                expires_s: add.expires_s,
-                idempotency_key: add.idempotency_key.map(|key| part(frame, key)),
-                subjects: texts(&add.subjects),
-            },
-            ObjectsOperation::Get { ids, disclosure } => Request::Get {
-                ids: texts(ids),
-                disclosure: named(disclosure),
-            },
-            ObjectsOperation::Update { changes } => Request::Update {
-                changes: frame.slice_ref(changes),
-            },
-            ObjectsOperation::Delete { ids, versions } => Request::Delete {
-                ids: texts(ids),
-                versions: versions.clone(),
-            },
-            ObjectsOperation::Query {
-                clauses,
-                disclosure,
-                after,
-                limit: most,
-            } => Request::Query {
-                clauses: frame.slice_ref(clauses),
-                disclosure: named(disclosure),
-                after: after.map(text),
-                limit: limit(most, PAGE_DEFAULT),
-            },
-            ObjectsOperation::List {
-                tag,
-                expired_before,
-                archived,
-                disclosure,
-                after,
-                limit: most,
-            } => {
-                let list = ListRequest {
-                    tag: tag.map(text),
-                    expired_before: *expired_before,
-                    archived: *archived,
-                    after: after.map(text),
-                    limit: limit(most, PAGE_DEFAULT),
-                };
-                Request::List {
-                    list,
-                    disclosure: named(disclosure),
-                }
-            }
-            ObjectsOperation::Expire { ids, expires_s } => Request::Expire {
-                ids: texts(ids),
-                expires_s: *expires_s,
-            },
-            ObjectsOperation::Archive(step) => sweep(step, true),
-            ObjectsOperation::Prune(step) => sweep(step, false),
-        })
-    }
-}
-
-impl Operation for ObjectsRequest {
+impl Operation for Request {
     fn kind(&self, _: &Apps, _: &str) -> OperationKind {
-        match self.0 {
-            Request::Add { .. } | Request::Update { .. } => OperationKind::SEAL_OBJECTS,
+        match self {
+            Request::Add(_) | Request::Update { .. } => OperationKind::SEAL_OBJECTS,
             _ => OperationKind::OPEN_OBJECTS,
         }
     }
@@ -204,34 +70,37 @@ impl Operation for ObjectsRequest {
     /// Values that a query compares count as well as those that it returns, because searching is
     /// guessing.
     fn fields_max(&self, size: MessageSize) -> u64 {
-        let properties = |named: &NamedProperties| {
+        let properties = |named: &PropertyDisclosure<FrameText>| {
             named
-                .names
+                .properties
                 .as_ref()
                 .map_or(UNNAMED_PROPERTIES, |names| names.len() as u64)
         };
-        match &self.0 {
-            Request::Add { .. } | Request::Update { .. } => size.fields_max(),
+        match self {
+            Request::Add(_) | Request::Update { .. } => size.fields_max(),
             Request::Get { ids, disclosure } => ids.len() as u64 * properties(disclosure),
             Request::Query {
                 disclosure, limit, ..
-            } => size.fields_max() + *limit as u64 * properties(disclosure),
-            Request::List { list, disclosure } => list.limit as u64 * properties(disclosure),
+            } => size.fields_max() + page_limit(*limit) as u64 * properties(disclosure),
+            Request::List {
+                listing,
+                disclosure,
+            } => page_limit(listing.limit) as u64 * properties(disclosure),
             Request::Delete { ids, .. } | Request::Expire { ids, .. } => ids.len() as u64,
-            Request::Sweep(_) => 1,
+            Request::Archive(_) | Request::Prune(_) => 1,
         }
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
         let located = context.objects()?;
-        let task = match self.0 {
-            Request::Add {
+        let task = match *self {
+            Request::Add(AddObjects {
                 objects,
                 tags,
                 expires_s,
                 idempotency_key,
                 subjects,
-            } => {
+            }) => {
                 let mut tags: Vec<String> =
                     tags.iter().map(|tag| tag.as_str().to_owned()).collect();
                 tags.sort_unstable();
@@ -264,8 +133,11 @@ impl Operation for ObjectsRequest {
                 let ids = ids.iter().map(|id| parse_id(id.as_str())).collect();
                 ObjectsTask::Get(ids, read_spec(context, &located, &disclosure)?)
             }
-            Request::List { list, disclosure } => {
-                let spec = ListSpec::new(&list)?;
+            Request::List {
+                listing,
+                disclosure,
+            } => {
+                let spec = ListSpec::new(&listing)?;
                 ObjectsTask::List(spec, read_spec(context, &located, &disclosure)?)
             }
             Request::Query {
@@ -283,24 +155,31 @@ impl Operation for ObjectsRequest {
                 };
                 let access = context.permit.properties();
                 let after = after.as_ref().map(FrameText::as_str);
+                let limit = page_limit(limit);
                 let query =
                     Query::new(&located.collection, &clauses, after, limit, access, denied)?;
                 ObjectsTask::Query(query, reads)
             }
-            Request::Sweep(step) => ObjectsTask::Sweep(step),
+            Request::Archive(step) => ObjectsTask::Sweep(step, true),
+            Request::Prune(step) => ObjectsTask::Sweep(step, false),
         };
         Ok(Plan::Store(Box::new(ObjectsPlan { located, task })))
     }
+}
+
+/// The most objects on a page.
+fn page_limit(limit: Option<u32>) -> usize {
+    limit.unwrap_or(PAGE_DEFAULT) as usize
 }
 
 /// Resolves the properties that a request reads.
 fn read_spec(
     context: &PlanContext<'_>,
     located: &LocatedObjects,
-    named: &NamedProperties,
+    named: &PropertyDisclosure<FrameText>,
 ) -> Result<ReadSpec, CallFailure> {
     let names: Option<Vec<&str>> = named
-        .names
+        .properties
         .as_ref()
         .map(|names| names.iter().map(FrameText::as_str).collect());
     let denied = |name: &str| {
@@ -356,7 +235,8 @@ enum ObjectsTask {
     Get(Vec<Option<ObjectId>>, ReadSpec),
     List(ListSpec, ReadSpec),
     Query(Query, ReadSpec),
-    Sweep(SweepRequest),
+    /// Archives if true, prunes otherwise.
+    Sweep(SweepStep<FrameText>, bool),
 }
 
 impl StorePlan for ObjectsPlan {
@@ -391,7 +271,7 @@ impl StorePlan for ObjectsPlan {
                 ObjectsTask::Get(ids, reads) => run.get(&ids, reads, out).await,
                 ObjectsTask::List(list, reads) => run.list(&list, reads, out).await,
                 ObjectsTask::Query(query, reads) => run.query(query, reads, out).await,
-                ObjectsTask::Sweep(step) => run.sweep(&step, out).await,
+                ObjectsTask::Sweep(step, archives) => run.sweep(&step, archives, out).await,
             }
         })
     }
@@ -413,19 +293,25 @@ impl ObjectsRun<'_> {
         self.cancel.did(objects as u64, missing as u64);
     }
 
-    async fn sweep(&mut self, step: &SweepRequest, out: &mut Vec<u8>) -> Result<(), CallFailure> {
+    async fn sweep(
+        &mut self,
+        step: &SweepStep<FrameText>,
+        archives: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), CallFailure> {
         let after = step
             .after
             .as_ref()
             .map(|after| read::cursor(after.as_str()))
             .transpose()?;
+        let limit = step.limit.unwrap_or(SWEEP_DEFAULT) as usize;
         let now = crate::jobs::tokens::now();
         let older = step
             .older_s
-            .unwrap_or(if step.archives { 0 } else { ARCHIVED_S_DEFAULT });
+            .unwrap_or(if archives { 0 } else { ARCHIVED_S_DEFAULT });
         // The bound is inclusive.
         let before = (now + 1).saturating_sub(older);
-        let sweep = match step.archives {
+        let sweep = match archives {
             true => Sweep::Archive {
                 expired_before: before,
             },
@@ -433,7 +319,7 @@ impl ObjectsRun<'_> {
                 archived_before: before,
             },
         };
-        let (map, limit, dry_run) = (self.located.collection.map, step.limit, step.dry_run);
+        let (map, limit, dry_run) = (self.located.collection.map, limit, step.dry_run);
         let ask = move |store: Arc<dyn sealwire_store::ObjectStore>| async move {
             store
                 .sweep_objects(now, map, sweep, after, limit, dry_run)

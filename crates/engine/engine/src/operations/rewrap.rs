@@ -61,8 +61,8 @@ impl Operation for Rewrap {
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
         let (format, suite) = (
-            self.options.format.unwrap_or_default(),
-            self.options.suite.unwrap_or(USUAL_SUITE),
+            self.options.writing.format.unwrap_or_default(),
+            self.options.writing.suite.unwrap_or(USUAL_SUITE),
         );
         self.response_bytes_in(format, suite, size, limits)
     }
@@ -77,16 +77,16 @@ impl Operation for Rewrap {
         let (generation, app) = context.app()?;
         let format = self.options.format_in(&app);
         let native_only =
-            !self.document.context.is_empty() && self.options.unbound == Unbound::Refuse;
+            !self.document.context.is_empty() && self.options.writing.unbound == Unbound::Refuse;
         let open = OpenSpec::new(
             context.engine,
             &app.keys,
             &self.document,
             native_only,
-            self.options.outside,
+            self.options.writing.outside,
         )?;
         let sealer = self.options.sealer(&app, &self.document.context, format)?;
-        let outside = match self.options.outside {
+        let outside = match self.options.writing.outside {
             Outside::Accept | Outside::Refuse => {
                 let sealers = self
                     .options

@@ -8,13 +8,12 @@ use sealwire_apps::App;
 use sealwire_crypto::{
     self as crypto, AppKeys, EncapsulationPlace, EpochLifetime, KeyVersion, Sealer, evervault,
 };
-use sealwire_wire::{
-    Encapsulation, Encoding, Format, KeyScope, Method, Outside, Suite, Unbound, Writing,
-};
+use sealwire_wire::shared::{Own, Writing};
+use sealwire_wire::{self as wire, Encapsulation, Encoding, Format, KeyScope, Method, Suite};
 
 use super::USUAL_SUITE;
 use crate::apps::Apps;
-use crate::frame_text::FrameText;
+use crate::frame_text::{Frame, FrameText};
 use crate::jobs::cost::OperationKind;
 use crate::jobs::error::CallFailure;
 use crate::jobs::field_sealer::FieldSealer;
@@ -161,47 +160,19 @@ impl SealerSpec {
 
 /// How a request writes values.
 pub(super) struct SealOptions {
-    /// `None`: the app's.
-    pub(super) suite: Option<Suite>,
-    key_scope: KeyScope,
-    /// `None`: the app's format.
-    pub(super) format: Option<Format>,
-    pub(super) unbound: Unbound,
-    pub(super) outside: Outside,
-    role: Option<FrameText>,
-    encoding: Encoding,
-    encapsulation: Encapsulation,
+    pub(super) writing: Writing<FrameText>,
 }
 
 impl SealOptions {
-    pub(super) fn new(frame: &Bytes, writing: &Writing<'_>) -> Self {
-        let Writing {
-            suite,
-            key_scope,
-            format,
-            role,
-            encoding,
-            encapsulation,
-            unbound,
-            outside,
-        } = *writing;
-        let role = role.map(|role| FrameText::new(frame, role));
-        Self {
-            suite,
-            key_scope,
-            format,
-            role,
-            encoding,
-            encapsulation,
-            unbound,
-            outside,
-        }
+    pub(super) fn new(frame: &Bytes, writing: &wire::Writing<'_>) -> Self {
+        let writing = writing.own(&Frame(frame));
+        Self { writing }
     }
 
     /// Returns the bytes of an envelope of nothing, as text.
     pub(super) fn empty_bytes(&self, suite: Suite) -> usize {
         let suite = suite::from_wire(suite);
-        match self.encapsulation {
+        match self.writing.encapsulation {
             Encapsulation::Inline => crypto::Encoding::Text.sealed_bytes(suite, 0),
             Encapsulation::Apart => crypto::Encoding::Text.sealed_bytes_apart(suite, 0),
         }
@@ -209,7 +180,7 @@ impl SealOptions {
 
     /// Returns the bytes of encapsulations that a response has apart.
     pub(super) fn encapsulations_bytes(&self) -> usize {
-        match self.encapsulation {
+        match self.writing.encapsulation {
             Encapsulation::Inline => 0,
             Encapsulation::Apart => {
                 RESPONSE_ENCAPSULATIONS_MAX * (crypto::ENCAPSULATION_TEXT_BYTES + 8)
@@ -235,13 +206,13 @@ impl SealOptions {
             .saturating_sub(around.saturating_add(DECRYPT_PARAMS_BYTES));
         SealedBound {
             document_bytes_max: room.max(payload_bytes),
-            binary_is_shorter: self.encoding == Encoding::Text && format == Format::Native,
+            binary_is_shorter: self.writing.encoding == Encoding::Text && format == Format::Native,
         }
     }
 
     /// Returns the format that the request names, or else the app's.
     pub(super) fn format_in(&self, app: &App) -> Format {
-        self.format.unwrap_or(match app.settings.format {
+        self.writing.format.unwrap_or(match app.settings.format {
             sealwire_apps::DefaultFormat::Native => Format::Native,
             sealwire_apps::DefaultFormat::Evervault => Format::Evervault,
         })
@@ -250,7 +221,7 @@ impl SealOptions {
     /// Returns the suite that the request names, or else the app's. In an Evervault format, the
     /// suite of the key pair.
     pub(super) fn suite_in(&self, app: &App, format: Format) -> Suite {
-        self.suite.unwrap_or_else(|| match format {
+        self.writing.suite.unwrap_or_else(|| match format {
             Format::Native => suite::to_wire(app.settings.write_suite),
             Format::Evervault | Format::EvervaultBare => Suite::P256,
         })
@@ -265,8 +236,8 @@ impl SealOptions {
         };
         OperationKind::of(
             method,
-            self.suite.or_else(of_app).unwrap_or(USUAL_SUITE),
-            self.key_scope,
+            self.writing.suite.or_else(of_app).unwrap_or(USUAL_SUITE),
+            self.writing.key_scope,
         )
     }
 
@@ -279,12 +250,12 @@ impl SealOptions {
         format: Format,
     ) -> Result<SealerSpec, CallFailure> {
         let suite = suite::from_wire(self.suite_in(app, format));
-        let own = match self.key_scope {
+        let own = match self.writing.key_scope {
             KeyScope::Request => Some(crypto::KeyScope::Request),
             KeyScope::Field => Some(crypto::KeyScope::Field),
             KeyScope::Epoch => None,
         };
-        if self.encapsulation == Encapsulation::Apart {
+        if self.writing.encapsulation == Encapsulation::Apart {
             if suite != crypto::Suite::P256MlKem768 || format != Format::Native {
                 let rule =
                     "must be \"inline\": only suite \"p256-mlkem768\" has encapsulations apart";
@@ -293,7 +264,7 @@ impl SealOptions {
                     rule,
                 });
             }
-            if self.key_scope == KeyScope::Field {
+            if self.writing.key_scope == KeyScope::Field {
                 let rule = "must be \"request\" or \"epoch\" with encapsulation \"apart\"";
                 return Err(CallFailure::Param {
                     name: "key_scope",
@@ -357,7 +328,7 @@ impl SealOptions {
         context: &Bytes,
         format: Format,
     ) -> Vec<(Option<crypto::Suite>, SealerSpec)> {
-        let scope = match self.key_scope {
+        let scope = match self.writing.key_scope {
             KeyScope::Request | KeyScope::Epoch => crypto::KeyScope::Request,
             KeyScope::Field => crypto::KeyScope::Field,
         };
@@ -368,6 +339,7 @@ impl SealOptions {
             ))
         };
         let named = self
+            .writing
             .suite
             .filter(|_| format == Format::Native)
             .map(suite::from_wire);
@@ -382,11 +354,11 @@ impl SealOptions {
     }
 
     fn spec(&self, app: &App, version: Arc<KeyVersion>, context: &Bytes) -> AppKeySpec {
-        let encoding = match self.encoding {
+        let encoding = match self.writing.encoding {
             Encoding::Text => crypto::Encoding::Text,
             Encoding::Binary => crypto::Encoding::Binary,
         };
-        let place = match self.encapsulation {
+        let place = match self.writing.encapsulation {
             Encapsulation::Inline => EncapsulationPlace::Inline,
             Encapsulation::Apart => EncapsulationPlace::Apart,
         };
@@ -406,13 +378,13 @@ impl SealOptions {
         format: Format,
     ) -> Result<Option<evervault::Form>, CallFailure> {
         let rejected = |name, rule| Err(CallFailure::Param { name, rule });
-        if self.role.is_some() && format != Format::Evervault {
+        if self.writing.role.is_some() && format != Format::Evervault {
             return rejected("role", "must be absent: only format \"evervault\" has one");
         }
         if format == Format::Native {
             return Ok(None);
         }
-        if self.encoding != Encoding::Text {
+        if self.writing.encoding != Encoding::Text {
             return rejected("encoding", "must be \"text\": an Evervault string is text");
         }
         if !context.is_empty() {
@@ -421,7 +393,7 @@ impl SealOptions {
         if format == Format::EvervaultBare {
             return Ok(Some(evervault::Form::Plain));
         }
-        let role = self.role.as_ref().map(FrameText::as_str);
+        let role = self.writing.role.as_ref().map(FrameText::as_str);
         let Ok(role) = role.map(evervault::Role::new).transpose() else {
             return Err(CallFailure::Internal(
                 "the decoder accepted an invalid role",

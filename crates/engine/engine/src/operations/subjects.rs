@@ -10,7 +10,6 @@ use crate::jobs::scheduler::AdmissionPermit;
 use crate::jobs::tokens::batch::{each, each_sized};
 use crate::jobs::tokens::now;
 use crate::jobs::tokens::store_io::Tokens;
-use bytes::Bytes;
 use sealwire_access::ValueVisibility;
 use sealwire_crypto::Datatype;
 use sealwire_msgpack::write;
@@ -19,15 +18,15 @@ use sealwire_store::{
     ERASURES_COLLECTION, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore,
     ObjectWrite, ObjectsWritten, Row, SCAN_BYTES, SubjectClaim, SubjectId, TokenId, TokenStore,
 };
+use sealwire_wire::shared::{Own, Source, SubjectsOperation};
 use sealwire_wire::{
-    Object, SubjectErased, SubjectExport, SubjectFound, SubjectName, SubjectToken,
-    SubjectsOperation,
+    Object, SubjectErased, SubjectExport, SubjectFound, SubjectName, SubjectToken, SubjectsCall,
 };
 use tokio::time::Instant;
 
 use super::objects::{disclosed, object};
 use crate::apps::{Apps, CachedApp};
-use crate::frame_text::FrameText;
+use crate::frame_text::{Frame, FrameText};
 use crate::objects::{DisclosedProperty, ObjectCollection, id_text, parse_id};
 use crate::operation::{
     MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun,
@@ -49,24 +48,15 @@ const TOKENS_PER_STEP: usize = 2_000;
 /// Attempts to erase a key that other requests change at the same time.
 const TRIES_MAX: u32 = 8;
 
-/// A decoded request of one of these methods.
+/// A decoded request of one of these methods. Its texts are parts of the message.
 pub(super) struct SubjectsRequest {
     subject: NamedSubject,
-    ask: Request,
+    ask: SubjectsOperation<FrameText>,
 }
 
 enum NamedSubject {
     Name(FrameText),
     Id(SubjectId),
-}
-
-enum Request {
-    Find,
-    Export {
-        after: Option<FrameText>,
-        limit: usize,
-    },
-    Erase(ErasedKey),
 }
 
 /// The key that a request erases: one of at most this version, made at or before this time. `None`:
@@ -85,9 +75,9 @@ impl ErasedKey {
 }
 
 impl SubjectsRequest {
-    pub(super) fn new(frame: &Bytes, subject: SubjectName<'_>, ask: SubjectsOperation<'_>) -> Self {
-        let subject = match subject {
-            SubjectName::Name(name) => NamedSubject::Name(FrameText::new(frame, name)),
+    pub(super) fn new(frame: &Frame<'_>, call: &SubjectsCall<'_>) -> Self {
+        let subject = match call.target.subject {
+            SubjectName::Name(name) => NamedSubject::Name(frame.text(name)),
             // The wire admits 32 hexadecimal digits only.
             SubjectName::Id(id) => NamedSubject::Id(SubjectId(
                 u128::from_str_radix(id, 16)
@@ -95,16 +85,7 @@ impl SubjectsRequest {
                     .to_be_bytes(),
             )),
         };
-        let ask = match ask {
-            SubjectsOperation::Find => Request::Find,
-            SubjectsOperation::Export { after, limit } => Request::Export {
-                after: after.map(|after| FrameText::new(frame, after)),
-                limit: limit.map_or(PAGE_DEFAULT, |limit| limit as usize),
-            },
-            SubjectsOperation::Erase { version, created } => {
-                Request::Erase(ErasedKey { version, created })
-            }
-        };
+        let ask = call.ask.own(frame);
         Self { subject, ask }
     }
 }
@@ -116,8 +97,10 @@ impl Operation for SubjectsRequest {
 
     fn fields_max(&self, _: MessageSize) -> u64 {
         match self.ask {
-            Request::Export { limit, .. } => limit as u64 * sealwire_wire::PROPERTIES_MAX as u64,
-            Request::Find | Request::Erase(_) => 1,
+            SubjectsOperation::Export { limit, .. } => {
+                page_limit(limit) as u64 * sealwire_wire::PROPERTIES_MAX as u64
+            }
+            SubjectsOperation::Find | SubjectsOperation::Erase { .. } => 1,
         }
     }
 
@@ -130,15 +113,18 @@ impl Operation for SubjectsRequest {
             NamedSubject::Id(id) => id,
         };
         let task = match self.ask {
-            Request::Find => SubjectTask::Find,
-            Request::Export { after, limit } => {
+            SubjectsOperation::Find => SubjectTask::Find,
+            SubjectsOperation::Export { after, limit } => {
                 let after = after
                     .map(|after| cursor(app.number, after.as_str()))
                     .transpose()?;
                 let after = after.unwrap_or(ExportCursor::Object(None));
+                let limit = page_limit(limit);
                 SubjectTask::Export { after, limit }
             }
-            Request::Erase(key) => SubjectTask::Erase(key),
+            SubjectsOperation::Erase { version, created } => {
+                SubjectTask::Erase(ErasedKey { version, created })
+            }
         };
         Ok(Plan::Store(Box::new(SubjectsPlan {
             generation,
@@ -147,6 +133,10 @@ impl Operation for SubjectsRequest {
             task,
         })))
     }
+}
+
+fn page_limit(limit: Option<u32>) -> usize {
+    limit.map_or(PAGE_DEFAULT, |limit| limit as usize)
 }
 
 /// Position of an export, which has objects first, then tokens.

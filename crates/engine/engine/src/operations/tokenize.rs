@@ -6,17 +6,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sealwire_access::Principal;
 use sealwire_payload::Containers;
-use sealwire_wire::{DocumentCall, KeyScope, Method, Suite, TokenizeOptions};
+use sealwire_wire::shared::{Own, TokenizeOptions};
+use sealwire_wire::{self as wire, KeyScope, Method, Suite};
 
 use crate::apps::Apps;
-use crate::frame_text::FrameText;
+use crate::frame_text::{Frame, FrameText};
 use crate::jobs::cost::OperationKind;
 use crate::jobs::error::CallFailure;
 use crate::jobs::job::{FieldContext, Fields, TokenFields};
 use crate::jobs::tokens::tokenize::{IdempotencyKey, TOKEN_BYTES, TokenizeFields, TokenizeSpec};
 use crate::jobs::tokens::{self, Collection};
 use crate::operation::{
-    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, part, response_bytes,
+    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes,
 };
 use crate::subjects::SubjectKeyLoad;
 use sealwire_settings::Limits;
@@ -25,27 +26,14 @@ use sealwire_store::SubjectId;
 /// A decoded `tokenize`.
 pub(super) struct Tokenize {
     document: RequestDocument,
-    tags: Vec<FrameText>,
-    expires_s: Option<u64>,
-    idempotency_key: Option<Bytes>,
-    subject: Option<FrameText>,
+    options: TokenizeOptions<FrameText, Bytes>,
 }
 
 impl Tokenize {
-    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, TokenizeOptions<'_>>) -> Self {
-        let TokenizeOptions {
-            tags,
-            expires_s,
-            idempotency_key,
-            subject,
-            ..
-        } = &call.writing;
+    pub(super) fn new(frame: &Bytes, call: &wire::Tokenize<'_>) -> Self {
         Self {
             document: RequestDocument::new(frame, call),
-            tags: tags.iter().map(|tag| FrameText::new(frame, tag)).collect(),
-            expires_s: *expires_s,
-            idempotency_key: idempotency_key.map(|key| part(frame, key)),
-            subject: subject.map(|name| FrameText::new(frame, name)),
+            options: call.writing.own(&Frame(frame)),
         }
     }
 
@@ -67,6 +55,7 @@ impl Tokenize {
         }
         let created = tokens::now();
         let mut tags: Vec<String> = self
+            .options
             .tags
             .iter()
             .map(|tag| tag.as_str().to_owned())
@@ -77,11 +66,13 @@ impl Tokenize {
             context: self.document.context.as_ref().into(),
             tags,
             expires: self
+                .options
                 .expires_s
                 .or(collection.expires_s)
                 .map(|seconds| created.saturating_add(seconds)),
             created,
             idempotency_key: self
+                .options
                 .idempotency_key
                 .as_deref()
                 .map(|key| IdempotencyKey::new(principal, key)),
@@ -114,7 +105,7 @@ impl Operation for Tokenize {
         let limits = &context.engine.limits;
         let located = context.collection()?;
         let mut spec = self.spec(Arc::clone(&located.collection), context.principal, limits)?;
-        let subject = self.subject.as_ref().map(|name| SubjectKeyLoad {
+        let subject = self.options.subject.as_ref().map(|name| SubjectKeyLoad {
             generation: located.generation,
             id: SubjectId(
                 located

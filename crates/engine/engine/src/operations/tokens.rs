@@ -11,7 +11,8 @@ use bytes::Bytes;
 use sealwire_msgpack::TokenReader;
 use sealwire_records::token::RowBuffer;
 use sealwire_store::{Filter, Fingerprint, FoundRow, Page, Row, SubjectId, TokenId, TokenStore};
-use sealwire_wire::{Counted, Found, Token, TokenSearch, TokensOperation};
+use sealwire_wire::shared::{Listing, Sweep, TokenSearch, TokensOperation};
+use sealwire_wire::{Counted, Found, Token};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
@@ -28,7 +29,7 @@ use crate::jobs::tokens::batch::each;
 use crate::jobs::tokens::store_io;
 use crate::jobs::tokens::{Canonical, Collection, CollectionKind, canonical, now, value_of};
 use crate::operation::{
-    MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun, part,
+    MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun,
 };
 use crate::subjects::{StoredSubject, SubjectKeyCache, stored_subjects};
 
@@ -43,114 +44,43 @@ const SWEEP_DEFAULT: u32 = 1_000;
 /// How long archived tokens stay where `tokens.prune` names no time: 30 days.
 const ARCHIVED_S_DEFAULT: u64 = 30 * 86_400;
 
-/// A decoded request of one of these methods.
-pub(super) struct Tokens(Request);
+/// A decoded request of one of these methods. Its texts are parts of the message.
+type Request = TokensOperation<FrameText, Bytes>;
 
-/// A decoded token request. Its texts are parts of the message.
-#[derive(Debug)]
-enum Request {
-    Get(Vec<FrameText>),
-    Find {
-        value: Bytes,
-        context: Bytes,
-        subject: Option<FrameText>,
-    },
-    List(Listing),
-    Delete(Vec<FrameText>),
-    Expire {
-        tokens: Vec<FrameText>,
-        expires_s: Option<u64>,
-    },
-    Archive(SweepStep),
-    Prune(SweepStep),
-}
-
-#[derive(Debug)]
-struct Listing {
-    tag: Option<FrameText>,
-    expired_before: Option<u64>,
-    archived: bool,
-    after: Option<FrameText>,
-    limit: usize,
-}
-
-#[derive(Debug)]
-struct SweepStep {
-    older_s: Option<u64>,
-    dry_run: bool,
-    after: Option<FrameText>,
-    limit: usize,
-}
-
-impl Tokens {
-    pub(super) fn new(frame: &Bytes, ask: &TokensOperation<'_>) -> Self {
-        let text = |text: &&str| FrameText::new(frame, text);
-        let texts = |tokens: &Vec<&str>| tokens.iter().map(text).collect();
-        let sweep = |step: &sealwire_wire::Sweep<'_>| SweepStep {
-            older_s: step.older_s,
-            dry_run: step.dry_run,
-            after: step.after.as_ref().map(text),
-            limit: step.limit.unwrap_or(SWEEP_DEFAULT) as usize,
-        };
-        Self(match ask {
-            TokensOperation::Get(tokens) => Request::Get(texts(tokens)),
-            TokensOperation::Find(TokenSearch {
-                value,
-                context,
-                subject,
-            }) => Request::Find {
-                value: part(frame, value),
-                context: part(frame, context),
-                subject: subject.as_ref().map(text),
-            },
-            TokensOperation::List(listing) => Request::List(Listing {
-                tag: listing.tag.as_ref().map(text),
-                expired_before: listing.expired_before,
-                archived: listing.archived,
-                after: listing.after.as_ref().map(text),
-                limit: listing.limit.unwrap_or(LIST_DEFAULT) as usize,
-            }),
-            TokensOperation::Delete(tokens) => Request::Delete(texts(tokens)),
-            TokensOperation::Expire { tokens, expires_s } => Request::Expire {
-                tokens: texts(tokens),
-                expires_s: *expires_s,
-            },
-            TokensOperation::Archive(step) => Request::Archive(sweep(step)),
-            TokensOperation::Prune(step) => Request::Prune(sweep(step)),
-        })
-    }
-
-    /// Returns the largest number of tokens in the response.
-    fn tokens_max(&self) -> usize {
-        match &self.0 {
-            Request::Get(tokens) => tokens.len(),
-            Request::List(listing) => listing.limit,
-            Request::Find { .. } => 1,
-            Request::Delete(_)
-            | Request::Expire { .. }
-            | Request::Archive(_)
-            | Request::Prune(_) => 0,
-        }
+/// Returns the largest number of tokens in the response.
+fn tokens_max(request: &Request) -> usize {
+    match request {
+        Request::Get { tokens } => tokens.len(),
+        Request::List(listing) => list_limit(listing),
+        Request::Find(_) => 1,
+        Request::Delete { .. }
+        | Request::Expire { .. }
+        | Request::Archive(_)
+        | Request::Prune(_) => 0,
     }
 }
 
-impl Operation for Tokens {
+impl Operation for Request {
     fn kind(&self, _: &Apps, _: &str) -> OperationKind {
         OperationKind::HASH_TOKENS
     }
 
     fn fields_max(&self, _: MessageSize) -> u64 {
-        self.tokens_max().max(1) as u64
+        tokens_max(self).max(1) as u64
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
-        let response_bytes = self.tokens_max().saturating_mul(TOKEN_ANSWER_BYTES);
+        let response_bytes = tokens_max(&self).saturating_mul(TOKEN_ANSWER_BYTES);
         Ok(Plan::Store(Box::new(TokensPlan {
             located: context.collection()?,
-            request: self.0,
+            request: *self,
             response_bytes,
         })))
     }
+}
+
+fn list_limit(listing: &Listing<FrameText>) -> usize {
+    listing.limit.unwrap_or(LIST_DEFAULT) as usize
 }
 
 /// A request of one of these methods, resolved against the apps.
@@ -228,18 +158,18 @@ impl TokensTask<'_> {
             listed
         };
         match request {
-            Request::Get(tokens) => listed(self.get(&tokens).await?).encode(out),
-            Request::Find {
+            Request::Get { tokens } => listed(self.get(&tokens).await?).encode(out),
+            Request::Find(TokenSearch {
                 value,
                 context,
                 subject,
-            } => {
+            }) => {
                 let token = self.find(&value, &context, subject.as_ref()).await?;
                 cancel.did(1, u64::from(token.is_none()));
                 Found { token, generation }.encode(out);
             }
             Request::List(listing) => listed(self.list(&listing).await?).encode(out),
-            Request::Delete(tokens) => counted(self.change(&tokens, None).await?).encode(out),
+            Request::Delete { tokens } => counted(self.change(&tokens, None).await?).encode(out),
             Request::Expire { tokens, expires_s } => {
                 let now = now();
                 let expires = expires_s.map(|seconds| now.saturating_add(seconds));
@@ -481,7 +411,10 @@ impl TokensTask<'_> {
         Ok(stored.filter(|stored| stored.has_key()))
     }
 
-    async fn list(&mut self, listing: &Listing) -> Result<sealwire_wire::Tokens, CallFailure> {
+    async fn list(
+        &mut self,
+        listing: &Listing<FrameText>,
+    ) -> Result<sealwire_wire::Tokens, CallFailure> {
         let mut after = listing
             .after
             .as_ref()
@@ -493,7 +426,7 @@ impl TokensTask<'_> {
             archived: listing.archived,
         };
         self.pass().await?;
-        let limit = listing.limit;
+        let limit = list_limit(listing);
         let map = self.collection.map;
         let mut tokens = Vec::new();
         let room = self.tokens.reserve(self.admission, limit)?;
@@ -519,14 +452,18 @@ impl TokensTask<'_> {
         })
     }
 
-    async fn sweep(&mut self, step: &SweepStep, archives: bool) -> Result<Counted, CallFailure> {
+    async fn sweep(
+        &mut self,
+        step: &Sweep<FrameText>,
+        archives: bool,
+    ) -> Result<Counted, CallFailure> {
         let after = step
             .after
             .as_ref()
             .map(|after| cursor(after.as_str()))
             .transpose()?;
         self.pass().await?;
-        let limit = step.limit;
+        let limit = step.limit.unwrap_or(SWEEP_DEFAULT) as usize;
         let (now, map, dry_run) = (now(), self.collection.map, step.dry_run);
         let older = step
             .older_s

@@ -82,8 +82,16 @@ pub(super) struct Prepared {
     traced: Option<Traced>,
 }
 
-/// Work of a request.
+/// A request's way to its work.
 pub(super) enum Task {
+    /// The permissions of its principal have to be looked up first.
+    Unauthorized(Box<dyn Operation>),
+    /// It is permitted and planned.
+    Planned(PlannedTask),
+}
+
+/// Work of a permitted request.
+pub(super) enum PlannedTask {
     /// A walk over its document, and the key of a data subject that it needs.
     Document(
         Box<Job>,
@@ -94,8 +102,6 @@ pub(super) enum Task {
     Store(Box<dyn StorePlan>),
     /// None: this is the result.
     Done(Vec<u8>),
-    /// The permissions of its principal have to be looked up first.
-    Unauthorized(Box<dyn Operation>),
 }
 
 /// Why a request does not begin, and its size class.
@@ -180,7 +186,7 @@ pub(super) fn prepare(
     let task = match &permit {
         Some(permit) => match plan(connection, request, operation, permit, &mut admission) {
             Err(failure @ CallFailure::Overloaded(_)) => return Err(overloaded(failure)),
-            planned => planned?,
+            planned => Task::Planned(planned?),
         },
         None => Task::Unauthorized(operation),
     };
@@ -201,7 +207,7 @@ fn plan(
     operation: Box<dyn Operation>,
     permit: &Permit<'_>,
     admission: &mut AdmissionPermit,
-) -> Result<Task, CallFailure> {
+) -> Result<PlannedTask, CallFailure> {
     let (engine, size) = (&*connection.engine, request.size);
     engine
         .decider
@@ -219,9 +225,9 @@ fn plan(
             if !admission.resize(plan.response_bytes().saturating_add(2 * size.bytes)) {
                 return Err(CallFailure::no_memory());
             }
-            Ok(Task::Store(plan))
+            Ok(PlannedTask::Store(plan))
         }
-        Plan::Done(result) => Ok(Task::Done(result)),
+        Plan::Done(result) => Ok(PlannedTask::Done(result)),
         Plan::Document(mut plan) => {
             let subject = plan.subject.take().map(Box::new);
             let response_bytes = plan.response_bytes.min(engine.limits.reply_bytes_max);
@@ -229,7 +235,7 @@ fn plan(
                 return Err(CallFailure::no_memory());
             }
             let (job, finished) = job(engine, request, plan, response_bytes, admission);
-            Ok(Task::Document(job, finished, subject))
+            Ok(PlannedTask::Document(job, finished, subject))
         }
     }
 }
@@ -276,7 +282,7 @@ pub(super) async fn authorize_and_plan(
     request: &Request,
     operation: Box<dyn Operation>,
     admission: &mut AdmissionPermit,
-) -> Result<Task, CallFailure> {
+) -> Result<PlannedTask, CallFailure> {
     let authorization = request.options.authorization()?;
     let permit = connection
         .engine
@@ -379,14 +385,13 @@ async fn run(
                 admission.restart_wait();
                 task
             }
-            planned => planned,
+            Task::Planned(task) => task,
         };
         // A job that is stopped counts itself.
-        idle.is_over = matches!(task, Task::Document(..));
+        idle.is_over = matches!(task, PlannedTask::Document(..));
         admission.admitted().await;
         let result = match task {
-            Task::Unauthorized(_) => Err(CallFailure::Internal("a request is authorized once")),
-            Task::Document(job, finished, subject) => {
+            PlannedTask::Document(job, finished, subject) => {
                 if let Some(subject) = subject {
                     // The wait for the store says nothing of the predicted work.
                     offered = None;
@@ -404,13 +409,13 @@ async fn run(
                 )
                 .await
             }
-            Task::Done(result) => {
+            PlannedTask::Done(result) => {
                 let mut out = Vec::with_capacity(result.len() + REPLY_HEAD_BYTES);
                 reply::begin(&mut out, request.msgid);
                 out.extend_from_slice(&result);
                 Ok(out)
             }
-            Task::Store(plan) => {
+            PlannedTask::Store(plan) => {
                 let mut out = Vec::new();
                 reply::begin(&mut out, request.msgid);
                 let (tokens, objects, admission) =

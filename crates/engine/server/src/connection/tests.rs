@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, advance};
 
 use super::audit::RejectedRequest;
-use super::request::{Prepared, Rejected, Request, Task, authorize_and_plan, prepare};
+use super::request::{PlannedTask, Prepared, Rejected, Request, Task, authorize_and_plan, prepare};
 use super::*;
 use sealwire_engine::access::Authorizer;
 use sealwire_engine::apps::Apps;
@@ -175,7 +175,7 @@ async fn authorize(
     connection: &Connection,
     request: &Request,
     prepared: Prepared,
-) -> Result<Task, CallFailure> {
+) -> Result<PlannedTask, CallFailure> {
     let Prepared {
         mut admission,
         task: Task::Unauthorized(operation),
@@ -202,7 +202,7 @@ async fn a_request_that_waited_is_decided_by_what_holds_when_it_begins() {
     let at_once = arrived(&connection, 1, Instant::now());
     let (_at_once, known) = prepared(&connection, at_once);
     assert!(
-        matches!(known.task, Task::Document(..)),
+        matches!(known.task, Task::Planned(PlannedTask::Document(..))),
         "known from the cache"
     );
     // Read now, and deferred for longer than the cache holds. Meanwhile another engine takes the

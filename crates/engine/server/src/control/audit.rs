@@ -2,7 +2,8 @@
 
 use sealwire_audit::{Change, Record};
 use sealwire_wire::control::{
-    AppOperation, CollectionOperation, Control, PrincipalOperation, RoleOperation, RootOperation,
+    AppOperation, CollectionOperation, Control, Kind, PrincipalOperation, RoleOperation,
+    RootOperation,
 };
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
@@ -135,7 +136,7 @@ fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static st
         Control::Root(operation) => of_root(operation, &mut facts),
         Control::Apps(_)
         | Control::Export(_)
-        | Control::Collections { .. }
+        | Control::Collections(_)
         | Control::RewrapRows(_)
         | Control::Instances
         | Control::Roles(_)
@@ -217,21 +218,26 @@ fn of_root<'a>(operation: &RootOperation<'a>, facts: &mut Vec<(&'static str, Cha
 fn of_collection<'a>(ask: &CollectionOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)>) {
     let time = |seconds: Option<u64>| seconds.map_or(Change::Nothing, Change::Number);
     match ask {
-        CollectionOperation::Create {
-            kind,
-            format,
-            first: _,
-            last: _,
-            scope,
-            expires_s,
-            retention_s,
-        } => facts.extend([
-            ("kind", Change::Text(kind.name())),
-            ("format", Change::Text(format.name())),
-            ("scope", Change::Text(scope.name())),
-            ("expires_s", time(*expires_s)),
-            ("retention_s", time(*retention_s)),
-        ]),
+        CollectionOperation::Create(new) => {
+            facts.push(("kind", Change::Text(new.kind.name())));
+            if new.kind == Kind::Objects {
+                let properties = new.properties.iter().map(|property| property.name);
+                let suite = new.suite.map(|suite| Change::Text(suite.name()));
+                facts.extend([
+                    ("properties", Change::Texts(properties.collect())),
+                    ("suite", suite.unwrap_or(Change::Nothing)),
+                ]);
+            } else {
+                facts.extend([
+                    ("format", Change::Text(new.format.name())),
+                    ("scope", Change::Text(new.scope.name())),
+                ]);
+            }
+            facts.extend([
+                ("expires_s", time(new.expires_s)),
+                ("retention_s", time(new.retention_s)),
+            ]);
+        }
         CollectionOperation::Set {
             expires_s,
             retention_s,
@@ -239,24 +245,6 @@ fn of_collection<'a>(ask: &CollectionOperation<'a>, facts: &mut Vec<(&'static st
             facts.extend(expires_s.map(|seconds| ("expires_s", time(seconds))));
             facts.extend(retention_s.map(|seconds| ("retention_s", time(seconds))));
         }
-        CollectionOperation::CreateObjects {
-            suite,
-            properties,
-            expires_s,
-            retention_s,
-        } => facts.extend([
-            ("kind", Change::Text("objects")),
-            (
-                "properties",
-                Change::Texts(properties.iter().map(|property| property.name).collect()),
-            ),
-            (
-                "suite",
-                suite.map_or(Change::Nothing, |suite| Change::Text(suite.name())),
-            ),
-            ("expires_s", time(*expires_s)),
-            ("retention_s", time(*retention_s)),
-        ]),
         CollectionOperation::Alter(alter) => {
             let added = alter.add.iter().map(|property| property.name).collect();
             let lists = [

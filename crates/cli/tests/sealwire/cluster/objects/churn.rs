@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sealwire_client::control::PropertySpec;
 use sealwire_client::{
-    AddObjects, Client, ErrorCode, ObjectListing, Objects, PropertyDisclosure, TokenMap,
+    AddObjects, Client, ErrorCode, Listing, Objects, PropertyDisclosure, TokenMap,
 };
 use sealwire_testkit::Postgres;
 
@@ -432,9 +432,9 @@ impl Load {
                     (found, false)
                 }
                 _ => {
-                    let listing = ObjectListing {
+                    let listing = Listing {
                         limit: Some(50),
-                        ..ObjectListing::default()
+                        ..Listing::default()
                     };
                     (
                         in_time(client.objects_list(self.map(), listing, all)).await,

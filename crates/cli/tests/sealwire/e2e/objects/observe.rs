@@ -172,7 +172,7 @@ impl Site {
             }),
             ("objects.list", {
                 let found = client
-                    .objects_list(super::map(), ObjectListing::default(), all())
+                    .objects_list(super::map(), Listing::default(), all())
                     .await;
                 got(found, |found| debug(&found.objects))
             }),

@@ -506,11 +506,7 @@ fn records_that_a_writer_of_the_store_changes_do_not_open() {
         assert_eq!(rpc_error(query).code, ErrorCode::CannotOpen);
         let list = vault
             .client
-            .objects_list(
-                map(),
-                ObjectListing::default(),
-                PropertyDisclosure::default(),
-            )
+            .objects_list(map(), Listing::default(), PropertyDisclosure::default())
             .await;
         assert_eq!(rpc_error(list).code, ErrorCode::CannotOpen);
         let stripped = ObjectRow {

@@ -1,8 +1,8 @@
 //! Changes of a schema while objects are there.
 
 use sealwire_client::control::{
-    AlterCollection, CollectionCall, CollectionOperation, Kind, Page, PropertySpec, Scope,
-    TokenFormat,
+    AlterCollection, CollectionCall, CollectionOperation, CreateCollection, Kind, Page,
+    PropertySpec,
 };
 use sealwire_client::{ErrorCode, PropertyDisclosure};
 use sealwire_wire::control::Collection;
@@ -196,15 +196,7 @@ fn what_a_schema_cannot_become_is_explained() {
                 error.message
             );
         }
-        let tokens = CollectionOperation::Create {
-            kind: Kind::Random,
-            format: TokenFormat::Opaque,
-            first: None,
-            last: None,
-            scope: Scope::Collection,
-            expires_s: None,
-            retention_s: None,
-        };
+        let tokens = CollectionOperation::Create(CreateCollection::new(Kind::Random));
         vault
             .operator
             .change_collection(CollectionCall {

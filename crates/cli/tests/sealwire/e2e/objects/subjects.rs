@@ -319,11 +319,7 @@ fn an_erasure_takes_effect_before_any_object_is_removed() {
             assert_eq!(vault.exported(ANNA, 10).await, []);
             let listed = vault
                 .client
-                .objects_list(
-                    map(),
-                    ObjectListing::default(),
-                    PropertyDisclosure::default(),
-                )
+                .objects_list(map(), Listing::default(), PropertyDisclosure::default())
                 .await;
             assert_eq!(listed.unwrap().objects.len(), 2, "Bob and nobody");
             let update = vault

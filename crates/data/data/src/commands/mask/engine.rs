@@ -8,8 +8,8 @@ use indicatif::ProgressBar;
 
 use crate::mask_job::{Column, Engine, EngineError, answers, payload, place};
 use sealwire_client::{
-    Client, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, Pacer, RetryLimits,
-    RpcError, RuleFields, UnknownFields,
+    CallOptions, Client, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, Pacer,
+    RetryLimits, RpcError, RuleFields, UnknownFields,
 };
 use sealwire_mask::Rules;
 use sealwire_service::output::errln;
@@ -96,7 +96,10 @@ impl Remote {
             lists,
         };
         let call = Mask {
-            reason: self.reason.as_deref(),
+            options: CallOptions {
+                reason: self.reason.as_deref(),
+                ..CallOptions::default()
+            },
             writing,
             ..Mask::new(&self.app, &payload)
         };
@@ -117,7 +120,7 @@ impl Remote {
         };
         let send = |deadline_ms| {
             self.client.mask(Mask {
-                deadline_ms: Some(deadline_ms),
+                options: call.options.with_deadline(deadline_ms),
                 ..call.clone()
             })
         };

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::rewrap_job::{Encoding, Engine, EngineError, RewrapRequest, RewrapResponse};
 use indicatif::ProgressBar;
 use sealwire_client::{
-    Client, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Pacer, RetryLimits,
-    Rewrap, Suite, Writing,
+    CallOptions, Client, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Pacer,
+    RetryLimits, Rewrap, Suite, Writing,
 };
 use sealwire_service::output::errln;
 
@@ -38,7 +38,10 @@ impl Engine for Remote {
         };
         let call = Rewrap {
             context: request.context,
-            reason: self.reason.as_deref(),
+            options: CallOptions {
+                reason: self.reason.as_deref(),
+                ..CallOptions::default()
+            },
             on_error: OnError::Report,
             writing: Writing {
                 suite: self.suite,
@@ -66,7 +69,7 @@ impl Engine for Remote {
         };
         let send = |deadline_ms| {
             self.client.rewrap(Rewrap {
-                deadline_ms: Some(deadline_ms),
+                options: call.options.with_deadline(deadline_ms),
                 ..call.clone()
             })
         };

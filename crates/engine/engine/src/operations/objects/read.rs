@@ -13,7 +13,8 @@ use sealwire_store::{Filter, MapView, ObjectId, ObjectRow, ObjectStore, SubjectI
 use sealwire_wire::{Object, Objects};
 
 use super::query::Query;
-use super::{ListRequest, ObjectsRun};
+use super::{Listing, ObjectsRun, page_limit};
+use crate::frame_text::FrameText;
 use crate::objects::{DisclosedProperty, ObjectCollection, id_text, parse_id};
 use crate::subjects::{ReadableRow, StoredSubjects, stored_subjects, subjects_of};
 
@@ -36,7 +37,7 @@ pub(super) struct ListSpec {
 }
 
 impl ListSpec {
-    pub(super) fn new(list: &ListRequest) -> Result<Self, CallFailure> {
+    pub(super) fn new(list: &Listing<FrameText>) -> Result<Self, CallFailure> {
         let tag = list.tag.as_ref().map(|tag| tag.as_str().to_owned());
         let filter = Filter {
             tag,
@@ -51,7 +52,7 @@ impl ListSpec {
         Ok(Self {
             filter,
             after,
-            limit: list.limit,
+            limit: page_limit(list.limit),
         })
     }
 }

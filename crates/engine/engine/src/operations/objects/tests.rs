@@ -14,15 +14,16 @@ use sealwire_records::objects::{
 };
 use sealwire_records::token::{TokenKeyVersion, TokenKeys, TokenSecret};
 use sealwire_store::{MapId, ObjectId, ObjectRow};
+use sealwire_wire::shared::Own;
 use sealwire_wire::{ErrorCode, ObjectsOperation, PropertyDisclosure};
 use zeroize::Zeroizing;
 
-use super::ObjectsRequest;
 use super::payload::{ERRORS_MAX, ValueReader, change, items};
 use super::query::Query;
 use super::read::{ReadSpec, shown};
 use super::seal::{ObjectSealer, assign};
 use super::write::object_work;
+use crate::frame_text::Frame;
 use crate::objects::ObjectCollection;
 use crate::operation::{MessageSize, Operation as _};
 use crate::subjects::ReadableRow;
@@ -251,7 +252,7 @@ fn a_query_is_charged_for_the_values_that_it_guesses() {
         bytes: frame.len(),
         leaves: 4 + 64,
     };
-    assert!(ObjectsRequest::new(&frame, &ask).fields_max(size) >= 64);
+    assert!(ask.own(&Frame(&frame)).fields_max(size) >= 64);
 }
 
 /// Makes bytes that are often parts of payloads.

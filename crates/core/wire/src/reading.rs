@@ -1,25 +1,21 @@
 //! Reads a params map key by key, each value under its rule.
 
+use std::ops::RangeInclusive;
+
 use sealwire_msgpack::{Malformed, Token, TokenReader};
 
 use crate::call_error::CallError;
 use crate::frame::Span;
-use crate::limits::{
-    APP_BYTES_MAX, CONTEXT_BYTES_MAX, CONTEXT_RESERVED, DEADLINE_MS_MAX, ENCAPSULATION_BYTES_MAX,
-    ENCAPSULATIONS_MAX, PRINCIPAL_BYTES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX,
-    SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SUBJECT_BYTES_MAX, TAG_BYTES_MAX, TAGS_MAX,
-};
+use crate::limits::{CONTEXT_RESERVED, NAME_BYTES_MAX};
 use crate::method::Method;
 use crate::params::Param;
-
-/// No name of ours is longer, and no more of a peer's is repeated.
-pub(super) const NAME_BYTES_MAX: usize = 64;
+use crate::params::rule::{Accepts, Form};
 
 /// The params map while it is read, and which of its keys have been met.
-pub(super) struct Params<'a> {
+pub(crate) struct Params<'a> {
     method: Method,
     message: &'a [u8],
-    pub(super) reader: TokenReader<'a>,
+    pub(crate) reader: TokenReader<'a>,
     left: u32,
     /// One bit per row of the method's table.
     seen: u32,
@@ -28,7 +24,7 @@ pub(super) struct Params<'a> {
 }
 
 impl<'a> Params<'a> {
-    pub(super) fn open(
+    pub(crate) fn open(
         method: Method,
         message: &'a [u8],
         mut reader: TokenReader<'a>,
@@ -52,7 +48,7 @@ impl<'a> Params<'a> {
 
     /// Reads the next key and leaves the reader at its value. `None` at the end of the map, once no
     /// key is missing.
-    pub(super) fn next(&mut self) -> Result<Option<&'static Param>, CallError> {
+    pub(crate) fn next(&mut self) -> Result<Option<&'static Param>, CallError> {
         let table = self.method.params();
         if self.left == 0 {
             let absent = |(row, param): (usize, &Param)| {
@@ -81,7 +77,7 @@ impl<'a> Params<'a> {
     }
 
     /// Skips a value that must not be an array or a map.
-    pub(super) fn scalar(&mut self) -> Result<(), CallError> {
+    pub(crate) fn scalar(&mut self) -> Result<(), CallError> {
         if self.reader.token()?.children() == 0 {
             Ok(())
         } else {
@@ -90,12 +86,12 @@ impl<'a> Params<'a> {
     }
 
     /// For methods without params: any key is one too many.
-    pub(super) fn none(&mut self) -> Result<(), CallError> {
+    pub(crate) fn none(&mut self) -> Result<(), CallError> {
         self.next().map(|_| ())
     }
 
     /// The message ends with its params.
-    pub(super) fn close(&self) -> Result<(), CallError> {
+    pub(crate) fn close(&self) -> Result<(), CallError> {
         if self.reader.is_at_end() {
             Ok(())
         } else {
@@ -103,7 +99,7 @@ impl<'a> Params<'a> {
         }
     }
 
-    pub(super) fn unknown(&self, key: &[u8]) -> CallError {
+    pub(crate) fn unknown(&self, key: &[u8]) -> CallError {
         let unreadable = key.len() <= NAME_BYTES_MAX && std::str::from_utf8(key).is_err();
         if unreadable {
             CallError::NotUtf8 {
@@ -118,20 +114,20 @@ impl<'a> Params<'a> {
     }
 
     /// Returns the error for an unknown key inside a value. The key was cleaned before.
-    pub(super) fn unknown_in(&self, key: String) -> CallError {
+    pub(crate) fn unknown_in(&self, key: String) -> CallError {
         CallError::UnknownKey {
             method: self.method,
             key,
         }
     }
 
-    pub(super) fn array_len(&mut self, param: &'static Param) -> Result<u32, CallError> {
+    pub(crate) fn array_len(&mut self, param: &'static Param) -> Result<u32, CallError> {
         self.reader
             .array_len()
             .map_err(|malformed| wrong(param, malformed))
     }
 
-    pub(super) fn map_len(&mut self, param: &'static Param) -> Result<u32, CallError> {
+    pub(crate) fn map_len(&mut self, param: &'static Param) -> Result<u32, CallError> {
         self.reader
             .map_len()
             .map_err(|malformed| wrong(param, malformed))
@@ -139,7 +135,7 @@ impl<'a> Params<'a> {
 
     /// The document, whose end the scan knows: passing over it again would double what a large call
     /// costs before its first slice.
-    pub(super) fn payload(&mut self) -> Result<&'a [u8], CallError> {
+    pub(crate) fn payload(&mut self) -> Result<&'a [u8], CallError> {
         let here = self
             .payload
             .filter(|span| span.start == self.reader.position())
@@ -152,7 +148,7 @@ impl<'a> Params<'a> {
 
     /// A string. One beyond `bytes_max` breaks the rule unread: to check it would take as long as
     /// it is.
-    pub(super) fn text(
+    pub(crate) fn text(
         &mut self,
         param: &'static Param,
         bytes_max: usize,
@@ -165,90 +161,28 @@ impl<'a> Params<'a> {
             .map_err(|malformed| wrong(param, malformed))
     }
 
-    /// Reads the name of a data subject.
-    pub(super) fn subject(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
-        let name = self.text(param, SUBJECT_BYTES_MAX)?;
-        if name.is_empty() {
-            Err(breaks(param))
+    /// A text under its rule.
+    pub(crate) fn checked_text(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
+        let text = self.text(param, most(param))?;
+        let is_long_enough = text.len() as u64 >= param.bounds.least;
+        if is_long_enough && accepts(param.bounds.accepts, text) {
+            Ok(text)
         } else {
-            Ok(name)
+            Err(breaks(param))
         }
     }
 
-    pub(super) fn name<T>(
+    /// A name of a closed set.
+    pub(crate) fn name<T>(
         &mut self,
         param: &'static Param,
         from_name: fn(&str) -> Option<T>,
     ) -> Result<T, CallError> {
-        from_name(self.text(param, NAME_BYTES_MAX)?).ok_or(breaks(param))
-    }
-
-    pub(super) fn app(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
-        let app = self.text(param, APP_BYTES_MAX)?;
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        let valid = !app.is_empty() && app.bytes().all(allowed);
-        if valid { Ok(app) } else { Err(breaks(param)) }
-    }
-
-    pub(super) fn role(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
-        let role = self.text(param, ROLE_BYTES_MAX)?;
-        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let valid = !role.is_empty() && role.bytes().all(allowed);
-        if valid { Ok(role) } else { Err(breaks(param)) }
-    }
-
-    /// Reads a reason, which goes into records that people read.
-    pub(super) fn reason(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
-        let reason = self.text(param, REASON_BYTES_MAX)?;
-        let valid = !reason.is_empty() && !reason.chars().any(char::is_control);
-        if valid {
-            Ok(reason)
-        } else {
-            Err(breaks(param))
-        }
-    }
-
-    pub(super) fn principal(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
-        let principal = self.text(param, PRINCIPAL_BYTES_MAX)?;
-        if principal.is_empty() {
-            Err(breaks(param))
-        } else {
-            Ok(principal)
-        }
-    }
-
-    pub(super) fn paths(&mut self, param: &'static Param) -> Result<Vec<&'a str>, CallError> {
-        // An empty list would read as "encrypt nothing" to some and "everything" to others.
-        self.texts(param, SELECT_PATHS_MAX, SELECT_PATH_BYTES_MAX)
-    }
-
-    pub(super) fn encapsulations(
-        &mut self,
-        param: &'static Param,
-    ) -> Result<Vec<&'a str>, CallError> {
-        self.texts(param, ENCAPSULATIONS_MAX, ENCAPSULATION_BYTES_MAX)
-    }
-
-    pub(super) fn tags(&mut self, param: &'static Param) -> Result<Vec<&'a str>, CallError> {
-        let tags = self.texts(param, TAGS_MAX, TAG_BYTES_MAX)?;
-        if tags.iter().all(|tag| is_visible(tag)) {
-            Ok(tags)
-        } else {
-            Err(breaks(param))
-        }
-    }
-
-    pub(super) fn tag(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
-        let tag = self.text(param, TAG_BYTES_MAX)?;
-        if !tag.is_empty() && is_visible(tag) {
-            Ok(tag)
-        } else {
-            Err(breaks(param))
-        }
+        from_name(self.checked_text(param)?).ok_or(breaks(param))
     }
 
     /// An array of 1 to `count_max` strings of 1 to `bytes_max` bytes.
-    pub(super) fn texts(
+    pub(crate) fn texts(
         &mut self,
         param: &'static Param,
         count_max: usize,
@@ -269,72 +203,124 @@ impl<'a> Params<'a> {
         Ok(texts)
     }
 
-    /// A context that a client may name. The engine's own are not among them: what it seals for
-    /// itself would open.
-    pub(super) fn context(&mut self, param: &'static Param) -> Result<&'a [u8], CallError> {
-        let context = self.bytes(param, CONTEXT_BYTES_MAX)?;
-        if context.starts_with(CONTEXT_RESERVED.as_bytes()) {
-            Err(breaks(param))
+    /// A list of texts under its rule. An empty list breaks it: empty `select` would read as
+    /// "nothing" to some and "everything" to others.
+    pub(crate) fn checked_texts(
+        &mut self,
+        param: &'static Param,
+    ) -> Result<Vec<&'a str>, CallError> {
+        let texts = self.texts(param, most(param), param.bounds.item_bytes_max)?;
+        if texts.iter().all(|text| accepts(param.bounds.accepts, text)) {
+            Ok(texts)
         } else {
-            Ok(context)
+            Err(breaks(param))
         }
     }
 
-    /// A string or binary of at most `bytes_max` bytes.
-    pub(super) fn bytes(
-        &mut self,
-        param: &'static Param,
-        bytes_max: usize,
-    ) -> Result<&'a [u8], CallError> {
+    /// The number of values of a list, which are still to be read.
+    pub(crate) fn count(&mut self, param: &'static Param) -> Result<usize, CallError> {
+        let count = self.array_len(param)?;
+        if in_bounds(param, u64::from(count)) {
+            Ok(count as usize)
+        } else {
+            Err(breaks(param))
+        }
+    }
+
+    /// Bytes in the form of their rule.
+    pub(crate) fn bytes_in_form(&mut self, param: &'static Param) -> Result<&'a [u8], CallError> {
+        match param.bounds.form {
+            Form::Bytes => self.bytes(param),
+            Form::Value => self.value(param, most(param)),
+            Form::Document => self.payload(),
+            Form::Array => self.items(param),
+        }
+    }
+
+    /// A string or binary under its rule.
+    fn bytes(&mut self, param: &'static Param) -> Result<&'a [u8], CallError> {
         let bytes = match self.reader.peek()? {
             Token::Bin(_) => self.reader.bin()?,
-            _ => self.text(param, bytes_max)?.as_bytes(),
+            _ => self.text(param, most(param))?.as_bytes(),
         };
-        if bytes.len() > bytes_max {
+        // A client may not name contexts of the engine: what it seals for itself would open.
+        let is_reserved = param.bounds.accepts == Accepts::Contexts
+            && bytes.starts_with(CONTEXT_RESERVED.as_bytes());
+        if !in_bounds(param, bytes.len() as u64) || is_reserved {
             Err(breaks(param))
         } else {
             Ok(bytes)
         }
     }
 
-    pub(super) fn flag(&mut self, param: &'static Param) -> Result<bool, CallError> {
+    /// A payload that is an array, whose values are read later.
+    fn items(&mut self, param: &'static Param) -> Result<&'a [u8], CallError> {
+        let payload = self.payload()?;
+        match TokenReader::new(payload).token() {
+            Ok(Token::Array(count)) if in_bounds(param, u64::from(count)) => Ok(payload),
+            Ok(Token::Array(_)) => Err(breaks(param)),
+            _ => Err(wrong_type(param)),
+        }
+    }
+
+    pub(crate) fn flag(&mut self, param: &'static Param) -> Result<bool, CallError> {
         match self.reader.token()? {
             Token::Bool(flag) => Ok(flag),
-            _ => Err(CallError::WrongType {
-                key: param.name,
-                types: param.types,
-            }),
+            _ => Err(wrong_type(param)),
         }
     }
 
-    /// A number within bounds.
-    pub(super) fn within(
+    /// A number within bounds. Any integer is of the right type; one below 0 or beyond 64 bits
+    /// breaks the rule.
+    pub(crate) fn within(
         &mut self,
         param: &'static Param,
-        bounds: std::ops::RangeInclusive<u64>,
+        bounds: RangeInclusive<u64>,
     ) -> Result<u64, CallError> {
-        let number = self.integer(param)?;
-        if bounds.contains(&number) {
-            Ok(number)
-        } else {
-            Err(breaks(param))
-        }
+        let number = match self.reader.token()? {
+            Token::Uint(number) => Some(number),
+            Token::Int(number) => u64::try_from(number).ok(),
+            _ => return Err(wrong_type(param)),
+        };
+        number
+            .filter(|number| bounds.contains(number))
+            .ok_or(breaks(param))
     }
 
-    /// Nil, or what `read` reads.
-    pub(super) fn or_nil<T>(
+    /// A number under its rule.
+    pub(crate) fn number(&mut self, param: &'static Param) -> Result<u64, CallError> {
+        self.within(param, param.bounds.least..=param.bounds.most)
+    }
+
+    /// A number of a smaller type.
+    pub(crate) fn small_number<T: TryFrom<u64>>(
         &mut self,
-        read: impl FnOnce(&mut Self) -> Result<T, CallError>,
-    ) -> Result<Option<T>, CallError> {
+        param: &'static Param,
+    ) -> Result<T, CallError> {
+        T::try_from(self.number(param)?).map_err(|_| breaks(param))
+    }
+
+    /// Nil, or a number under its rule.
+    pub(crate) fn number_or_nil(
+        &mut self,
+        param: &'static Param,
+    ) -> Result<Option<u64>, CallError> {
         if self.reader.take_nil() {
             Ok(None)
         } else {
-            read(self).map(Some)
+            self.number(param).map(Some)
         }
     }
 
+    /// A list of numbers from 1.
+    pub(crate) fn numbers(&mut self, param: &'static Param) -> Result<Vec<u64>, CallError> {
+        (0..self.count(param)?)
+            .map(|_| self.within(param, 1..=u64::MAX))
+            .collect()
+    }
+
     /// One value of at most `bytes_max` bytes, passed over no further than that.
-    pub(super) fn value(
+    pub(crate) fn value(
         &mut self,
         param: &'static Param,
         bytes_max: usize,
@@ -350,50 +336,61 @@ impl<'a> Params<'a> {
             Err(_) => Err(CallError::Malformed),
         }
     }
-
-    /// Any integer is of the right type; one below 0 or beyond 64 bits breaks the rule.
-    pub(super) fn integer(&mut self, param: &'static Param) -> Result<u64, CallError> {
-        match self.reader.token()? {
-            Token::Uint(number) => Ok(number),
-            Token::Int(number) => u64::try_from(number).map_err(|_| breaks(param)),
-            _ => Err(CallError::WrongType {
-                key: param.name,
-                types: param.types,
-            }),
-        }
-    }
-
-    pub(super) fn deadline(&mut self, param: &'static Param) -> Result<u32, CallError> {
-        self.within(param, 1..=u64::from(DEADLINE_MS_MAX))
-            .map(|deadline| deadline as u32)
-    }
 }
 
 fn wrong(param: &'static Param, malformed: Malformed) -> CallError {
     match malformed {
-        Malformed::Expected { .. } => CallError::WrongType {
-            key: param.name,
-            types: param.types,
-        },
+        Malformed::Expected { .. } => wrong_type(param),
         Malformed::NotUtf8 => CallError::NotUtf8 { place: param.name },
         Malformed::Truncated | Malformed::ReservedMarker => CallError::Malformed,
     }
 }
 
-pub(super) fn breaks(param: &'static Param) -> CallError {
+fn wrong_type(param: &'static Param) -> CallError {
+    CallError::WrongType {
+        key: param.name,
+        types: param.types,
+    }
+}
+
+pub(crate) fn breaks(param: &'static Param) -> CallError {
     CallError::BreaksRule {
         key: param.name,
         rule: param.rule,
     }
 }
 
-fn is_visible(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_graphic())
+/// The greatest length or count of a rule.
+fn most(param: &'static Param) -> usize {
+    usize::try_from(param.bounds.most).unwrap_or(usize::MAX)
+}
+
+fn in_bounds(param: &'static Param, number: u64) -> bool {
+    (param.bounds.least..=param.bounds.most).contains(&number)
+}
+
+fn accepts(accepts: Accepts, text: &str) -> bool {
+    match accepts {
+        Accepts::Any | Accepts::Contexts => true,
+        Accepts::Names => is_name(text),
+        Accepts::Roles => text
+            .bytes()
+            .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-')),
+        Accepts::Visible => text.bytes().all(|byte| byte.is_ascii_graphic()),
+        Accepts::Printable => !text.chars().any(char::is_control),
+        Accepts::Only(names) => names.contains(&text),
+    }
+}
+
+/// Returns true if the text can name an app, a collection or a list.
+pub(crate) fn is_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    !text.is_empty() && text.bytes().all(allowed)
 }
 
 /// A peer's name made safe to print and to log: at most [`NAME_BYTES_MAX`] characters, anything
 /// unusual as `?`.
-pub(super) fn cleaned(name: &[u8]) -> String {
+pub(crate) fn cleaned(name: &[u8]) -> String {
     let usual = |&byte: &u8| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-' => char::from(byte),
         _ => '?',

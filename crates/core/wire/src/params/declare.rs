@@ -1,0 +1,482 @@
+//! How parameters are declared: a struct or an operation is written once, as the contract's table
+//! has it, and its rows, its decoder and its encoder follow.
+//!
+//! ```text
+//! params! {
+//!     /// A part of a list.
+//!     Page<'a> {
+//!         /// Entries at most; `None` is 100.
+//!         limit: Option<u32> = optional(ENTRIES "100");
+//!     }
+//! }
+//! ```
+//!
+//! A line is a field, its Rust type, and one of
+//!
+//! - `required(RULE)`,
+//! - `optional(RULE "what an absent key means")`: the type is an `Option`,
+//! - `default(RULE "what an absent key means")`: the type's `Default` if the key is absent,
+//! - `part`, `operation` or `options`: the parameters of another declaration.
+//!
+//! After a rule, `as "key"` names the key where it is not the field's name, and `in METHOD ..` and
+//! `not METHOD ..` say which of the methods have the row. Alternatives are separated by `|`; the
+//! first one that a method has is its row.
+
+use crate::call_error::CallError;
+use crate::map::Map;
+use crate::method::Method;
+use crate::params::CallOptions;
+use crate::params::rule::{Form, Param, Part};
+use crate::reading::Params;
+
+/// A value of a parameter.
+pub(crate) trait Parameter<'a>: Sized {
+    /// Stands for a required value until it is read.
+    fn blank() -> Self;
+
+    /// Reads the value under the rule of its row.
+    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, CallError>;
+
+    /// Appends the value.
+    fn write(&self, form: Form, out: &mut Vec<u8>);
+
+    /// The value if it is one text.
+    fn as_text(&self) -> Option<&'a str> {
+        None
+    }
+}
+
+/// A text of a request, as the message has it.
+pub(crate) trait TextValue<'a>: Parameter<'a> + From<&'a str> + PartialEq {}
+
+impl<'a> TextValue<'a> for &'a str {}
+
+/// Bytes of a request.
+pub(crate) trait BytesValue<'a>: Parameter<'a> + Default + PartialEq {}
+
+impl<'a> BytesValue<'a> for &'a [u8] {}
+
+/// Shares texts and bytes of the message that a request was decoded from.
+pub trait Source {
+    /// A text that does not borrow the message.
+    type Text;
+    /// Bytes that do not borrow the message.
+    type Bytes;
+
+    /// Shares a text of the message.
+    fn text(&self, text: &str) -> Self::Text;
+
+    /// Shares bytes of the message.
+    fn bytes(&self, bytes: &[u8]) -> Self::Bytes;
+}
+
+/// Parameters that can outlive the borrow of their message.
+pub trait Own<S: Source> {
+    /// The same parameters with the texts and bytes of the source.
+    type Owned;
+
+    /// Shares the parameters.
+    fn own(&self, source: &S) -> Self::Owned;
+}
+
+impl<S: Source> Own<S> for &str {
+    type Owned = S::Text;
+
+    fn own(&self, source: &S) -> S::Text {
+        source.text(self)
+    }
+}
+
+impl<S: Source> Own<S> for &[u8] {
+    type Owned = S::Bytes;
+
+    fn own(&self, source: &S) -> S::Bytes {
+        source.bytes(self)
+    }
+}
+
+impl<S: Source, T: Own<S>> Own<S> for Option<T> {
+    type Owned = Option<T::Owned>;
+
+    fn own(&self, source: &S) -> Self::Owned {
+        self.as_ref().map(|value| value.own(source))
+    }
+}
+
+impl<S: Source, T: Own<S>> Own<S> for Vec<T> {
+    type Owned = Vec<T::Owned>;
+
+    fn own(&self, source: &S) -> Self::Owned {
+        self.iter().map(|value| value.own(source)).collect()
+    }
+}
+
+/// Values that borrow nothing.
+macro_rules! owned {
+    ($($type:ty),+) => {
+        $(impl<S: $crate::params::declare::Source> $crate::params::declare::Own<S> for $type {
+            type Owned = Self;
+
+            fn own(&self, _: &S) -> Self {
+                *self
+            }
+        })+
+    };
+}
+
+owned!(bool, u32, u64);
+
+/// Declared parameters: those of a request, or a part that several requests have.
+pub(crate) trait Parameters<'a>: Sized {
+    /// The rows of the contract.
+    const PARTS: &'static [Part];
+
+    /// The parameters of a method before any is read. `None` if the method has none of these.
+    fn blank(method: Method) -> Option<Self>;
+
+    /// Reads the value of a row. Returns false if no field has it.
+    fn read(&mut self, row: &'static Param, params: &mut Params<'a>) -> Result<bool, CallError>;
+
+    /// Checks the rules about several parameters.
+    fn check(&self) -> Result<(), CallError>;
+
+    /// Writes what differs from its default.
+    fn write(&self, writer: &mut Writer<'_>);
+
+    /// The text of a key, if it was given.
+    fn text(&self, key: &str) -> Option<&'a str>;
+
+    /// The options of the request, if it has any.
+    fn options(&self) -> Option<&CallOptions<'a>> {
+        None
+    }
+}
+
+/// Reads the parameters of a method. They are complete, since [`Params::next`] fails while a
+/// required one is missing.
+pub(crate) fn read<'a, P: Parameters<'a>>(
+    method: Method,
+    params: &mut Params<'a>,
+) -> Result<P, CallError> {
+    let mut parameters = P::blank(method).ok_or(CallError::Malformed)?;
+    while let Some(row) = params.next()? {
+        if !parameters.read(row, params)? {
+            return Err(params.unknown(row.name.as_bytes()));
+        }
+    }
+    parameters.check()?;
+    Ok(parameters)
+}
+
+/// Writes a params map.
+pub(crate) struct Writer<'o> {
+    map: Map<'o>,
+    method: Method,
+    /// True while only the document is written. It is the last, so that a server that has not read
+    /// it yet knows the others.
+    document: bool,
+}
+
+impl<'o> Writer<'o> {
+    pub(crate) fn begin(out: &'o mut Vec<u8>, method: Method) -> Self {
+        let map = Map::begin(out);
+        let document = false;
+        Self {
+            map,
+            method,
+            document,
+        }
+    }
+
+    /// From here on only the document is written.
+    pub(crate) fn document(&mut self) {
+        self.document = true;
+    }
+
+    /// Writes a value under the key that its field has in the method. If the method has none, the
+    /// server rejects it by name.
+    pub(crate) fn parameter<'a>(&mut self, rows: &[Param], value: &impl Parameter<'a>) {
+        let of_method = rows.iter().find(|row| row.methods.contains(self.method));
+        let row = of_method.unwrap_or(&rows[0]);
+        let form = row.bounds.form;
+        if matches!(form, Form::Document | Form::Array) == self.document {
+            self.map.key(row.name);
+            value.write(form, self.map.out);
+        }
+    }
+}
+
+/// Returns a value that means something else than an absent key.
+pub(crate) fn unless_default<T: Default + PartialEq>(value: &T) -> Option<&T> {
+    (*value != T::default()).then_some(value)
+}
+
+/// Declares a struct of parameters.
+macro_rules! params {
+    (
+        $(#[$meta:meta])*
+        $name:ident $(<$($arg:tt $(: $bound:ident)?),+>)? {
+            $($(#[$doc:meta])* $field:ident: $type:ty = $word:ident $(($($rows:tt)*))?;)*
+        }
+    ) => {
+        $(#[$meta])*
+        pub struct $name $(<$($arg),+>)? {
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        impl<'a $($($(, $arg: $bound<'a>)?)+)?> Parameters<'a> for $name $(<$($arg),+>)? {
+            const PARTS: &'static [Part] = &[$(field!(part $word $field $type, $(($($rows)*))?)),*];
+
+            fn blank(_method: Method) -> Option<Self> {
+                Some(Self { $($field: field!(blank $word $type, _method)),* })
+            }
+
+            fn read(
+                &mut self,
+                row: &'static Param,
+                params: &mut Params<'a>,
+            ) -> Result<bool, CallError> {
+                let Self { $($field),* } = self;
+                $(field!(read $word $field, row, params, $(($($rows)*))?);)*
+                Ok(false)
+            }
+
+            fn check(&self) -> Result<(), CallError> {
+                $(field!(check $word &self.$field);)*
+                Ok(())
+            }
+
+            fn write(&self, writer: &mut Writer<'_>) {
+                let Self { $($field),* } = self;
+                $(field!(write $word $field, writer, $(($($rows)*))?);)*
+            }
+
+            fn text(&self, key: &str) -> Option<&'a str> {
+                let Self { $($field),* } = self;
+                $(field!(text $word $field, key, $(($($rows)*))?);)*
+                None
+            }
+
+            fn options(&self) -> Option<&crate::params::CallOptions<'a>> {
+                None$(.or(field!(options $word &self.$field)))*
+            }
+        }
+
+        $(field!(item $word $name $field);)*
+        own!([$($($arg $(: $bound)?),+)?] struct $name { $($field),* });
+    };
+}
+
+/// Declares the operations of several methods, one variant per method.
+macro_rules! operations {
+    (
+        $(#[$meta:meta])*
+        $name:ident<$($arg:tt $(: $bound:ident)?),+> {
+            $(
+                $(#[$variant_doc:meta])*
+                $variant:ident $(($part:ident: $part_type:ty))? = $method:ident
+                $(checked by $check:ident)?
+                $({
+                    $($(#[$doc:meta])* $field:ident: $type:ty = $word:ident $(($($rows:tt)*))?;)*
+                })?,
+            )*
+        }
+    ) => {
+        $(#[$meta])*
+        pub enum $name<$($arg),+> {
+            $(
+                $(#[$variant_doc])*
+                $variant $(($part_type))? $({ $($(#[$doc])* $field: $type,)* })?,
+            )*
+        }
+
+        impl<$($arg),+> $name<$($arg),+> {
+            /// The method of the operation.
+            pub const fn method(&self) -> Method {
+                match self { $(Self::$variant { .. } => Method::$method,)* }
+            }
+        }
+
+        #[allow(unused_variables)]
+        impl<'a $($(, $arg: $bound<'a>)?)+> Parameters<'a> for $name<$($arg),+> {
+            const PARTS: &'static [Part] = &[$(Part::Of(Method::$method, &[
+                $(Part::Group(<$part_type as Parameters<'a>>::PARTS),)?
+                $($(field!(part $word $field $type, $(($($rows)*))?)),*)?
+            ])),*];
+
+            fn blank(method: Method) -> Option<Self> {
+                Some(match method {
+                    $(Method::$method => Self::$variant
+                        $((<$part_type as Parameters<'a>>::blank(method)?))?
+                        $({ $($field: field!(blank $word $type, method)),* })?,)*
+                    _ => return None,
+                })
+            }
+
+            fn read(
+                &mut self,
+                row: &'static Param,
+                params: &mut Params<'a>,
+            ) -> Result<bool, CallError> {
+                match self {
+                    $(Self::$variant $(($part))? $({ $($field),* })? => {
+                        $(field!(read part $part, row, params,);)?
+                        $($(field!(read $word $field, row, params, $(($($rows)*))?);)*)?
+                    })*
+                }
+                Ok(false)
+            }
+
+            fn check(&self) -> Result<(), CallError> {
+                match self {
+                    $(Self::$variant $(($part))? $({ $($field),* })? => {
+                        $($check(self)?;)?
+                        $(field!(check part $part);)?
+                        $($(field!(check $word $field);)*)?
+                    })*
+                }
+                Ok(())
+            }
+
+            fn write(&self, writer: &mut Writer<'_>) {
+                match self {
+                    $(Self::$variant $(($part))? $({ $($field),* })? => {
+                        $(field!(write part $part, writer,);)?
+                        $($(field!(write $word $field, writer, $(($($rows)*))?);)*)?
+                    })*
+                }
+            }
+
+            fn text(&self, key: &str) -> Option<&'a str> {
+                match self {
+                    $(Self::$variant $(($part))? $({ $($field),* })? => {
+                        $(field!(text part $part, key,);)?
+                        $($(field!(text $word $field, key, $(($($rows)*))?);)*)?
+                    })*
+                }
+                None
+            }
+        }
+
+        own!([$($arg $(: $bound)?),+] enum $name {
+            $($variant $(($part))? $({ $($field),* })?,)*
+        });
+    };
+}
+
+/// Copies parameters whose texts and bytes are generic into those of a [`Source`].
+macro_rules! own {
+    ([$($arg:ident: $bound:ident),+] struct $name:ident { $($field:ident),* }) => {
+        impl<S: Source, $($arg: Own<S>),+> Own<S> for $name<$($arg),+> {
+            type Owned = $name<$(<$arg as Own<S>>::Owned),+>;
+
+            fn own(&self, source: &S) -> Self::Owned {
+                $name { $($field: self.$field.own(source)),* }
+            }
+        }
+    };
+    ([$($arg:ident: $bound:ident),+] enum $name:ident {
+        $($variant:ident $(($part:ident))? $({ $($field:ident),* })?,)*
+    }) => {
+        impl<S: Source, $($arg: Own<S>),+> Own<S> for $name<$($arg),+> {
+            type Owned = $name<$(<$arg as Own<S>>::Owned),+>;
+
+            fn own(&self, source: &S) -> Self::Owned {
+                match self {
+                    $(Self::$variant $(($part))? $({ $($field),* })? => $name::$variant
+                        $(($part.own(source)))? $({ $($field: $field.own(source)),* })?,)*
+                }
+            }
+        }
+    };
+    ($($borrowed:tt)*) => {};
+}
+
+/// The rows of a field: its alternatives in the contract.
+macro_rules! rows {
+    ($field:ident ($(
+        $rule:ident $($default:literal)? $(as $key:literal)?
+        $(in $($in:ident)+)? $(not $($not:ident)+)?
+    )|+)) => {
+        &[$(Param::new(
+            [$($key,)? stringify!($field)][0],
+            $rule,
+            &[$($default)?],
+            Methods::or_all(&[$($(Method::$in),+)?]).without(Methods::of(&[$($(Method::$not),+)?])),
+        )),+]
+    };
+}
+
+/// What a field contributes to each item of a declaration, by its word.
+macro_rules! field {
+    (item operation $name:ident $field:ident) => {
+        impl $name<'_> {
+            /// The method of the operation.
+            pub const fn method(&self) -> Method {
+                self.$field.method()
+            }
+        }
+    };
+    (item $word:ident $name:ident $field:ident) => {};
+
+    (part options $field:ident $type:ty,) => { Part::Options(<$type as Parameters<'a>>::PARTS) };
+    (part $word:ident $field:ident $type:ty,) => { Part::Group(<$type as Parameters<'a>>::PARTS) };
+    (part $word:ident $field:ident $type:ty, $rows:tt) => { Part::Field(rows!($field $rows)) };
+
+    (blank required $type:ty, $method:ident) => { Parameter::blank() };
+    (blank optional $type:ty, $method:ident) => { None };
+    (blank default $type:ty, $method:ident) => { Default::default() };
+    (blank $word:ident $type:ty, $method:ident) => { <$type as Parameters<'a>>::blank($method)? };
+
+    (read $word:ident $field:ident, $row:ident, $params:ident,) => {
+        if Parameters::read($field, $row, $params)? {
+            return Ok(true);
+        }
+    };
+    (read $word:ident $field:ident, $row:ident, $params:ident, $rows:tt) => {
+        {
+            const ROWS_OF_FIELD: &[Param] = rows!($field $rows);
+            if ROWS_OF_FIELD.iter().any(|of_field| of_field.name == $row.name) {
+                *$field = field!(value $word Parameter::read($params, $row)?);
+                return Ok(true);
+            }
+        }
+    };
+    (value optional $value:expr) => { Some($value) };
+    (value $word:ident $value:expr) => { $value };
+
+    (check part $field:expr) => { Parameters::check($field)? };
+    (check operation $field:expr) => { Parameters::check($field)? };
+    (check $word:ident $field:expr) => {};
+
+    (write $word:ident $field:ident, $writer:ident,) => { Parameters::write($field, $writer) };
+    (write $word:ident $field:ident, $writer:ident, $rows:tt) => {
+        if let Some(value) = field!(given $word $field) {
+            const ROWS_OF_FIELD: &[Param] = rows!($field $rows);
+            $writer.parameter(ROWS_OF_FIELD, value);
+        }
+    };
+    (given required $field:ident) => { Some($field) };
+    (given optional $field:ident) => { $field.as_ref() };
+    (given default $field:ident) => { crate::params::declare::unless_default($field) };
+
+    (text $word:ident $field:ident, $key:ident,) => {
+        if let Some(text) = Parameters::text($field, $key) {
+            return Some(text);
+        }
+    };
+    (text $word:ident $field:ident, $key:ident, $rows:tt) => {
+        {
+            const ROWS_OF_FIELD: &[Param] = rows!($field $rows);
+            if ROWS_OF_FIELD.iter().any(|of_field| of_field.name == $key) {
+                return field!(given $word $field).and_then(Parameter::as_text);
+            }
+        }
+    };
+
+    (options options $field:expr) => { Some($field) };
+    (options part $field:expr) => { Parameters::options($field) };
+    (options $word:ident $field:expr) => { None };
+}
+
+pub(crate) use {field, operations, own, owned, params, rows};
