@@ -18,9 +18,6 @@ USES = {
     "relay": ["core", "service", "client"],
     "data": ["core", "service", "client"],
     "dev": ["core"],
-    "load": ["core", "service", "client", "load-client", "load-report"],
-    "load-client": ["core", "client", "load-report"],
-    "load-report": [],
     "cli": ["core", "service", "engine", "client", "relay", "data", "dev"],
 }
 

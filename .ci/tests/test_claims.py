@@ -50,11 +50,12 @@ class Unsafe(unittest.TestCase):
     def test_unsafe_code_is_forbidden_outside_one_crate(self):
         workspace = tomllib.loads((ROOT / "Cargo.toml").read_text())
         self.assertEqual(workspace["workspace"]["lints"]["rust"]["unsafe_code"], "forbid")
-        manifests = sorted([*(ROOT / "crates").glob("**/Cargo.toml"), ROOT / "fuzz/targets/Cargo.toml"])
+        manifests = sorted([*(ROOT / "crates").glob("**/Cargo.toml"), *(ROOT / "loadtest").glob("*/Cargo.toml"),
+                            ROOT / "fuzz/targets/Cargo.toml"])
         self.assertGreater(len(manifests), 15)
         for manifest in manifests:
-            # Fuzz programs are a workspace of their own, and no part of the engine.
-            if manifest.parent.name in {"fixed-base", "fuzz"}:
+            # Fuzz programs and the binding of load tests are workspaces of their own, and no part of the engine.
+            if manifest.parent.name in {"fixed-base", "fuzz", "native"}:
                 continue
             with self.subTest(crate=manifest.parent.name):
                 self.assertEqual(tomllib.loads(manifest.read_text()).get("lints"), {"workspace": True})

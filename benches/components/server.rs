@@ -19,7 +19,7 @@ struct Running(OnceCell<(World, Client)>);
 impl Running {
     fn get(&self) -> (&World, &Client) {
         let (world, client) = self.0.get_or_init(|| {
-            let world = World::start(false);
+            let world = World::start();
             let client = world.client(2);
             (world, client)
         });

@@ -15,7 +15,7 @@ use sealwire_audit::{
 use sealwire_benches::{is_smoke_run, say, thread_cpu};
 use zeroize::Zeroizing;
 
-const HELP: &str = "\
+pub(crate) const HELP: &str = "\
 What an audit record costs, and how fast many are verified. `cpu` compares engines with and without an audit trail.
 
     cargo bench -p sealwire-benches --bench engine -- audit [OPTIONS]
@@ -27,12 +27,6 @@ What an audit record costs, and how fast many are verified. `cpu` compares engin
 /// Name prefix of the audit writer thread.
 const WRITER: &str = "sealwire-audit";
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments
-        .iter()
-        .any(|argument| argument == "--help" || argument == "-h")
-    {
-        return write!(io::stdout(), "{HELP}");
-    }
     let records = records(arguments)
         .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
     if is_smoke_run() {

@@ -16,7 +16,6 @@ use std::time::Duration;
 use sealwire_benches::thread_cpu;
 use sealwire_benches::world;
 use sealwire_client::ClientConfig;
-use sealwire_crypto::Suite;
 use sealwire_server::server::Server;
 use sealwire_settings::{Config, Environment, Mode};
 use tempfile::TempDir;
@@ -40,24 +39,10 @@ impl Folder {
     /// Creates everything, with an identity for each client. Engines with state in `mode` can start
     /// there: several at once if it is stateless.
     pub(crate) fn make(clients: &[&str], mode: Mode) -> io::Result<Self> {
-        Self::make_with_config(clients, mode).map(|(folder, _)| folder)
-    }
-
-    /// Creates everything for engines without state, of this program and of earlier versions.
-    pub(crate) fn make_for_earlier_versions(clients: &[&str]) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
-        world::prepare_with_suites(folder.path(), clients, Mode::Stateless, &[Suite::P256]);
+        let _ = world::prepare(folder.path(), clients, mode);
         fs::write(folder.path().join(FILE), TEXT)?;
         Ok(Self(Arc::new(folder)))
-    }
-
-    /// Creates everything as [`Self::make`] does, and returns the configuration too, to change the
-    /// state before an engine starts.
-    pub(crate) fn make_with_config(clients: &[&str], mode: Mode) -> io::Result<(Self, Config)> {
-        let folder = tempfile::tempdir()?;
-        let config = world::prepare(folder.path(), clients, mode);
-        fs::write(folder.path().join(FILE), TEXT)?;
-        Ok((Self(Arc::new(folder)), config))
     }
 
     /// Returns the folder's path.
@@ -98,17 +83,14 @@ impl EngineChild {
         )
     }
 
-    /// Starts an engine, and waits until it prints its addresses.
+    /// Starts an engine with settings in its environment, and waits until it prints its addresses.
     pub(crate) fn start_with(folder: &Folder, settings: &[Setting]) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg(SERVE).arg(folder.path());
-        Self::spawn(command, settings)
-    }
-
-    /// Starts the program that `command` names, with settings in its environment, and waits until
-    /// it prints its addresses.
-    pub(crate) fn spawn(mut command: Command, settings: &[Setting]) -> io::Result<Self> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .arg(SERVE)
+            .arg(folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         for (name, _) in
             std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SEALWIRE_"))
         {

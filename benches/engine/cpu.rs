@@ -6,8 +6,7 @@
 //! the same run, by CPU time as well, before and after the load; their mean is the unit that the
 //! budgets are ratios of.
 //!
-//! A second table compares settings of the engine, and an engine in this process, in alternating
-//! turns. A third has the CPU time of OpenBao's transit for the same loads.
+//! A second table compares audit settings of the engine in alternating turns.
 //!
 //! `cargo bench -p sealwire-benches --bench engine -- cpu`; `--help` prints the options. The app is
 //! warm, with its table and ready keys made, unless `--cold` switches those off; it allows epochs.
@@ -16,12 +15,10 @@
 mod arms;
 mod budgets;
 pub(crate) mod load;
-mod peers;
 pub(crate) mod place;
 
 use std::hint::black_box;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use sealwire_benches::document::FIELD_BYTES;
@@ -34,10 +31,9 @@ use crate::child::Setting;
 use arms::Arms;
 use budgets::{FloorVerdict, Floors, verdicts};
 use load::{LOADS, Measured, measure};
-use peers::Comparison;
 use place::Place;
 
-const HELP: &str = "\
+pub(crate) const HELP: &str = "\
 CPU time of the engine per field over mutual TLS, against its budgets.
 
     cargo bench -p sealwire-benches --bench engine -- cpu [OPTIONS]
@@ -46,15 +42,10 @@ CPU time of the engine per field over mutual TLS, against its budgets.
     --cold         Without tables, ready keys and opened keys, so that every request makes its own.
     --seconds N    Of each load; 3 by default.
     --rounds N     Turns of each engine in the comparison of audit settings, one second each; 10 by default, 0 for none.
-    --openbao BAO  Also start OpenBao servers from this program, and measure their transit in turns with the engine. An
-                   absolute path, or a name to find in PATH. Six minutes more. Without this, OpenBao's figures are
-                   those of an earlier run.
     --json         JSON on standard output instead of tables.
     --help         This.
 
-The engine is a process of its own, with embedded state, roles, and an audit record of every request. OpenBao's servers
-have mutual TLS, storage in memory and a token with a policy; one has an audit file, the other none. --rounds sets their
-turns, too, at least one. They end with the bench.
+The engine is a process of its own, with embedded state, roles, and an audit record of every request.
 ";
 
 /// Settings of an engine in production, but for its addresses.
@@ -77,26 +68,13 @@ struct Options {
     cold: bool,
     seconds: f64,
     rounds: usize,
-    /// OpenBao's program.
-    openbao: Option<PathBuf>,
     /// Run only loads whose name contains this text.
     only: String,
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments
-        .iter()
-        .any(|argument| argument == "--help" || argument == "-h")
-    {
-        return write!(io::stdout(), "{HELP}");
-    }
     let options = options(arguments)
         .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
-    let version = options
-        .openbao
-        .as_deref()
-        .map(Comparison::version)
-        .transpose()?;
     let floor_time = Duration::from_secs_f64(options.seconds / 4.0);
     let before = floors(floor_time)?;
     let callers = callers()?;
@@ -112,17 +90,11 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
     let measured = loads
         .map(|load| measure(&callers, &engine, *load, time))
         .collect::<io::Result<Vec<_>>>()?;
-    engine.stop();
+    drop(engine);
     let arms = if options.rounds > 0 {
         Some(Arms::measure(&callers, &options)?)
     } else {
         None
-    };
-    let openbao = match (&options.openbao, version) {
-        (Some(program), Some(version)) => {
-            Comparison::measure(&callers, &options, program, version)?
-        }
-        _ => Comparison::with_earlier(&measured),
     };
     let after = floors(floor_time)?;
     let mean = |a: f64, b: f64| (a + b) / 2.0;
@@ -133,13 +105,12 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
         seal: mean(before.seal, after.seal),
         keygen_ecdh: mean(before.keygen_ecdh, after.keygen_ecdh),
     };
-    let mut verdicts = verdicts(&measured, &openbao, floors, options.cold);
+    let mut verdicts = verdicts(&measured, floors, options.cold);
     verdicts.extend(arms.iter().flat_map(Arms::verdicts));
     let out = io::stdout().lock();
     let report = Report {
         measured: &measured,
         arms: arms.as_ref(),
-        openbao: &openbao,
         floors,
         verdicts: &verdicts,
     };
@@ -166,7 +137,6 @@ fn options(arguments: &[String]) -> Result<Options, String> {
         cold: false,
         seconds,
         rounds,
-        openbao: None,
         only: String::new(),
     };
     let mut arguments = arguments.iter();
@@ -185,7 +155,6 @@ fn options(arguments: &[String]) -> Result<Options, String> {
                     .parse()
                     .map_err(|_| "--rounds is a number".to_owned())?
             }
-            "--openbao" => options.openbao = Some(value()?.into()),
             "--only" => options.only = value()?.clone(),
             other => return Err(format!("{other} is not an option")),
         }
@@ -220,7 +189,6 @@ fn cpu_per_run(time: Duration, batch: u32, mut run: impl FnMut()) -> io::Result<
 struct Report<'a> {
     measured: &'a [Measured],
     arms: Option<&'a Arms>,
-    openbao: &'a Comparison,
     floors: Floors,
     verdicts: &'a [FloorVerdict],
 }
@@ -274,7 +242,6 @@ impl Report<'_> {
         if let Some(arms) = self.arms {
             arms.print(&mut out)?;
         }
-        self.openbao.print(&mut out)?;
         writeln!(out)?;
         for FloorVerdict {
             budget,
@@ -320,11 +287,10 @@ impl Report<'_> {
         let floors =
             json!({ "seal_ns": self.floors.seal, "keygen_ecdh_ns": self.floors.keygen_ecdh });
         let arms = self.arms.map(Arms::json);
-        let openbao = self.openbao.json();
         writeln!(
             out,
             "{:#}",
-            json!({ "floors": floors, "loads": loads, "audit": arms, "openbao": openbao, "budgets": verdicts })
+            json!({ "floors": floors, "loads": loads, "audit": arms, "budgets": verdicts })
         )
     }
 }

@@ -8,9 +8,7 @@
 pub(crate) mod connection;
 mod experiments;
 pub(crate) mod generator;
-mod live;
 pub(crate) mod machine;
-mod plots;
 pub(crate) mod report;
 
 use std::fs;
@@ -18,17 +16,15 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use sealwire_benches::stats::{Summary, Verdict};
 use sealwire_benches::{say, target};
 use sealwire_settings::Mode;
 use serde_json::{Value, json};
 
 use crate::child::{EngineChild, Folder, Setting};
-use live::{Probe, Prober};
 use machine::{Usage, Warmth};
-use report::{Judged, Section, Table};
+use report::Section;
 
-const HELP: &str = "\
+pub(crate) const HELP: &str = "\
 What one tenant feels of another: the engine under load, over mutual TLS, against its promises.
 
     cargo bench -p sealwire-benches --bench engine -- fair [OPTIONS]
@@ -37,13 +33,10 @@ What one tenant feels of another: the engine under load, over mutual TLS, agains
                      beside    a call of 100 fields beside two tenants that stream batches of 10,000
                      overload  one tenant offers a mix 1, 2, 5 and 10 times over
                      hog       one tenant at ten times the capacity beside three that need a tenth
-                     memory    2 MB documents and slow readers against a budget of 64 MiB
-                     picture   speed while batches burst in, latencies at 1.5 times the capacity, as SVG
-                   `/live` is asked ten times a second during all of them.
     --quick        Shorter windows and fewer of them: below 4 minutes instead of 15. Read nothing but large ratios.
     --pairs N      Pairs of windows of `beside`; 12 by default. More, when a gate is inconclusive.
     --json         JSON on standard output instead of Markdown.
-    --out FOLDER   Where tables, samples and figures go; target/fair by default.
+    --out FOLDER   Where tables go; target/fair by default.
     --help         This.
 
 The engine runs as a process of its own and shares the machine with its callers. Every figure comes with what the callers
@@ -57,17 +50,13 @@ const TENANTS: [&str; 10] = [
     "caller", "batch-a", "batch-b", "one", "hog", "victim-a", "victim-b", "victim-c", "other",
     "checker",
 ];
-/// Limit for the p99 response time of `/live`, in milliseconds.
-const LIVE_MS_MAX: f64 = 10.0;
 
 type Experiment = (&'static str, fn(&Bench) -> io::Result<Section>);
 
-const EXPERIMENTS: [Experiment; 5] = [
+const EXPERIMENTS: [Experiment; 3] = [
     ("beside", experiments::beside::run),
     ("overload", experiments::overload::run),
     ("hog", experiments::hog::run),
-    ("memory", experiments::memory::run),
-    ("picture", experiments::picture::run),
 ];
 
 /// Length of a run.
@@ -99,12 +88,9 @@ pub(crate) struct Bench {
     pub(crate) length: Length,
     /// Folder with certificates and keys.
     pub(crate) folder: Folder,
-    /// Probes `/live`.
-    pub(crate) prober: Prober,
     /// Keeps CPU clocks up.
     pub(crate) warmth: Warmth,
-    /// Folder for results.
-    pub(crate) out: PathBuf,
+    out: PathBuf,
     pairs: Option<usize>,
     begun: Instant,
 }
@@ -119,11 +105,9 @@ impl Bench {
         );
     }
 
-    /// Starts an engine, and directs the `/live` probe to it.
-    pub(crate) fn engine(&self, name: &str, settings: &[Setting]) -> io::Result<EngineChild> {
-        let engine = EngineChild::start(&self.folder, settings)?;
-        self.prober.ask(Some((engine.admin, name)));
-        Ok(engine)
+    /// Starts an engine.
+    pub(crate) fn engine(&self, settings: &[Setting]) -> io::Result<EngineChild> {
+        EngineChild::start(&self.folder, settings)
     }
 
     /// Returns the number of rounds. A round has two pairs of windows.
@@ -144,12 +128,6 @@ struct Options {
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments
-        .iter()
-        .any(|argument| argument == "--help" || argument == "-h")
-    {
-        return write!(io::stdout(), "{HELP}");
-    }
     let options = options(arguments)
         .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
     run_experiments(&options)
@@ -207,7 +185,6 @@ fn run_experiments(options: &Options) -> io::Result<()> {
     let bench = Bench {
         length: options.length,
         folder,
-        prober: Prober::start(),
         warmth: Warmth::start(),
         out,
         pairs: options.pairs,
@@ -216,7 +193,6 @@ fn run_experiments(options: &Options) -> io::Result<()> {
     let wanted = |name: &str| {
         options.only.is_empty() || options.only.iter().any(|only| name.contains(only.as_str()))
     };
-    let usage = Usage::read(&[])?;
     let mut sections = Vec::new();
     for (name, experiment) in EXPERIMENTS.into_iter().filter(|(name, _)| wanted(name)) {
         bench.say(name);
@@ -224,10 +200,6 @@ fn run_experiments(options: &Options) -> io::Result<()> {
         let mut section =
             experiment(&bench).map_err(|error| io::Error::other(format!("{name}: {error}")))?;
         section.shared(Usage::read(&[])?.foreign_since(before));
-        fs::write(
-            bench.out.join(format!("{name}.json")),
-            section.raw.to_string(),
-        )?;
         match options.length {
             Length::Smoke => say(&format!("{name}: every answer was right"))?,
             _ if options.json => (),
@@ -236,31 +208,17 @@ fn run_experiments(options: &Options) -> io::Result<()> {
         sections.push((name, section));
     }
     bench.say("done");
-    let foreign = Usage::read(&[])?.foreign_since(usage);
-    finish(bench, sections, foreign, options.json)
+    finish(bench, &sections, options.json)
 }
 
-/// Adds the results of the `/live` probe, and writes all results to the folder.
-fn finish(
-    bench: Bench,
-    mut sections: Vec<(&'static str, Section)>,
-    foreign: f64,
-    as_json: bool,
-) -> io::Result<()> {
+/// Writes all results to the folder.
+fn finish(bench: Bench, sections: &[(&str, Section)], as_json: bool) -> io::Result<()> {
     if sections.is_empty() {
         return Ok(());
     }
-    let (out, smoke, seconds) = (
-        bench.out.clone(),
-        bench.length == Length::Smoke,
-        bench.begun.elapsed().as_secs(),
-    );
-    let mut live = live(&bench.prober.finish());
-    live.shared(foreign);
-    if !as_json && !smoke {
-        say(&live.markdown())?;
-    }
-    sections.push(("live", live));
+    let out = bench.out;
+    let smoke = bench.length == Length::Smoke;
+    let seconds = bench.begun.elapsed().as_secs();
     let data: serde_json::Map<String, Value> = sections
         .iter()
         .map(|(name, section)| ((*name).to_owned(), section.json()))
@@ -275,51 +233,7 @@ fn finish(
     if as_json && !smoke {
         say(&format!("{data:#}"))?;
     } else if !smoke {
-        say(&format!(
-            "Tables, samples and figures of {seconds} s: {}",
-            out.display()
-        ))?;
+        say(&format!("Tables of {seconds} s: {}", out.display()))?;
     }
     Ok(())
-}
-
-fn live(probes: &[Probe]) -> Section {
-    let mut section = Section::new(
-        "live: `/live` asked ten times a second over new connections, during all of the above",
-    );
-    let mut table = Table::new(
-        "Answers",
-        &[
-            "during",
-            "p50 ms",
-            "p99 ms",
-            "max ms",
-            "answers",
-            "not answered",
-        ],
-    );
-    let mut during: Vec<&str> = probes.iter().map(|probe| probe.during.as_str()).collect();
-    during.dedup();
-    for name in during {
-        let of = || probes.iter().filter(|probe| probe.during == name);
-        let missed = of().filter(|probe| probe.ms.is_none()).count();
-        let cells = report::summary(Summary::of(of().filter_map(|probe| probe.ms).collect()));
-        table.row([vec![name.to_owned()], cells, vec![missed.to_string()]].concat());
-    }
-    section.tables.push(table);
-    let (all, missed) = (
-        Summary::of(probes.iter().filter_map(|probe| probe.ms).collect()),
-        probes.len(),
-    );
-    section.gate(
-        format!("`/live`: every answer, p99 <= {LIVE_MS_MAX} ms"),
-        format!(
-            "p99 {} ms, {} of {missed} answered",
-            report::ms(all.p99),
-            all.count
-        ),
-        Verdict::of(all.count == missed && all.p99 <= LIVE_MS_MAX),
-        Judged::when(!probes.is_empty(), "nothing was asked"),
-    );
-    section
 }

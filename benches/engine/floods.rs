@@ -9,7 +9,6 @@
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -21,19 +20,17 @@ use rustls::{ClientConfig, ClientConnection};
 use sealwire_benches::document::{APP, document};
 use sealwire_benches::stats::Summary;
 use sealwire_benches::{is_smoke_run, say};
+use sealwire_settings::Mode;
 use sealwire_wire::{Encrypt, Limits, MessageHeader, Scan, Scanner, request};
 
-use crate::child::Folder;
+use crate::child::{EngineChild, Folder};
 use crate::fair::connection::identity;
-use crate::neighbour::{HANG, MeasuredEngine, named_program, ratio_cells};
 
-const HELP: &str = "\
+pub(crate) const HELP: &str = "\
 What a client feels of another principal that floods the engine with cheap messages.
 
     cargo bench -p sealwire-benches --bench engine -- floods [OPTIONS]
 
-    --program PATH   A release build of `sealwire` to measure, instead of the engine of this program. Can be repeated:
-                     each is measured in turn. `this` is the engine of this program.
     --only NAMES     Only floods whose names contain one of these, with commas between.
     --connections N  Numbers of the flood's connections, with commas between; 1,100 by default.
     --seconds N      Of each window; 3 by default.
@@ -43,6 +40,10 @@ A ratio is a figure beside the flood, divided by that beside an honest client wi
 flight; of the rate, the inverse. 1.5 is the limit.
 ";
 
+/// Longest wait for a response or a handshake, which turns a hang into an error.
+const HANG: Duration = Duration::from_secs(60);
+/// Limit for a ratio.
+const RATIO_MAX: f64 = 1.5;
 /// Principals: the neighbour, the honest client and the flood.
 const CLIENTS: [&str; 3] = ["neighbour", "honest", "flood"];
 /// Requests that the honest client has in flight on all its connections.
@@ -53,7 +54,6 @@ const DISTINCT: u32 = 20_000;
 const CHUNK_BYTES: usize = 16 << 10;
 
 struct Options {
-    programs: Vec<Option<PathBuf>>,
     only: Vec<String>,
     connections: Vec<usize>,
     time: Duration,
@@ -83,25 +83,15 @@ struct Flood {
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments
-        .iter()
-        .any(|argument| argument == "--help" || argument == "-h")
-    {
-        return write!(io::stdout(), "{HELP}");
-    }
     let options = options(arguments)
         .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
-    let folder = Folder::make_for_earlier_versions(&CLIENTS)?;
-    for program in &options.programs {
-        let engine = MeasuredEngine::start(&folder, program.as_ref())?;
-        measure(&options, &folder, &engine)?;
-    }
-    Ok(())
+    let folder = Folder::make(&CLIENTS, Mode::Stateless)?;
+    let engine = EngineChild::start(&folder, &[])?;
+    measure(&options, &folder, engine.address)
 }
 
 fn options(arguments: &[String]) -> Result<Options, String> {
     let mut options = Options {
-        programs: Vec::new(),
         only: Vec::new(),
         connections: if is_smoke_run() {
             vec![2]
@@ -115,7 +105,6 @@ fn options(arguments: &[String]) -> Result<Options, String> {
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         match argument.as_str() {
-            "--program" => options.programs.push(named_program(value()?.as_str())),
             "--only" => options.only.extend(value()?.split(',').map(str::to_owned)),
             "--connections" => {
                 let numbers: Result<Vec<usize>, _> = value()?.split(',').map(str::parse).collect();
@@ -130,9 +119,6 @@ fn options(arguments: &[String]) -> Result<Options, String> {
             }
             other => return Err(format!("{other} is not an option")),
         }
-    }
-    if options.programs.is_empty() {
-        options.programs.push(None);
     }
     options.connections = named.unwrap_or(options.connections);
     Ok(options)
@@ -233,13 +219,12 @@ struct Figures {
     per_s: f64,
 }
 
-fn measure(options: &Options, folder: &Folder, engine: &MeasuredEngine) -> io::Result<()> {
+fn measure(options: &Options, folder: &Folder, engine: SocketAddr) -> io::Result<()> {
     let smoke = is_smoke_run();
-    let mut neighbour = Neighbour::connect(folder, engine.address)?;
+    let mut neighbour = Neighbour::connect(folder, engine)?;
     neighbour.window(options.time)?;
     let alone = neighbour.window(options.time)?;
     if !smoke {
-        say(&format!("Engine: {}\n", engine.name))?;
         say(
             "| beside | connections | p50 ms | p99 ms | per s | p50 ratio | p99 ratio | rate ratio | flood MB/s |",
         )?;
@@ -318,12 +303,24 @@ fn row(
     )
 }
 
+/// Returns ratios as the cells of a table row; one above the limit is bold.
+fn ratio_cells(ratios: Option<[f64; 3]>) -> String {
+    let cell = |ratio: f64| {
+        if ratio > RATIO_MAX {
+            format!("**{ratio:.2}**")
+        } else {
+            format!("{ratio:.2}")
+        }
+    };
+    ratios.map_or_else(|| " |  | ".into(), |ratios| ratios.map(cell).join(" | "))
+}
+
 /// Measures the neighbour beside a flood. Also returns the flood's rate in megabytes per second.
 fn beside(
     flood: &Flood,
     connections: usize,
     folder: &Folder,
-    engine: &MeasuredEngine,
+    engine: SocketAddr,
     neighbour: &mut Neighbour,
     time: Duration,
 ) -> io::Result<(Figures, f64)> {
@@ -335,13 +332,13 @@ fn beside(
     let mut open = Vec::new();
     if !matches!(flood.traffic, Traffic::Handshakes) {
         for _ in 0..connections {
-            open.push(FloodConnection::open(engine.address, &tls)?);
+            open.push(FloodConnection::open(engine, &tls)?);
         }
     }
-    let (traffic, address) = (flood.traffic.clone(), engine.address);
+    let traffic = flood.traffic.clone();
     let (ends, counts) = (Arc::clone(&stop), Arc::clone(&sent));
     let flooding = thread::spawn(move || match traffic {
-        Traffic::Handshakes => shake_hands(address, &tls, connections, &ends),
+        Traffic::Handshakes => shake_hands(engine, &tls, connections, &ends),
         traffic => send_all(&mut open, &traffic, &ends, &counts),
     });
     neighbour.window(time / 4)?;

@@ -6,19 +6,10 @@
 //! checks that every response is correct, without measuring speed.
 
 mod audit;
-mod backends;
 mod child;
 mod cpu;
-mod dear;
 mod fair;
 mod floods;
-mod founding;
-mod growth;
-mod neighbour;
-mod objects;
-mod state;
-mod stores;
-mod suites;
 mod tokens;
 
 use std::io::{self, Write as _};
@@ -33,19 +24,9 @@ Benches of the engine that Criterion does not fit.
     cargo bench -p sealwire-benches --bench engine -- NAME [OPTIONS]
 
     audit      What an audit record costs, and how fast many are verified.
-    backends   Random secrets written and read in memory, embedded and in PostgreSQL, synchronously and not.
-    cpu        CPU time of the engine per field over mutual TLS, against its budgets and OpenBao's, and what the audit
-               trail costs.
-    dear       What a client feels of another principal whose mask requests are dear for their size.
+    cpu        CPU time of the engine per field over mutual TLS, against its budgets, and what the audit trail costs.
     fair       What one tenant feels of another, against the promises of the scheduler.
     floods     What a client feels of another principal that floods the engine with cheap messages.
-    founding   Latency of a small client beside a growing batch client, as one page of plots: curves, key scopes,
-               crypto threads of their own or shared with the network, cancellation.
-    growth     How costs grow with fields per request, open connections, apps and tokens, as curves with slopes.
-    objects    Objects in an engine on PostgreSQL beside a plain table of the same server.
-    state      Loading and changing the control state of many apps, with and without a root key.
-    stores     Tokens written and read through an engine, embedded and in PostgreSQL.
-    suites     What each cipher suite costs, in alternating rounds.
     tokens     Single tokens of many clients beside the database alone, and writers before a slowed database.
 
 `NAME --help` prints the options of one. `cargo test -p sealwire-benches --bench engine` runs all of them briefly.
@@ -53,22 +34,14 @@ Benches of the engine that Criterion does not fit.
 
 type Run = fn(&[String]) -> io::Result<()>;
 
-/// The benches, in the order of a smoke run. `founding` and `fair` are the last, because they raise
-/// the priority of this process.
-const BENCHES: [(&str, Run); 13] = [
-    ("audit", audit::run),
-    ("backends", backends::run),
-    ("cpu", cpu::run),
-    ("dear", dear::run),
-    ("floods", floods::run),
-    ("growth", growth::run),
-    ("objects", objects::run),
-    ("state", state::run),
-    ("stores", stores::run),
-    ("suites", suites::run),
-    ("tokens", tokens::run),
-    ("founding", founding::run),
-    ("fair", fair::run),
+/// The benches with their help, in the order of a smoke run. `fair` is the last, because it raises the
+/// priority of this process.
+const BENCHES: [(&str, &str, Run); 5] = [
+    ("audit", audit::HELP, audit::run),
+    ("cpu", cpu::HELP, cpu::run),
+    ("floods", floods::HELP, floods::run),
+    ("tokens", tokens::HELP, tokens::run),
+    ("fair", fair::HELP, fair::run),
 ];
 
 /// Options that Cargo adds, or that users pass to all test programs.
@@ -86,25 +59,28 @@ fn main() -> io::Result<ExitCode> {
         child::serve(Path::new(&folder))?;
         return Ok(ExitCode::SUCCESS);
     }
-    if first == founding::SERVE {
-        founding::serve(Path::new(&folder))?;
-        return Ok(ExitCode::SUCCESS);
-    }
     let arguments = std::env::args()
         .skip(1)
         .filter(|argument| !OPTIONS_OF_CARGO.contains(&argument.as_str()));
     let arguments: Vec<String> = arguments.collect();
     match arguments.split_first() {
         None if is_smoke_run() => {
-            for (name, run) in BENCHES {
+            for (name, _, run) in BENCHES {
                 writeln!(io::stderr(), "engine: {name}")?;
                 run(&[])?;
             }
         }
         None => return fail("a name is missing"),
         Some((name, _)) if name == "--help" || name == "-h" => say(HELP.trim_end())?,
-        Some((name, options)) => match BENCHES.iter().find(|(bench, _)| bench == name) {
-            Some((_, run)) => run(options)?,
+        Some((name, options)) => match BENCHES.iter().find(|(bench, ..)| bench == name) {
+            Some((_, help, _))
+                if options
+                    .iter()
+                    .any(|option| option == "--help" || option == "-h") =>
+            {
+                say(help.trim_end())?;
+            }
+            Some((_, _, run)) => run(options)?,
             None => return fail(&format!("there is no bench {name}")),
         },
     }

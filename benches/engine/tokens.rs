@@ -1,6 +1,5 @@
 //! Token maps with many clients: single writes and look-ups through throttle and coalescer. The
-//! baseline in the same run is the database alone at many rows per statement. Also measures the
-//! effect of a slowed database on writers, with and without the throttle.
+//! baseline in the same run is the database alone at many rows per statement.
 //!
 //! Not a Criterion bench: callers wait for each other. Windows of the two alternate, and a ratio is
 //! the median of pairs of neighbours. `--help` says what there is.
@@ -8,7 +7,6 @@
 mod load;
 pub(crate) mod place;
 mod raw;
-mod throttle;
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -23,23 +21,20 @@ use tokio::runtime::{Builder, Runtime};
 
 use place::Place;
 
-const HELP: &str = "\
-Token maps under many callers: single writes and look-ups through throttle and coalescer, beside the same database alone,
-and what writers feel of a slowed database.
+pub(crate) const HELP: &str = "\
+Token maps under many callers: single writes and look-ups through throttle and coalescer, beside the same database alone.
 
     cargo bench -p sealwire-benches --bench engine -- tokens [OPTIONS]
 
-    --only NAMES   Only these experiments, with commas between:
-                     callers   writes and look-ups beside the database alone
-                     throttle  1,000 writers before a slowed PostgreSQL: with the throttle and without, also as SVG
+    --only callers The only experiment.
     --store NAME   postgres or embedded; both by default. PostgreSQL is a throw-away server with fsync on.
-    --rows A,B     Of `callers`: rows that are there before, rising; 1000000 by default. With two the last is held against
+    --rows A,B     Rows that are there before, rising; 1000000 by default. With two the last is held against
                    the first.
-    --what NAMES   Of `callers`: random, deterministic, look-up; all by default.
-    --seconds N    Of each window of `callers`; 3 by default.
-    --pairs N      Pairs of windows of `callers`; 8 by default.
-    --json         JSON on standard output instead of Markdown, a document for each experiment.
-    --out FOLDER   Where tokens.md, tokens.json and throttle.* go; target/tokens by default.
+    --what NAMES   random, deterministic, look-up; all by default.
+    --seconds N    Of each window; 3 by default.
+    --pairs N      Pairs of windows; 8 by default.
+    --json         JSON on standard output instead of Markdown.
+    --out FOLDER   Where tokens.md and tokens.json go; target/tokens by default.
     --help         This.
 
 Callers, engine and database share the machine. Leave it alone meanwhile.
@@ -61,11 +56,8 @@ const WHAT: [(&str, f64); 3] = [
     ("look-up", READS_MIN),
 ];
 
-const EXPERIMENTS: [&str; 2] = ["callers", "throttle"];
-
 struct Options {
     smoke: bool,
-    only: Vec<String>,
     stores: Vec<String>,
     rows: Vec<u64>,
     what: Vec<String>,
@@ -84,23 +76,10 @@ pub(crate) struct Window {
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments
-        .iter()
-        .any(|argument| argument == "--help" || argument == "-h")
-    {
-        return write!(io::stdout(), "{HELP}");
-    }
     let options = options(arguments)
         .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
     let runtime = Builder::new_multi_thread().enable_all().build()?;
-    let runs = |experiment: &str| options.only.iter().any(|only| only == experiment);
-    if runs("callers") {
-        callers(&options, &runtime)?;
-    }
-    if runs("throttle") && options.stores.iter().any(|store| store == "postgres") {
-        runtime.block_on(throttle::run(&options))?;
-    }
-    Ok(())
+    callers(&options, &runtime)
 }
 
 fn callers(options: &Options, runtime: &Runtime) -> io::Result<()> {
@@ -123,10 +102,6 @@ fn options(arguments: &[String]) -> Result<Options, String> {
         text.parse::<u64>()
             .map_err(|_| format!("{text} is no number"))
     };
-    let experiment = |name: &str| match EXPERIMENTS.contains(&name) {
-        true => Ok(name.to_owned()),
-        false => Err(format!("there is no experiment {name}")),
-    };
     let sort = |name: &str| match WHAT.iter().any(|(what, _)| *what == name) {
         true => Ok(name.to_owned()),
         false => Err(format!("callers do not do {name}")),
@@ -134,7 +109,6 @@ fn options(arguments: &[String]) -> Result<Options, String> {
     let mut options = Options {
         smoke,
         what: WHAT.map(|(what, _)| what.to_owned()).into(),
-        only: EXPERIMENTS.map(str::to_owned).into(),
         stores: Vec::new(),
         rows: vec![if smoke { 1_000 } else { 1_000_000 }],
         window: if smoke {
@@ -150,12 +124,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         match argument.as_str() {
-            "--only" => {
-                options.only = value()?
-                    .split(',')
-                    .map(experiment)
-                    .collect::<Result<_, _>>()?
-            }
+            "--only" if value()? == "callers" => (),
             "--store" => options.stores.push(value()?.clone()),
             "--rows" => {
                 options.rows = value()?

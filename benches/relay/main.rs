@@ -12,7 +12,6 @@
 
 mod child;
 mod client;
-mod fair;
 mod idle;
 mod large;
 mod load;
@@ -39,19 +38,17 @@ Costs of the relay beside a plain hyper proxy.
     stream   First byte of an event stream whose values are decrypted.
     large    Time and memory for bodies of 400 KB (held) and 50 MB (streamed).
     idle     Memory of 10,000 idle connections.
-    fair     Latency and refusals of neighbours of a hostile client, and memory that is counted.
 
 Without a name all of them run. --json prints the results as JSON instead of a table.
 ";
 
 type Run = fn(&Setup, &mut Report) -> io::Result<()>;
 
-const BENCHES: [(&str, Run); 5] = [
+const BENCHES: [(&str, Run); 4] = [
     ("load", load::run),
     ("stream", stream::run),
     ("large", large::run),
     ("idle", idle::run),
-    ("fair", fair::run),
 ];
 
 /// Options that Cargo adds, or that users pass to all test programs.

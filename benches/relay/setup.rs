@@ -20,8 +20,6 @@ pub(crate) struct Setup {
     _folder: TempDir,
     /// The relay.
     pub(crate) relay: ServerChild,
-    /// The relay's address of metrics.
-    pub(crate) admin: SocketAddr,
     /// The plain proxy.
     pub(crate) plain: ServerChild,
     _upstream: ServerChild,
@@ -31,7 +29,7 @@ impl Setup {
     /// Starts everything.
     pub(crate) fn start(is_smoke: bool) -> io::Result<Self> {
         let mut pki = PathBuf::new();
-        let world = World::start_with(|_, folder| pki = folder.to_owned());
+        let world = World::start_with(|folder| pki = folder.to_owned());
         let engine = world.client_config().endpoints[0].address.clone();
         let upstream = ServerChild::start("upstream", "-")?;
         let plain = ServerChild::start("plain", &upstream.address.to_string())?;
@@ -46,7 +44,6 @@ impl Setup {
             world,
             _folder: folder,
             relay,
-            admin,
             plain,
             _upstream: upstream,
         })

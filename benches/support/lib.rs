@@ -1,9 +1,8 @@
-//! Shared by the benches: documents, keys, primitives to compare results with, figures, and a
-//! running engine.
+//! Shared by the benches: documents, keys, primitives to compare results with, and a running
+//! engine.
 //!
 //! `components/` has the Criterion benches, one file per crate and `server.rs` for the engine end
 //! to end. `engine/` has the programs that Criterion does not fit, one subcommand per file.
-//! `curves/` is a package of its own, `sealwire-curves`, which compares cryptographic libraries.
 //! `benches/README.md` describes all of them.
 //!
 //! Names are addresses: `crate/operation/variant/size`. A size is the size of one field in the
@@ -13,7 +12,6 @@
 pub use run::{criterion, is_smoke_run, say, target};
 
 pub mod document;
-pub mod figure;
 pub mod floor;
 mod run;
 pub mod stats;

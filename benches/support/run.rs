@@ -1,5 +1,4 @@
-//! Settings of a bench run and the location of its results. `sealwire-curves` compiles this file
-//! too, so the file must not depend on this package, which includes the whole engine.
+//! Settings of a bench run and the location of its results.
 
 use std::env;
 use std::io::{self, Write as _};

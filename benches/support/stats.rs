@@ -77,25 +77,6 @@ pub fn quantile(sorted: &[f64], q: f64) -> f64 {
         .unwrap_or(0.0)
 }
 
-/// Returns the slope of a line through the logarithms of points by least squares: the power of the
-/// first coordinate with which the second grows. NaN for fewer than two different first
-/// coordinates.
-#[must_use]
-pub fn log_slope(points: impl Iterator<Item = (f64, f64)>) -> f64 {
-    let points: Vec<(f64, f64)> = points.map(|(x, y)| (x.ln(), y.ln())).collect();
-    let count = points.len() as f64;
-    let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), point| {
-        (x + point.0 / count, y + point.1 / count)
-    });
-    let (above, below) = points.iter().fold((0.0, 0.0), |(above, below), point| {
-        (
-            above + (point.0 - x) * (point.1 - y),
-            below + (point.0 - x).powi(2),
-        )
-    });
-    above / below
-}
-
 /// Returns the median. NaN without samples.
 #[must_use]
 pub fn median(mut samples: Vec<f64>) -> f64 {
@@ -204,88 +185,6 @@ impl Verdict {
     }
 }
 
-/// Bins of a [`LogHistogram`] per decade.
-const BINS_PER_DECADE: f64 = 8.0;
-/// The shortest time with a bin of its own: 10 us, as a power of ten of seconds.
-const DECADE_FIRST: f64 = -5.0;
-/// Number of bins, up to 100 s.
-const BINS: usize = 56;
-/// A peak below this share of all samples is noise.
-const PEAK_MIN: f64 = 0.01;
-/// Two peaks are two modes if the valley between them is below this share of the lower peak.
-const VALLEY_MAX: f64 = 0.5;
-
-/// Shares of samples by the logarithm of their time, smoothed twice with `[1 2 1] / 4`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LogHistogram(Vec<f64>);
-
-impl LogHistogram {
-    /// Makes a histogram of times in seconds. Times outside 10 us to 100 s count in the outermost
-    /// bins.
-    #[must_use]
-    pub fn of(seconds: impl IntoIterator<Item = f64>) -> Self {
-        let (mut counts, mut all) = (vec![0.0; BINS], 0.0);
-        for time in seconds {
-            let bin = (time.max(f64::MIN_POSITIVE).log10() - DECADE_FIRST) * BINS_PER_DECADE;
-            counts[(bin.max(0.0) as usize).min(BINS - 1)] += 1.0;
-            all += 1.0;
-        }
-        counts
-            .iter_mut()
-            .for_each(|count| *count /= f64::max(all, 1.0));
-        Self(smooth(&smooth(&counts)))
-    }
-
-    /// Returns the bins from left to right: start and end in seconds, and share.
-    pub fn bins(&self) -> impl Iterator<Item = (f64, f64, f64)> + '_ {
-        let edge = |bin: usize| 10_f64.powf(DECADE_FIRST + bin as f64 / BINS_PER_DECADE);
-        self.0
-            .iter()
-            .enumerate()
-            .map(move |(bin, share)| (edge(bin), edge(bin + 1), *share))
-    }
-
-    /// Counts the peaks that are above the noise and are separated by a valley.
-    #[must_use]
-    pub fn modes(&self) -> usize {
-        let shares = &self.0;
-        let at = |bin: Option<usize>| bin.and_then(|bin| shares.get(bin)).copied().unwrap_or(0.0);
-        let is_peak = |bin: &usize| {
-            shares[*bin] >= PEAK_MIN
-                && shares[*bin] > at(bin.checked_sub(1))
-                && shares[*bin] >= at(Some(bin + 1))
-        };
-        let mut modes: Vec<usize> = Vec::new();
-        for peak in (0..BINS).filter(is_peak) {
-            let Some(last) = modes.last_mut() else {
-                modes.push(peak);
-                continue;
-            };
-            let valley = shares[*last..=peak]
-                .iter()
-                .copied()
-                .fold(f64::INFINITY, f64::min);
-            if valley < VALLEY_MAX * shares[*last].min(shares[peak]) {
-                modes.push(peak);
-            } else if shares[peak] > shares[*last] {
-                *last = peak;
-            }
-        }
-        modes.len()
-    }
-}
-
-/// Smooths once with `[1 2 1] / 4`. At the ends, the outer neighbour is replaced by the end value
-/// itself.
-#[must_use]
-pub fn smooth(shares: &[f64]) -> Vec<f64> {
-    let last = shares.len().saturating_sub(1);
-    let smoothed = |at: usize| {
-        (shares[at.saturating_sub(1)] + 2.0 * shares[at] + shares[(at + 1).min(last)]) / 4.0
-    };
-    (0..shares.len()).map(smoothed).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -371,58 +270,10 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_peaks_with_a_valley_between() {
-        /// Makes `count` times around a middle, in a range 0.3 of a decade wide.
-        fn around(middle: f64, count: usize) -> impl Iterator<Item = f64> {
-            let mut random = Random::new(middle.to_bits());
-            (0..count).map(move |_| middle * 10_f64.powf((random.unit() - 0.5) * 0.3))
-        }
-        let modes = |parts: &[(f64, usize)]| {
-            LogHistogram::of(
-                parts
-                    .iter()
-                    .flat_map(|(middle, count)| around(*middle, *count)),
-            )
-            .modes()
-        };
-        assert_eq!(modes(&[]), 0);
-        assert_eq!(modes(&[(0.01, 1_000)]), 1);
-        assert_eq!(modes(&[(0.01, 1_000), (0.1, 1_000)]), 2);
-        assert_eq!(modes(&[(0.001, 1_000), (0.03, 500), (1.0, 200)]), 3);
-        assert_eq!(modes(&[(0.01, 1_000), (0.015, 1_000)]), 1, "a shoulder");
-        assert_eq!(modes(&[(0.01, 1_000), (1.0, 5)]), 1, "noise");
-        assert_eq!(modes(&[(1e-7, 10), (1e4, 10)]), 2, "outside the bins");
-    }
-
-    #[test]
-    fn shares_add_up_to_one() {
-        let histogram = LogHistogram::of([1e-6, 0.5, 0.6, 1e6]);
-        let sum: f64 = histogram.bins().map(|(.., share)| share).sum();
-        assert!((sum - 1.0).abs() < 1e-9, "{sum}");
-        assert!(
-            histogram
-                .bins()
-                .any(|(from, to, share)| (from..to).contains(&0.5) && share > 0.1)
-        );
-    }
-
-    #[test]
     fn arrivals_come_at_their_mean() {
         let mut random = Random::new(3);
         let mean = (0..100_000).map(|_| random.exponential(2.0)).sum::<f64>() / 100_000.0;
         assert!((1.95..2.05).contains(&mean), "{mean}");
         assert!((0..1_000).all(|_| random.below(3) < 3));
-    }
-
-    #[test]
-    fn a_slope_is_the_power_of_the_first_coordinate() {
-        for power in [-1.0, 0.0, 0.5, 1.0, 2.0] {
-            let points = [1.0, 10.0, 100.0, 1e6].map(|x: f64| (x, 7.0 * x.powf(power)));
-            assert!(
-                (log_slope(points.into_iter()) - power).abs() < 1e-9,
-                "{power}"
-            );
-        }
-        assert!(log_slope([(1.0, 1.0)].into_iter()).is_nan());
     }
 }

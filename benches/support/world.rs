@@ -33,32 +33,24 @@ pub struct World {
 }
 
 impl World {
-    /// Starts an engine with default settings on ports that the system chooses. If `cold`,
-    /// precomputed tables, ready keys and the open-key cache are off, so that every request makes
-    /// its own.
+    /// Starts an engine with default settings on ports that the system chooses.
     ///
     /// # Panics
     /// If anything on the way fails.
     #[must_use]
-    pub fn start(cold: bool) -> Self {
-        Self::start_with(|config, _| {
-            if cold {
-                config.crypto.precomputed_tables = 0;
-                config.crypto.ready_keys = 0;
-                config.crypto.open_key_cache_entries = 0;
-            }
-        })
+    pub fn start() -> Self {
+        Self::start_with(|_| ())
     }
 
-    /// Starts an engine with a changed configuration; `change` also gets the folder.
+    /// Starts an engine; `inspect` gets its folder before.
     ///
     /// # Panics
     /// If anything on the way fails.
     #[must_use]
-    pub fn start_with(change: impl FnOnce(&mut Config, &Path)) -> Self {
+    pub fn start_with(inspect: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut config = prepare(folder.path(), &["client"], Mode::Stateless);
-        change(&mut config, folder.path());
+        let config = prepare(folder.path(), &["client"], Mode::Stateless);
+        inspect(folder.path());
         let engine = runtime::start(&config).expect("a runtime");
         let server = engine.block_on(Server::start(&config)).expect("starts");
         let callers = Builder::new_multi_thread()
@@ -147,17 +139,6 @@ pub fn client_config(folder: &Path, name: &str, engine: SocketAddr) -> ClientCon
 /// If a step fails.
 #[must_use]
 pub fn prepare(folder: &Path, clients: &[&str], mode: Mode) -> Config {
-    prepare_with_suites(folder, clients, mode, &Suite::ALL)
-}
-
-/// As [`prepare`], with an app of these suites. An engine of an earlier version loads no app with a
-/// suite that it does not know.
-pub fn prepare_with_suites(
-    folder: &Path,
-    clients: &[&str],
-    mode: Mode,
-    suites: &[Suite],
-) -> Config {
     let mut config = Config::defaults(folder);
     config.listen.address = Some("127.0.0.1:0".parse().expect("an address"));
     config.admin.address = "127.0.0.1:0".parse().expect("an address");
@@ -196,14 +177,14 @@ pub fn prepare_with_suites(
     // On a separate thread, because the caller can be inside a runtime.
     std::thread::scope(|scope| {
         scope
-            .spawn(|| make_app(&config, clients, suites))
+            .spawn(|| make_app(&config, clients))
             .join()
             .expect("an app")
     });
     config
 }
 
-fn make_app(config: &Config, clients: &[&str], suites: &[Suite]) {
+fn make_app(config: &Config, clients: &[&str]) {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
@@ -211,7 +192,7 @@ fn make_app(config: &Config, clients: &[&str], suites: &[Suite]) {
     runtime.block_on(async {
         let (control, _) = open_control(config).await.expect("a store");
         let app = AppId::new(APP).expect("a good name");
-        control.create(&app, suites).await.expect("an app");
+        control.create(&app, &Suite::ALL).await.expect("an app");
         let epoch = EpochLifetime::from_ms(EpochLifetime::MS_MAX).ok();
         control
             .configure(&app, move |settings| settings.epoch = epoch)

@@ -29,9 +29,7 @@ function packages() {
 /** The package of each program. */
 const PACKAGES = {
   sealwire: 'sealwire-cli',
-  'sealwire-load': 'sealwire-load',
   'sealwire-relay': 'sealwire-relay',
-  'throwaway-postgres': 'sealwire-testkit',
 };
 
 /** A program, by default `sealwire`: as given, or of this repository, built if it is missing. */

@@ -1,12 +1,10 @@
-//! The cost of the audit trail and of a process of its own: the same loads on engines that differ
-//! in one setting, in turns.
+//! The cost of the audit trail: the same loads on engines that differ in one setting, in turns.
 
 use std::io::{self, Write};
 use std::time::Duration;
 
 use sealwire_benches::is_smoke_run;
 use sealwire_benches::stats::{Interval, bootstrap, median};
-use sealwire_benches::world::World;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -17,17 +15,11 @@ use crate::cpu::place::Place;
 use crate::cpu::{COLD, Options, PRODUCTION, WARM_UP};
 
 /// The engine with the audit trail off, to which the others are compared.
-const OFF: usize = 1;
+const OFF: usize = 0;
 /// The engine that holds responses until their records are written.
-const REJECT: usize = 3;
+const REJECT: usize = 2;
 /// Names of the engines.
-const NAMES: [&str; 5] = [
-    "in process, no state or trail",
-    "off",
-    "continue",
-    "reject",
-    "reject, sync",
-];
+const NAMES: [&str; 4] = ["off", "continue", "reject", "reject, sync"];
 /// Greatest CPU time that the trail may add to a lone request of one field, in microseconds.
 const LONE_US_MAX: f64 = 15.0;
 /// Least throughput of 8 callers of 100 fields with the trail, over that without.
@@ -73,7 +65,6 @@ impl Arms {
             }
             measured.push((load, rounds));
         }
-        engines.into_iter().for_each(Place::stop);
         Ok(Self(measured))
     }
 
@@ -187,7 +178,6 @@ fn engines(cold: bool) -> io::Result<Vec<Place>> {
     let cold: &[Setting] = if cold { &COLD } else { &[] };
     let process = |settings: &[Setting]| Place::process(&[&PRODUCTION, cold, settings].concat());
     Ok(vec![
-        Place::Here(Box::new(World::start(!cold.is_empty()))),
         process(&[("audit.folder", "")])?,
         process(&[("audit.on_failure", "continue")])?,
         process(&[])?,

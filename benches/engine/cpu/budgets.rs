@@ -1,7 +1,6 @@
 //! The budgets of the design, as ratios to what bare cryptography takes in the same run.
 
 use crate::cpu::load::{BenchOperation, CpuLoad, Measured};
-use crate::cpu::peers::Comparison;
 
 /// Budget for a field in a request of 2,000, as a multiple of a bare AES-256-GCM seal.
 const SEALS_MAX: f64 = 4.0;
@@ -30,12 +29,7 @@ pub(super) struct FloorVerdict {
     pub(super) met: bool,
 }
 
-pub(super) fn verdicts(
-    measured: &[Measured],
-    openbao: &Comparison,
-    floors: Floors,
-    cold: bool,
-) -> Vec<FloorVerdict> {
+pub(super) fn verdicts(measured: &[Measured], floors: Floors, cold: bool) -> Vec<FloorVerdict> {
     let of = |operation: BenchOperation, fields: usize| {
         measured
             .iter()
@@ -60,7 +54,6 @@ pub(super) fn verdicts(
             met: rate >= FIELDS_PER_CPU_SECOND_MIN,
         });
     }
-    verdicts.extend(openbao.verdicts());
     for one in encrypt(1).chain(of(BenchOperation::EncryptEpoch, 1)) {
         let keygens = one.cpu_ns() / floors.keygen_ecdh;
         let (max, state) = match one.load.operation {

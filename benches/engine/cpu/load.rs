@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use sealwire_benches::document::{APP, document};
 use sealwire_benches::stats::quantile;
-use sealwire_client::{
-    Client, Decrypt, Encapsulation, Encoding, Encrypt, KeyScope, Suite, Writing,
-};
+use sealwire_client::{Client, Decrypt, Encoding, Encrypt, KeyScope, Suite, Writing};
 use tokio::runtime::Runtime;
 
 use crate::cpu::place::{CpuTime, Place};
@@ -20,27 +18,9 @@ pub(crate) enum BenchOperation {
     /// With the key of the app's epoch.
     EncryptEpoch,
     EncryptBinary,
-    /// With suite `xaes`.
-    EncryptXaes,
-    /// With suite `p256-mlkem768`, its encapsulation apart.
-    EncryptHybrid,
-    /// With suite `p256-psk`.
-    EncryptPsk,
-    /// With suite `secp256k1-psk`.
-    EncryptPskK1,
     DecryptText,
     /// Every field has a key of its own, as if each came from another request.
     DecryptKeyed,
-    /// Suite `xaes`.
-    DecryptXaes,
-    /// Suite `xaes`, and every field as if from another request.
-    DecryptXaesKeyed,
-    /// Suite `p256-mlkem768`, its encapsulation apart.
-    DecryptHybrid,
-    /// Suite `p256-psk`.
-    DecryptPsk,
-    /// Suite `p256-psk`, and every field as if from another request.
-    DecryptPskKeyed,
 }
 
 impl BenchOperation {
@@ -50,38 +30,13 @@ impl BenchOperation {
             Self::EncryptK1 => "encrypt_k1",
             Self::EncryptEpoch => "encrypt_epoch",
             Self::EncryptBinary => "encrypt_binary",
-            Self::EncryptXaes => "encrypt_xaes",
-            Self::EncryptHybrid => "encrypt_hybrid",
             Self::DecryptText => "decrypt_text",
             Self::DecryptKeyed => "decrypt_keyed",
-            Self::DecryptXaes => "decrypt_xaes",
-            Self::DecryptXaesKeyed => "decrypt_xaes_keyed",
-            Self::DecryptHybrid => "decrypt_hybrid",
-            Self::EncryptPsk => "encrypt_psk",
-            Self::EncryptPskK1 => "encrypt_psk_k1",
-            Self::DecryptPsk => "decrypt_psk",
-            Self::DecryptPskKeyed => "decrypt_psk_keyed",
         }
     }
 
     const fn decrypts(self) -> bool {
-        match self {
-            Self::DecryptText
-            | Self::DecryptKeyed
-            | Self::DecryptXaes
-            | Self::DecryptXaesKeyed
-            | Self::DecryptHybrid
-            | Self::DecryptPsk
-            | Self::DecryptPskKeyed => true,
-            Self::EncryptText
-            | Self::EncryptK1
-            | Self::EncryptEpoch
-            | Self::EncryptBinary
-            | Self::EncryptXaes
-            | Self::EncryptHybrid
-            | Self::EncryptPsk
-            | Self::EncryptPskK1 => false,
-        }
+        matches!(self, Self::DecryptText | Self::DecryptKeyed)
     }
 
     /// Returns how the documents of the requests are encrypted.
@@ -105,34 +60,7 @@ impl BenchOperation {
                 encoding: Encoding::Binary,
                 ..default
             },
-            Self::EncryptXaes | Self::DecryptXaes => Writing {
-                suite: Some(Suite::Xaes),
-                ..default
-            },
-            Self::EncryptHybrid | Self::DecryptHybrid => Writing {
-                suite: Some(Suite::P256MlKem768),
-                encapsulation: Encapsulation::Apart,
-                ..default
-            },
-            Self::EncryptPsk | Self::DecryptPsk => Writing {
-                suite: Some(Suite::P256Psk),
-                ..default
-            },
-            Self::EncryptPskK1 => Writing {
-                suite: Some(Suite::Secp256k1Psk),
-                ..default
-            },
-            Self::DecryptPskKeyed => Writing {
-                suite: Some(Suite::P256Psk),
-                key_scope: KeyScope::Field,
-                ..default
-            },
             Self::DecryptKeyed => Writing {
-                key_scope: KeyScope::Field,
-                ..default
-            },
-            Self::DecryptXaesKeyed => Writing {
-                suite: Some(Suite::Xaes),
                 key_scope: KeyScope::Field,
                 ..default
             },
@@ -149,6 +77,14 @@ pub(crate) struct CpuLoad {
 }
 
 impl CpuLoad {
+    const fn of(operation: BenchOperation, fields: usize, callers: usize) -> Self {
+        Self {
+            operation,
+            fields,
+            callers,
+        }
+    }
+
     /// Returns the load's name: `operation/callers/fields`.
     pub(crate) fn name(self) -> String {
         format!(
@@ -161,86 +97,22 @@ impl CpuLoad {
 }
 
 pub(crate) const LOADS: [CpuLoad; 16] = [
-    CpuLoad {
-        operation: BenchOperation::EncryptText,
-        fields: 1,
-        callers: 1,
-    },
-    CpuLoad {
-        operation: BenchOperation::EncryptText,
-        fields: 1,
-        callers: 64,
-    },
-    CpuLoad {
-        operation: BenchOperation::EncryptEpoch,
-        fields: 1,
-        callers: 1,
-    },
-    CpuLoad {
-        operation: BenchOperation::EncryptEpoch,
-        fields: 1,
-        callers: 64,
-    },
-    CpuLoad {
-        operation: BenchOperation::EncryptText,
-        fields: 30,
-        callers: 8,
-    },
-    CpuLoad {
-        operation: BenchOperation::EncryptText,
-        fields: 100,
-        callers: 8,
-    },
-    CpuLoad {
-        operation: BenchOperation::EncryptText,
-        fields: 2_000,
-        callers: 4,
-    },
-    CpuLoad {
-        operation: BenchOperation::EncryptText,
-        fields: 60_000,
-        callers: 2,
-    },
-    CpuLoad {
-        operation: BenchOperation::EncryptK1,
-        fields: 1,
-        callers: 64,
-    },
-    CpuLoad {
-        operation: BenchOperation::EncryptK1,
-        fields: 30,
-        callers: 8,
-    },
-    CpuLoad {
-        operation: BenchOperation::EncryptK1,
-        fields: 2_000,
-        callers: 4,
-    },
-    CpuLoad {
-        operation: BenchOperation::EncryptBinary,
-        fields: 2_000,
-        callers: 4,
-    },
-    CpuLoad {
-        operation: BenchOperation::DecryptText,
-        fields: 1,
-        callers: 64,
-    },
-    CpuLoad {
-        operation: BenchOperation::DecryptText,
-        fields: 100,
-        callers: 8,
-    },
-    CpuLoad {
-        operation: BenchOperation::DecryptKeyed,
-        fields: 100,
-        callers: 8,
-    },
-    CpuLoad {
-        operation: BenchOperation::DecryptText,
-        fields: 2_000,
-        callers: 4,
-    },
+    CpuLoad::of(BenchOperation::EncryptText, 1, 1),
+    CpuLoad::of(BenchOperation::EncryptText, 1, 64),
+    CpuLoad::of(BenchOperation::EncryptEpoch, 1, 1),
+    CpuLoad::of(BenchOperation::EncryptEpoch, 1, 64),
+    CpuLoad::of(BenchOperation::EncryptText, 30, 8),
+    CpuLoad::of(BenchOperation::EncryptText, 100, 8),
+    CpuLoad::of(BenchOperation::EncryptText, 2_000, 4),
+    CpuLoad::of(BenchOperation::EncryptText, 60_000, 2),
+    CpuLoad::of(BenchOperation::EncryptK1, 1, 64),
+    CpuLoad::of(BenchOperation::EncryptK1, 30, 8),
+    CpuLoad::of(BenchOperation::EncryptK1, 2_000, 4),
+    CpuLoad::of(BenchOperation::EncryptBinary, 2_000, 4),
+    CpuLoad::of(BenchOperation::DecryptText, 1, 64),
+    CpuLoad::of(BenchOperation::DecryptText, 100, 8),
+    CpuLoad::of(BenchOperation::DecryptKeyed, 100, 8),
+    CpuLoad::of(BenchOperation::DecryptText, 2_000, 4),
 ];
 
 /// Measurement of one load.
@@ -292,23 +164,11 @@ pub(crate) fn measure(
     time: Duration,
 ) -> io::Result<Measured> {
     let client = place.client(callers);
-    let sent = payload(callers, &client, load);
-    measure_sent(callers, place, load, &sent, time)
-}
-
-/// Runs a load, as [`measure`] does, with a payload of its own.
-pub(crate) fn measure_sent(
-    callers: &Runtime,
-    place: &Place,
-    load: CpuLoad,
-    sent: &Sent,
-    time: Duration,
-) -> io::Result<Measured> {
-    let client = place.client(callers);
-    callers.block_on(closed_loop(&client, load, sent, time / 10));
+    let payload = payload(callers, &client, load);
+    callers.block_on(closed_loop(&client, load, &payload, time / 10));
     let before = place.cpu()?;
     let begin = Instant::now();
-    let mut latencies = callers.block_on(closed_loop(&client, load, sent, time));
+    let mut latencies = callers.block_on(closed_loop(&client, load, &payload, time));
     let wall = begin.elapsed();
     // The CPU time of threads is complete only after they sleep.
     std::thread::sleep(Duration::from_millis(20));
@@ -324,43 +184,30 @@ pub(crate) fn measure_sent(
     })
 }
 
-/// The parameters that the requests of a load send.
-#[derive(Clone)]
-pub(crate) struct Sent {
-    pub(crate) payload: Vec<u8>,
-    pub(crate) encapsulations: Vec<String>,
-}
-
-fn payload(callers: &Runtime, client: &Client, load: CpuLoad) -> Sent {
+/// Returns the payload that the requests of a load send.
+fn payload(callers: &Runtime, client: &Client, load: CpuLoad) -> Vec<u8> {
     let payload = document(load.fields);
     if !load.operation.decrypts() {
-        return Sent {
-            payload,
-            encapsulations: Vec::new(),
-        };
+        return payload;
     }
-    let writing = load.operation.writing();
     let sealed = callers.block_on(client.encrypt(Encrypt {
-        writing,
+        writing: load.operation.writing(),
         ..Encrypt::new(APP, &payload)
     }));
-    let sealed = sealed.expect("encrypts");
-    Sent {
-        payload: sealed.payload.to_vec(),
-        encapsulations: sealed.encapsulations,
-    }
+    sealed.expect("encrypts").payload.to_vec()
 }
 
 /// Returns the latency of each response in microseconds. Each caller sends at least one request.
-async fn closed_loop(client: &Client, load: CpuLoad, sent: &Sent, time: Duration) -> Vec<f64> {
+async fn closed_loop(client: &Client, load: CpuLoad, payload: &[u8], time: Duration) -> Vec<f64> {
     let end = Instant::now() + time;
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..load.callers {
-        let (client, sent) = (client.clone(), sent.clone());
+        let client = client.clone();
+        let payload = payload.to_vec();
         callers.spawn(async move {
             let (mut latencies, mut begun) = (Vec::new(), Instant::now());
             while latencies.is_empty() || begun < end {
-                call(&client, load.operation, &sent).await;
+                call(&client, load.operation, &payload).await;
                 let answered = Instant::now();
                 latencies.push((answered - begun).as_nanos() as f64 / 1e3);
                 begun = answered;
@@ -371,22 +218,9 @@ async fn closed_loop(client: &Client, load: CpuLoad, sent: &Sent, time: Duration
     callers.join_all().await.into_iter().flatten().collect()
 }
 
-async fn call(
-    client: &Client,
-    operation: BenchOperation,
-    Sent {
-        payload,
-        encapsulations,
-    }: &Sent,
-) {
+async fn call(client: &Client, operation: BenchOperation, payload: &[u8]) {
     let reply = if operation.decrypts() {
-        let encapsulations = encapsulations.iter().map(String::as_str).collect();
-        client
-            .decrypt(Decrypt {
-                encapsulations,
-                ..Decrypt::new(APP, payload)
-            })
-            .await
+        client.decrypt(Decrypt::new(APP, payload)).await
     } else {
         client
             .encrypt(Encrypt {

@@ -1,10 +1,9 @@
-//! Where the engine runs: as a process of its own, as in production, or in this one.
+//! The measured engine: a process of its own, as in production.
 
 use std::io;
 use std::time::Duration;
 
-use sealwire_benches::thread_cpu;
-use sealwire_benches::world::{CRYPTO, NETWORK, World};
+use sealwire_benches::world::{CRYPTO, NETWORK};
 use sealwire_client::{Client, ClientConfig};
 use sealwire_settings::Mode;
 use tokio::runtime::Runtime;
@@ -14,13 +13,11 @@ use crate::child::{EngineChild, Folder, Setting};
 /// Connections of a client.
 const CONNECTIONS: usize = 2;
 
-/// A running engine.
+/// A running engine and its files.
 #[derive(Debug)]
-pub(crate) enum Place {
-    /// In this process, without state and audit trail.
-    Here(Box<World>),
-    /// A process of its own, with its files.
-    Process(EngineChild, Folder),
+pub(crate) struct Place {
+    engine: EngineChild,
+    folder: Folder,
 }
 
 /// CPU time of an engine's threads.
@@ -53,42 +50,24 @@ impl Place {
     pub(crate) fn process(settings: &[Setting]) -> io::Result<Self> {
         let folder = Folder::make(&["client"], Mode::Embedded)?;
         let engine = EngineChild::start_with(&folder, settings)?;
-        Ok(Self::Process(engine, folder))
+        Ok(Self { engine, folder })
     }
 
     pub(crate) fn client(&self, callers: &Runtime) -> Client {
-        let config = match self {
-            Self::Here(world) => world.client_config().clone(),
-            Self::Process(engine, folder) => folder.client("client", engine.address),
-        };
         let config = ClientConfig {
             connections: CONNECTIONS,
-            ..config
+            ..self.folder.client("client", self.engine.address)
         };
         callers.block_on(Client::connect(config)).expect("connects")
     }
 
     pub(crate) fn cpu(&self) -> io::Result<CpuTime> {
-        Ok(match self {
-            Self::Here(_) => CpuTime {
-                crypto: thread_cpu::of_threads(CRYPTO)?,
-                network: thread_cpu::of_threads(NETWORK)?,
-                other: Duration::ZERO,
-            },
-            Self::Process(engine, _) => {
-                let (crypto, network) = (engine.cpu_of(CRYPTO)?, engine.cpu_of(NETWORK)?);
-                CpuTime {
-                    crypto,
-                    network,
-                    other: engine.cpu()?.saturating_sub(crypto + network),
-                }
-            }
+        let crypto = self.engine.cpu_of(CRYPTO)?;
+        let network = self.engine.cpu_of(NETWORK)?;
+        Ok(CpuTime {
+            crypto,
+            network,
+            other: self.engine.cpu()?.saturating_sub(crypto + network),
         })
-    }
-
-    pub(crate) fn stop(self) {
-        if let Self::Here(world) = self {
-            world.stop();
-        }
     }
 }

@@ -93,17 +93,6 @@ pub(crate) struct Pending {
     pub(crate) sent: u64,
     /// True if it is the first one after a wait that the server had asked for.
     pub(crate) is_retry: bool,
-    /// Time at which the client gave up. A response after that is checked and ignored.
-    pub(crate) given_up: Option<u64>,
-}
-
-/// Read pace of a slow reader: at most `bytes`, and then a pause.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
-    /// Most bytes per read.
-    pub(crate) bytes: usize,
-    /// Pause after a read, in nanoseconds.
-    pub(crate) pause: u64,
 }
 
 /// A connection.
@@ -115,10 +104,6 @@ pub(crate) struct BenchConnection {
     pub(crate) paused_until: u64,
     /// True from such a wait until the next request.
     pub(crate) has_waited: bool,
-    /// Read pace of a slow reader.
-    pub(crate) pace: Option<Pace>,
-    /// Time before which nothing is read.
-    pub(crate) read_from: u64,
     /// True until the server closes it.
     pub(crate) open: bool,
     socket: TcpStream,
@@ -170,8 +155,6 @@ impl BenchConnection {
             pending: HashMap::new(),
             paused_until: 0,
             has_waited: false,
-            pace: None,
-            read_from: 0,
             open: true,
             socket,
             tls,
@@ -229,18 +212,13 @@ impl BenchConnection {
     }
 
     /// Reads the available bytes, and passes each complete response to `each`: its msgid, its
-    /// number of values and its bytes. `scratch` has [`READ_BYTES`] bytes. `now` is the current
-    /// time.
+    /// number of values and its bytes. `scratch` has [`READ_BYTES`] bytes.
     pub(crate) fn receive(
         &mut self,
         scratch: &mut [u8],
-        now: u64,
         mut each: impl FnMut(&mut Self, u32, u64, &[u8]),
     ) {
-        let most = self
-            .pace
-            .map_or(scratch.len(), |pace| pace.bytes.min(scratch.len()));
-        let read = match self.socket.read(&mut scratch[..most]) {
+        let read = match self.socket.read(scratch) {
             Ok(read @ 1..) => read,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Ok(0) | Err(_) => {
@@ -248,7 +226,6 @@ impl BenchConnection {
                 return;
             }
         };
-        self.read_from = self.pace.map_or(0, |pace| now + pace.pause);
         if self.take(&scratch[..read]).is_err() {
             self.open = false;
         }

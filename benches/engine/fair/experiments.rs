@@ -18,9 +18,7 @@ use crate::fair::generator::{Drive, Generator, Load, Outcome, Sample};
 
 pub(crate) mod beside;
 pub(crate) mod hog;
-pub(crate) mod memory;
 pub(crate) mod overload;
-pub(crate) mod picture;
 
 /// The mix of requests: fields per request, and share of the requests.
 pub(crate) const MIX: [(usize, f64); 3] = [(30, 0.80), (150, 0.18), (2_000, 0.02)];
@@ -72,13 +70,8 @@ pub(crate) struct Mixed {
 
 impl Mixed {
     /// Starts the engine and warms it up. `tenant` sends the mix.
-    pub(crate) fn start(
-        bench: &Bench,
-        name: &str,
-        tenant: &str,
-        settings: &[Setting],
-    ) -> io::Result<Self> {
-        let engine = bench.engine(name, settings)?;
+    pub(crate) fn start(bench: &Bench, tenant: &str, settings: &[Setting]) -> io::Result<Self> {
+        let engine = bench.engine(settings)?;
         let mut generator = Generator::new(mix_frames());
         let connections = generator.connect(&engine, &bench.folder, tenant, MIX_CONNECTIONS)?;
         let closed = generator.add(mix(connections.clone(), Drive::Closed(1)));
@@ -146,7 +139,6 @@ pub(crate) fn finish(
         return Err(io::Error::other("the engine ended by itself"));
     }
     check(bench, &engine, &generator)?;
-    bench.prober.ask(None);
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use sealwire_msgpack::TokenReader;
 use sealwire_wire::{DetailValue, Document, ErrorCode, Reply, RpcError};
 
 use crate::child::{EngineChild, Folder};
-use crate::fair::connection::{BenchConnection, Frame, Pace, Pending, READ_BYTES, identity};
+use crate::fair::connection::{BenchConnection, Frame, Pending, READ_BYTES, identity};
 
 /// Timeout for missing responses, which ends the run. Long enough for a slow machine.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(60);
@@ -63,8 +63,6 @@ pub(crate) enum Outcome {
     Paused,
     /// The connection was closed.
     Closed,
-    /// The client gave up before the response.
-    GivenUp,
 }
 
 /// One offered request. Times are nanoseconds of the generator's clock.
@@ -186,12 +184,6 @@ impl Generator {
         Ok(begin..begin + count)
     }
 
-    /// Adds a frame. Returns its index.
-    pub(crate) fn frame(&mut self, frame: Frame) -> usize {
-        self.frames.push(frame);
-        self.frames.len() - 1
-    }
-
     /// Adds a load, which is stopped. Returns its index.
     pub(crate) fn add(&mut self, load: Load) -> usize {
         let next_connection = load.connections.start;
@@ -248,73 +240,6 @@ impl Generator {
         }
     }
 
-    /// Gives up requests of a load that were sent at least `after` ago, and cancels them if
-    /// `cancels`. A closed loop sends again at once on the same connection, as a client with a
-    /// timeout and retries does.
-    pub(crate) fn give_up(&mut self, load: usize, after: Duration, cancels: bool) {
-        let now = self.now();
-        let Some(sent_max) = now.checked_sub(after.as_nanos() as u64) else {
-            return;
-        };
-        let Self {
-            connections,
-            loads,
-            samples,
-            frames,
-            ..
-        } = self;
-        let state = &mut loads[load];
-        let resends = state.active && matches!(state.load.drive, Drive::Closed(_));
-        for number in state.load.connections.clone() {
-            let connection = &mut connections[number];
-            let paused_until = connection.paused_until;
-            let late = |call: &Pending| {
-                call.load == load && call.given_up.is_none() && call.sent <= sent_max
-            };
-            let mut any = false;
-            for (msgid, call) in connection.pending.iter_mut().filter(|(_, call)| late(call)) {
-                any = true;
-                call.given_up = Some(now);
-                let Pending {
-                    frame,
-                    intended,
-                    sent,
-                    is_retry,
-                    ..
-                } = *call;
-                let fields = frames[frame].fields;
-                samples.push(Sample {
-                    load,
-                    fields,
-                    intended,
-                    sent,
-                    done: now,
-                    is_retry,
-                    outcome: Outcome::GivenUp,
-                });
-                if resends {
-                    state.waiting.insert(
-                        (now.max(paused_until), *msgid as usize ^ (number << 32)),
-                        number,
-                    );
-                }
-            }
-            if any && cancels {
-                connection.cancel(|call| call.load == load && call.given_up == Some(now));
-            }
-        }
-    }
-
-    /// Makes connections slow readers, which begin to read after a while. With `None`, they read at
-    /// full speed again.
-    pub(crate) fn pace(&mut self, connections: Range<usize>, pace: Option<(Duration, Pace)>) {
-        let now = self.now();
-        for connection in &mut self.connections[connections] {
-            connection.pace = pace.map(|(_, pace)| pace);
-            connection.read_from = pace.map_or(0, |(after, _)| now + after.as_nanos() as u64);
-        }
-    }
-
     /// Returns the number of a load's requests in flight.
     pub(crate) fn under_way(&self, load: usize) -> usize {
         let connections = &self.connections[self.loads[load].load.connections.clone()];
@@ -360,13 +285,6 @@ impl Generator {
     /// Sends due requests, waits for the next event, and handles it.
     fn turn(&mut self, end: u64) -> io::Result<()> {
         let next = self.send_due().min(end);
-        let now = self.now();
-        let reads = |one: &BenchConnection| one.open && one.read_from <= now;
-        let paused = self
-            .connections
-            .iter()
-            .filter(|one| one.open && one.read_from > now);
-        let next = paused.map(|one| one.read_from).fold(next, u64::min);
         let mut numbers = Vec::with_capacity(self.connections.len());
         let mut polled = Vec::with_capacity(self.connections.len());
         for (number, connection) in self
@@ -375,15 +293,12 @@ impl Generator {
             .enumerate()
             .filter(|(_, one)| one.open)
         {
-            let mut flags = PollFlags::empty();
-            flags.set(PollFlags::IN, reads(connection));
+            let mut flags = PollFlags::IN;
             flags.set(PollFlags::OUT, connection.wants_write());
-            if !flags.is_empty() {
-                numbers.push(number);
-                polled.push(PollFd::new(connection.socket(), flags));
-            }
+            numbers.push(number);
+            polled.push(PollFd::new(connection.socket(), flags));
         }
-        let wait = Duration::from_nanos(next.saturating_sub(now));
+        let wait = Duration::from_nanos(next.saturating_sub(self.now()));
         let wait = Timespec {
             tv_sec: wait.as_secs() as i64,
             tv_nsec: i64::from(wait.subsec_nanos()),
@@ -506,7 +421,6 @@ impl Generator {
                         intended,
                         sent,
                         is_retry,
-                        given_up: None,
                     },
                 );
             }
@@ -537,14 +451,13 @@ impl Generator {
             wrong,
             ..
         } = self;
-        connections[number].receive(scratch, now, |connection, msgid, values, message| {
+        connections[number].receive(scratch, |connection, msgid, values, message| {
             let Some(Pending {
                 load,
                 frame,
                 intended,
                 sent,
                 is_retry,
-                given_up,
             }) = connection.pending.remove(&msgid)
             else {
                 wrong.get_or_insert_with(|| {
@@ -569,9 +482,6 @@ impl Generator {
                     return;
                 }
             };
-            if given_up.is_some() {
-                return;
-            }
             samples.push(Sample {
                 load,
                 fields: frames[frame].fields,
@@ -594,7 +504,6 @@ impl Generator {
         });
         if !connections[number].open {
             let lost = std::mem::take(&mut connections[number].pending).into_values();
-            let lost = lost.filter(|call| call.given_up.is_none());
             samples.extend(lost.map(
                 |Pending {
                      load,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use sealwire_benches::stats::{Interval, Summary, Verdict};
 use serde_json::{Value, json};
 
-use crate::fair::generator::{Cost, Sample};
+use crate::fair::generator::Cost;
 
 /// A Markdown table.
 #[derive(Clone, Debug)]
@@ -69,8 +69,6 @@ pub(crate) struct Section {
     pub(crate) gates: Vec<Gate>,
     /// Notes for the reader.
     pub(crate) notes: Vec<String>,
-    /// All samples, for other programs.
-    pub(crate) raw: Value,
 }
 
 impl Section {
@@ -149,7 +147,7 @@ impl Section {
         out + "\n"
     }
 
-    /// Formats the section as JSON, without the samples.
+    /// Formats the section as JSON.
     pub(crate) fn json(&self) -> Value {
         let gates = self
             .gates
@@ -257,20 +255,4 @@ pub(crate) fn interval(of: Interval, unit: &str) -> String {
 /// Formats the cells p50, p99, max and count.
 pub(crate) fn summary(of: Summary) -> Vec<String> {
     vec![ms(of.p50), ms(of.p99), ms(of.max), of.count.to_string()]
-}
-
-/// Formats samples as rows of load, fields, scheduled send time (ms), latency (ms) and outcome.
-pub(crate) fn raw<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Value {
-    let thousandths = |ms: f64| (ms * 1e3).round() / 1e3;
-    let row = |sample: &Sample| {
-        let outcome = format!("{:?}", sample.outcome);
-        json!([
-            sample.load,
-            sample.fields,
-            thousandths(sample.intended as f64 / 1e6),
-            thousandths(sample.latency_ms()),
-            outcome
-        ])
-    };
-    samples.into_iter().map(row).collect()
 }

@@ -126,7 +126,7 @@ impl Place {
     /// Writes rows until there are `rows`.
     pub(crate) async fn fill(&self, rows: u64) -> io::Result<()> {
         let from = self.next.load(Ordering::Relaxed);
-        fill(&self.store, MAP, from..rows).await?;
+        fill(&self.store, from..rows).await?;
         // Measured writes can have made more rows than requested. All of those exist.
         let there = rows.max(from);
         self.there.store(there, Ordering::Relaxed);
@@ -165,12 +165,8 @@ impl Place {
     }
 }
 
-/// Writes the rows with these numbers to a map.
-pub(crate) async fn fill(
-    store: &Arc<dyn TokenStore>,
-    map: MapId,
-    numbers: Range<u64>,
-) -> io::Result<()> {
+/// Writes the rows with these numbers.
+async fn fill(store: &Arc<dyn TokenStore>, numbers: Range<u64>) -> io::Result<()> {
     let (next, end) = (Arc::new(AtomicU64::new(numbers.start)), numbers.end);
     let mut tasks = JoinSet::new();
     for _ in 0..FILL_TASKS {
@@ -182,7 +178,7 @@ pub(crate) async fn fill(
                     return Ok(());
                 }
                 let page: Vec<_> = (first..end.min(first + FILL_ROWS))
-                    .map(|n| (map, row(n, true)))
+                    .map(|n| (MAP, row(n, true)))
                     .collect();
                 store.put(&page).await.map_err(failed)?;
             }
@@ -193,7 +189,7 @@ pub(crate) async fn fill(
 
 /// Returns settings that an operator would choose for a table of this size. Full durability of
 /// commits is on.
-pub(crate) fn settings() -> sealwire_testkit::Options {
+fn settings() -> sealwire_testkit::Options {
     sealwire_testkit::Options::default()
         .set("shared_buffers", "512MB")
         .set("max_wal_size", "8GB")
@@ -208,7 +204,7 @@ fn spread(number: u64, factor: u128) -> [u8; 16] {
     u128::from(number).wrapping_mul(factor).to_be_bytes()
 }
 
-pub(crate) fn row(number: u64, printed: bool) -> Row {
+fn row(number: u64, printed: bool) -> Row {
     Row {
         id: id(number),
         fingerprint: printed

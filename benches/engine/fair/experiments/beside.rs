@@ -5,7 +5,6 @@
 //! backwards, so that drift of the machine falls on all arms alike. The first-come arm is a second
 //! engine, whose windows lie between.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +13,9 @@ use std::time::Duration;
 
 use sealwire_benches::stats::{Interval, Summary, Verdict, bootstrap, median};
 use sealwire_wire::KeyScope;
-use serde_json::json;
 
 use super::{check, finish, latencies, summary, warm_up, within};
-use crate::child::{EngineChild, Metrics};
+use crate::child::EngineChild;
 use crate::fair::Bench;
 use crate::fair::connection::Frame;
 use crate::fair::generator::{Drive, Generator, Load, Outcome, Sample};
@@ -133,7 +131,7 @@ struct Loads {
 
 impl Side {
     fn start(bench: &Bench, order: &'static str) -> io::Result<Self> {
-        let engine = bench.engine("beside", &[("schedule.order", order)])?;
+        let engine = bench.engine(&[("schedule.order", order)])?;
         let frames = |fields| {
             [KeyScope::Request, KeyScope::Field]
                 .map(|scope| Frame::new(fields, scope, None))
@@ -265,7 +263,6 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
         Section::new("beside: 100 fields beside two tenants that stream batches of 10,000");
     let mut fair = Side::start(bench, "fair")?;
     let mut arrival = Side::start(bench, "arrival")?;
-    bench.prober.ask(Some((fair.engine.admin, "beside")));
     let columns = ["arm", "p50 ms", "p99 ms", "max ms", "calls"];
     let mut work = Table::new(
         "Work, fields in a second",
@@ -277,11 +274,6 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
             "batches and caller / batches alone",
         ],
     );
-    let mut queue = Table::new(
-        "Time in queue, as the engine counts it",
-        &["case", "arm", "calls of", "mean ms", "calls"],
-    );
-    let mut raw = Vec::new();
     // A quick run covers both key scopes and both numbers of batches once each.
     let cases = CASES
         .into_iter()
@@ -292,13 +284,8 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
         taken.latency_rows(&mut table);
         section.tables.push(table);
         taken.judge(case, &mut section, &mut work);
-        taken.queue_rows(&case.name(), &mut queue);
-        raw.push(
-            json!({ "case": case.name(), "fair": report::raw(&taken.samples), "arrival": report::raw(&taken.arrival) }),
-        );
     }
-    section.tables.extend([work, queue]);
-    section.raw = raw.into();
+    section.tables.push(work);
     fair.finish(bench)?;
     arrival.finish(bench)?;
     Ok(section)
@@ -311,8 +298,6 @@ struct Measurements {
     samples: Vec<Sample>,
     arrival: Vec<Sample>,
     arrival_callers: [usize; 2],
-    /// Requests and seconds in the server's queue histogram, by arm and label.
-    queued: BTreeMap<(Arm, String), (f64, f64)>,
     notes: Vec<String>,
     judged: Judged,
 }
@@ -327,7 +312,6 @@ impl Measurements {
             samples: Vec::new(),
             arrival: Vec::new(),
             arrival_callers: arrival_loads.callers,
-            queued: BTreeMap::new(),
             notes: Vec::new(),
             judged: Judged::Yes,
         };
@@ -386,7 +370,6 @@ impl Measurements {
                 .grown(&metrics, "sealwire_fields_total")
                 .map(|(_, fields)| fields)
                 .sum();
-            self.count_queue(arm, &after, &metrics);
             self.windows.push(MeasuredWindow {
                 arm,
                 range,
@@ -395,21 +378,6 @@ impl Measurements {
             });
         }
         Ok(())
-    }
-
-    fn count_queue(&mut self, arm: Arm, now: &Metrics, before: &Metrics) {
-        for (at, name) in [
-            "sealwire_request_queue_seconds_count",
-            "sealwire_request_queue_seconds_sum",
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            for (labels, grown) in now.grown(before, name) {
-                let (calls, seconds) = self.queued.entry((arm, labels.to_owned())).or_default();
-                *(if at == 0 { calls } else { seconds }) += grown;
-            }
-        }
     }
 
     /// Returns the pairs of windows, alone and beside. Drops pairs in which other processes used
@@ -457,19 +425,6 @@ impl Measurements {
         row("alone", self.summary(Arm::Alone));
         row("beside batches", self.summary(Arm::Beside));
         row("beside, first come first served", self.arrival_summary());
-        let windows: Vec<_> = self
-            .windows
-            .iter()
-            .filter(|window| window.arm == Arm::Beside)
-            .collect();
-        for (at, name) in ["of these, 20 a second", "of these, the others"]
-            .into_iter()
-            .enumerate()
-        {
-            let load = self.loads.callers[at];
-            let samples = windows.iter().flat_map(|window| self.served(window));
-            row(name, summary(samples.filter(|sample| sample.load == load)));
-        }
     }
 
     /// Returns the ratio of the p99 beside to the p99 alone over all pairs, and the median ratio of
@@ -593,20 +548,6 @@ impl Measurements {
             percent(most),
             all - self.pairs().len(),
         )
-    }
-
-    /// Adds the engine's own queue times, without network and TLS.
-    fn queue_rows(&self, name: &str, table: &mut Table) {
-        for ((arm, labels), (calls, seconds)) in &self.queued {
-            let arm = format!("{arm:?}").to_lowercase();
-            table.row(vec![
-                name.to_owned(),
-                arm,
-                labels.clone(),
-                digits(seconds / calls * 1e3),
-                calls.to_string(),
-            ]);
-        }
     }
 }
 

@@ -6,7 +6,6 @@ use std::ops::Range;
 use std::time::Duration;
 
 use sealwire_benches::stats::{Summary, Verdict, bootstrap};
-use serde_json::json;
 
 use super::{CLASSES, MIX, Mixed, PATIENCE_MS, mean_fields, mix, summary, within};
 use crate::fair::Bench;
@@ -37,7 +36,7 @@ struct MeasuredWindow {
 pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     let mut section =
         Section::new("hog: a tenant at ten times the capacity beside three at a tenth of it");
-    let mut mixed = Mixed::start(bench, "hog", "hog", &[("schedule.order", "fair")])?;
+    let mut mixed = Mixed::start(bench, "hog", &[("schedule.order", "fair")])?;
     bench.say("hog: capacity");
     let capacity = mixed.capacity(bench)?;
     let calls_per_s = capacity / mean_fields();
@@ -81,7 +80,6 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
         capacity,
     };
     taken.tell(&mut section, judged);
-    section.raw = json!({ "hog": hog, "samples": report::raw(&taken.samples) });
     mixed.finish(bench)?;
     Ok(section)
 }

@@ -6,7 +6,6 @@ use std::ops::Range;
 use std::time::Duration;
 
 use sealwire_benches::stats::{Summary, Verdict};
-use serde_json::json;
 
 use super::{CLASSES, MIX, Mixed, PATIENCE_MS, mean_fields, mix, summary, within};
 use crate::fair::Bench;
@@ -93,7 +92,6 @@ impl Step {
                 Outcome::Paused => "waiting as told".to_owned(),
                 Outcome::Cancelled => "cancelled".to_owned(),
                 Outcome::Closed => "closed".to_owned(),
-                Outcome::GivenUp => "given up".to_owned(),
             };
             *counts.entry(name).or_default() += 1;
         }
@@ -113,7 +111,7 @@ fn work<'a>(samples: impl Iterator<Item = &'a Sample>) -> f64 {
 /// Runs all steps on one engine.
 pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     let mut section = Section::new("overload: one tenant offers the mix up to ten times over");
-    let mut mixed = Mixed::start(bench, "overload", "one", &[("schedule.order", "fair")])?;
+    let mut mixed = Mixed::start(bench, "one", &[("schedule.order", "fair")])?;
     let base_mib = mixed.engine.resident_mib()?;
     bench.say("overload: capacity");
     let capacity = mixed.capacity(bench)?;
@@ -153,8 +151,6 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     ));
     tables(&steps, &mut section);
     gates(&steps, base_mib, &mut section);
-    let raw = |step: &Step| json!({ "factor": step.factor, "samples": report::raw(&step.samples) });
-    section.raw = steps.iter().map(raw).collect();
     mixed.finish(bench)?;
     Ok(section)
 }

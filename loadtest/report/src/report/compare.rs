@@ -1,0 +1,215 @@
+//! Plots that compare the loads of a sweep of rates.
+
+use super::chart::{Axis, Chart, LineStyle, Size};
+use super::html::Html;
+use super::plots::figure;
+use super::scale::{Scale, percentile, short, time_us};
+use super::spread;
+use crate::results::{Run, Sweep};
+
+/// Latency quantiles that are drawn over the offered load.
+const QUANTILES: [f64; 3] = [0.5, 0.99, 0.999];
+
+/// Draws throughput, latency and CPU per field over the offered load.
+pub(crate) fn sweep(sweep: &Sweep, number: usize) -> Html {
+    let mut runs: Vec<&Run> = sweep.runs.iter().collect();
+    runs.sort_by(|a, b| a.totals.offered_per_s.total_cmp(&b.totals.offered_per_s));
+    let mut html = Html::default();
+    html.open("div", &[("class", &"plots")]);
+    html.add(&across(&figure(
+        "Throughput against offered load",
+        "On the dotted line every call is answered. A ring: the generator was the limit there, not the engine.",
+        throughput(sweep, &runs, number),
+    )));
+    html.add(&figure(
+        "Latency against offered load",
+        "Of all calls together, from the schedule.",
+        latency(sweep, &runs, number),
+    ));
+    html.add(&figure(
+        "CPU per field against offered load",
+        "CPU time of the engine for a field of a result.",
+        cpu_over_load(sweep, &runs, number),
+    ));
+    html.close("div").line();
+    html
+}
+
+/// Wraps a figure so that it takes the full page width.
+fn across(figure: &Html) -> Html {
+    let mut html = Html::default();
+    html.open("div", &[("class", &"across")])
+        .add(figure)
+        .close("div")
+        .line();
+    html
+}
+
+fn offered(runs: &[&Run]) -> Axis {
+    let scale = Scale::from_zero(runs.iter().map(|run| run.totals.offered_per_s));
+    Axis {
+        scale,
+        title: "calls offered a second",
+        label: short,
+    }
+}
+
+fn throughput(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
+    runs.first()?;
+    let x = offered(runs);
+    let most = runs.iter().map(|run| run.totals.ok_per_s);
+    let y = Axis {
+        scale: Scale::from_zero(most),
+        title: "calls answered a second",
+        label: short,
+    };
+    let mut chart = Chart::new(x, y, Size::Full);
+    let (Scale::Linear { to: wide, .. }, Scale::Linear { to: high, .. }) = (x.scale, y.scale)
+    else {
+        return None;
+    };
+    let end = wide.min(high);
+    chart.guide((end, end), "all answered");
+    let points: Vec<_> = runs
+        .iter()
+        .map(|run| (run.totals.offered_per_s, run.totals.ok_per_s))
+        .collect();
+    chart.area(0, &points);
+    chart.line(0, LineStyle::Solid, &points);
+    for run in runs {
+        let totals = &run.totals;
+        let said = format!(
+            "{}/s offered, {}/s answered",
+            short(totals.offered_per_s),
+            short(totals.ok_per_s)
+        );
+        let name = if run.generator.was_bottleneck {
+            "ring"
+        } else {
+            "dot"
+        };
+        chart.dots(0, name, &[(totals.offered_per_s, totals.ok_per_s, said)]);
+    }
+    if let Some(knee) = &sweep.knee {
+        chart.mark(
+            knee.offered_per_s,
+            &format!(
+                "knee: {} of {}/s answered",
+                short(knee.ok_per_s),
+                short(knee.offered_per_s)
+            ),
+        );
+    }
+    Some(chart.finish(
+        &format!("sweep-{number}"),
+        "Calls answered a second by calls offered a second",
+    ))
+}
+
+fn latency(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
+    let lines = QUANTILES.map(|quantile| {
+        let at =
+            |run: &&Run| spread::quantile(run, quantile).map(|us| (run.totals.offered_per_s, us));
+        (quantile, runs.iter().filter_map(at).collect::<Vec<_>>())
+    });
+    let all = || {
+        lines
+            .iter()
+            .flat_map(|(_, points)| points)
+            .map(|(_, us)| *us)
+    };
+    all().next()?;
+    let y = Axis {
+        scale: Scale::log(all()),
+        title: "latency",
+        label: time_us,
+    };
+    let mut chart = Chart::new(offered(runs), y, Size::Half);
+    for (series, (quantile, points)) in lines.iter().enumerate() {
+        chart.line(series, LineStyle::Solid, points);
+        let said = |(load, us): &(f64, f64)| {
+            (
+                *load,
+                *us,
+                format!(
+                    "{} at {}/s: {}",
+                    percentile(*quantile),
+                    short(*load),
+                    time_us(*us)
+                ),
+            )
+        };
+        chart.dots(series, "dot", &points.iter().map(said).collect::<Vec<_>>());
+    }
+    if let Some(knee) = &sweep.knee {
+        chart.mark(knee.offered_per_s, "knee");
+    }
+    let mut html = legend(
+        QUANTILES
+            .iter()
+            .map(|quantile| format!("p{}", percentile(*quantile).trim_end_matches(" %"))),
+    );
+    html.add(&chart.finish(
+        &format!("sweep-latency-{number}"),
+        "Latency by calls offered a second",
+    ));
+    Some(html)
+}
+
+fn cpu_over_load(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
+    let cpu = |run: &&Run| {
+        run.server_cpu
+            .map(|cpu| (run.totals.offered_per_s, cpu.us_per_field))
+    };
+    let points: Vec<_> = runs.iter().filter_map(cpu).collect();
+    points.first()?;
+    let y = Axis {
+        scale: Scale::from_zero(points.iter().map(|(_, us)| *us)),
+        title: "CPU for a field",
+        label: time_us,
+    };
+    let mut chart = Chart::new(offered(runs), y, Size::Half);
+    chart.line(3, LineStyle::Solid, &points);
+    let said = |(load, us): &(f64, f64)| {
+        (
+            *load,
+            *us,
+            format!("{} at {}/s", time_us(*us), short(*load)),
+        )
+    };
+    chart.dots(3, "dot", &points.iter().map(said).collect::<Vec<_>>());
+    if let Some(knee) = &sweep.knee {
+        chart.mark(knee.offered_per_s, "knee");
+    }
+    let mut html = Html::default();
+    html.open("ul", &[("class", &"legend")]);
+    item(&mut html, 3, "CPU for a field");
+    html.close("ul").line();
+    html.add(&chart.finish(
+        &format!("sweep-cpu-{number}"),
+        "CPU per field by calls offered a second",
+    ));
+    Some(html)
+}
+
+/// Returns the legend of a plot's colours.
+pub(crate) fn legend(names: impl Iterator<Item = String>) -> Html {
+    let mut html = Html::default();
+    html.open("ul", &[("class", &"legend")]);
+    for (series, name) in names.enumerate() {
+        item(&mut html, series, &name);
+    }
+    html.close("ul").line();
+    html
+}
+
+/// Appends one legend entry: a colour and its name.
+pub(crate) fn item(html: &mut Html, series: usize, name: &str) {
+    let class = super::chart::class("key", series);
+    html.raw("<li>")
+        .open("i", &[("class", &class)])
+        .raw("</i>")
+        .element("span", &[], name)
+        .close("li")
+        .line();
+}
