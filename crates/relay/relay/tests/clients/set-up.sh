@@ -2,7 +2,7 @@
 # Installs the HTTP clients of Node and compiles those of Go below target/relay-clients, for the tests of the relay. Needs Node
 # with npm, and Go of 1.21 or later, which fetches the version that go.mod names. Quick when all of it is there.
 set -euo pipefail
-cd "$(dirname "$0")/../../../.."
+cd "$(dirname "$0")/../../../../.."
 
 here=crates/relay/relay/tests/clients
 work=$PWD/target/relay-clients
