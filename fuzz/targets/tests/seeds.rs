@@ -19,9 +19,7 @@ use sealwire_fuzz_targets::{FuzzTarget, TARGETS};
 const BYTES_MAX: u64 = 1 << 20;
 
 fn fuzz(below: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../fuzz")
-        .join(below)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(below)
 }
 
 fn is_blessing() -> bool {
