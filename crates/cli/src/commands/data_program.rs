@@ -28,7 +28,13 @@ pub(super) fn run() -> Result<(), Failure> {
         .map(|program| program.with_file_name(PROGRAM))
         .filter(|program| program.is_file());
     let program = beside.unwrap_or_else(|| PathBuf::from(PROGRAM));
-    let error = Command::new(&program).args(env::args_os().skip(1)).exec();
+    let mut arguments = env::args_os();
+    let mut command = Command::new(&program);
+    // Its help names the program that the user called.
+    if let Some(name) = arguments.next() {
+        command.arg0(name);
+    }
+    let error = command.args(arguments).exec();
     let program = program.display();
     Err(match error.kind() {
         ErrorKind::NotFound => format!(

@@ -229,6 +229,7 @@ fn a_sample_is_explained_field_by_field_without_an_engine() {
     assert!(status == 1 && said.contains("--format"), "{said}");
     let help = ok(folder.path(), &["mask", "--help"]);
     for word in [
+        "Usage: sealwire mask <COMMAND>",
         "sealwire mask check --rules",
         "[[rule]]",
         "docs/masking.md",
@@ -1663,18 +1664,28 @@ fn no_command_writes_over_what_it_reads() {
 fn types_of_decrypted_columns_are_named_in_the_words_of_pyarrow() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.json"), "{}").unwrap();
-    for (column_type, expected) in [
-        ("$.a=int64", "--type is for Parquet"),
-        ("$.a=decimal128(10, 2)", "--type is for Parquet"),
+    for (file, column_type, expected) in [
+        ("a.json", "$.a=int64", "--type is for Parquet"),
+        ("a.parquet", "$.a=int64", "no engine known"),
+        ("a.parquet", "$.a=decimal128(10, 2)", "no engine known"),
         (
+            "a.parquet",
             "$.a=timestamp[us, tz=Europe/Berlin]",
-            "--type is for Parquet",
+            "no engine known",
         ),
-        ("$.a", "write COLUMN=TYPE"),
-        ("$.a=number", "there is no type"),
-        ("$.a=decimal128(99, 2)", "cannot be restored"),
+        ("a.parquet", "$.a", "write COLUMN=TYPE"),
+        ("a.parquet", "$.a=number", "there is no type"),
+        ("a.parquet", "$.a=decimal128(99, 2)", "cannot be restored"),
     ] {
-        let (_, said, status) = run(folder.path(), &["decrypt", "a.json", "--type", column_type]);
+        let arguments = [
+            "decrypt",
+            file,
+            "--output",
+            "b.parquet",
+            "--type",
+            column_type,
+        ];
+        let (_, said, status) = run(folder.path(), &arguments);
         assert!(
             status != 0 && said.contains(expected),
             "{column_type}: {said}"
