@@ -18,7 +18,7 @@ USES = {
     "relay": ["core", "service", "client"],
     "data": ["core", "service", "client"],
     "dev": ["core"],
-    "cli": ["core", "service", "engine", "client", "relay", "data", "dev"],
+    "cli": ["core", "service", "engine", "client", "relay", "dev"],
 }
 
 

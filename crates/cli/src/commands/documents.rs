@@ -323,7 +323,7 @@ fn convert_file(
             .collect::<Vec<_>>();
         output_file::check(output, true, &inputs)?;
     }
-    let progress = DocumentProgress::new();
+    let progress = DocumentProgress::start();
     progress.say("reading");
     let text = read(&args.file)?;
     let limits = WalkLimits {

@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn count(args: &CensusArgs) -> Result<(), Failure> {
-    let progress = DocumentProgress::new();
+    let progress = DocumentProgress::start();
     let counted = args
         .engine
         .run(async |client| census::take(&client, &args.app, !args.no_wait, &progress).await);
@@ -103,7 +103,7 @@ fn count(args: &CensusArgs) -> Result<(), Failure> {
 }
 
 fn reseal(args: &RewrapArgs) -> Result<(), Failure> {
-    let progress = DocumentProgress::new();
+    let progress = DocumentProgress::start();
     let job = rewrap::RewrapJob {
         app: &args.app,
         collection: args.collection.as_deref(),

@@ -2,7 +2,7 @@
 //! distributes a store in PostgreSQL over the shards of Citus.
 
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -153,7 +153,7 @@ fn distribution_as_text(done: &Distribution, dry_run: bool) -> String {
     )
 }
 
-fn migrate(from: &PathBuf, to: &PathBuf, json: bool) -> Result<(), Failure> {
+fn migrate(from: &Path, to: &Path, json: bool) -> Result<(), Failure> {
     let load = super::load_config;
     let (from, to) = (load(from)?, load(to)?);
     // One runtime for PostgreSQL's worker tasks and for all waits.

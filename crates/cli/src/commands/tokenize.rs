@@ -45,7 +45,7 @@ pub(super) struct DetokenizeArgs {
 
 pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
     let common = &args.common;
-    convert(&common, "tokenizing", Opened::None, async |payload, _| {
+    convert(common, "tokenizing", Opened::None, async |payload, _| {
         let writing = TokenizeOptions {
             collection: &args.collection,
             tags: args.tag.iter().map(String::as_str).collect(),
@@ -71,7 +71,7 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
 
 pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
     let common = &args.common;
-    convert(&common, "detokenizing", Opened::None, async |payload, _| {
+    convert(common, "detokenizing", Opened::None, async |payload, _| {
         let call = Detokenize {
             select: common.select(),
             unmatched: common.unmatched(),

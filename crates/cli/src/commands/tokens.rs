@@ -342,7 +342,7 @@ fn each(
     change: impl AsyncFn(&Client, TokenMap<'_>, &[&str]) -> Result<Counted, Failure>,
 ) -> Result<(), Failure> {
     let tokens = read_names(&named.tokens)?;
-    let progress = DocumentProgress::new();
+    let progress = DocumentProgress::start();
     let (count, missing) = common.run(async |client| {
         let (mut count, mut missing) = (0, Vec::new());
         for (part, tokens) in tokens.chunks(TOKENS_MAX).enumerate() {
@@ -374,7 +374,7 @@ pub(super) fn sweep(
     step: impl AsyncFn(&Client, TokenMap<'_>, Sweep<'_>) -> Result<Counted, Failure>,
 ) -> Result<(), Failure> {
     let common = &args.common;
-    let progress = DocumentProgress::new();
+    let progress = DocumentProgress::start();
     let count = common.run(async |client| {
         let (mut count, mut after): (u64, Option<String>) = (0, None);
         loop {

@@ -228,7 +228,8 @@ impl FileArgs {
 pub struct DocumentProgress(ProgressBar);
 
 impl DocumentProgress {
-    pub fn new() -> Self {
+    /// Shows the spinner.
+    pub fn start() -> Self {
         let bar = if std::io::stderr().is_terminal() {
             ProgressBar::new_spinner()
         } else {

@@ -43,7 +43,7 @@ struct MigrationReport {
 
 /// Migrates a collection, and prints the report.
 pub(super) fn run(migration: &Migration<'_>, engine: &EngineArgs) -> Result<(), Failure> {
-    let progress = DocumentProgress::new();
+    let progress = DocumentProgress::start();
     let done = engine.run(async |client: Client| {
         let page = async |call: MigrateCall<'_>| {
             let ask = async || Ok(client.collections_migrate(call).await?);
@@ -215,7 +215,7 @@ mod tests {
                 .expect("no more pages than there are"))
         };
         let report = runtime
-            .block_on(migration.walk(ask, &DocumentProgress::new()))
+            .block_on(migration.walk(ask, &DocumentProgress::start()))
             .unwrap();
         (report, asked.into_inner())
     }

@@ -243,7 +243,7 @@ mod tests {
         let (totals, took) = runtime.block_on(async {
             let began = Instant::now();
             (
-                job.passes(ask, &DocumentProgress::new()).await.unwrap(),
+                job.passes(ask, &DocumentProgress::start()).await.unwrap(),
                 began.elapsed(),
             )
         });

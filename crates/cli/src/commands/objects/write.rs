@@ -88,7 +88,7 @@ fn write(
     send: impl AsyncFn(&Client, &ItemBatch, usize) -> Result<Result<ObjectsChanged, Error>, Failure>,
 ) -> Result<(), Failure> {
     let batches = ItemBatches::open(&input.file)?;
-    let progress = DocumentProgress::new();
+    let progress = DocumentProgress::start();
     let mut count = 0;
     let outcome = run(common, async |client| {
         let mut printer = ObjectPrinter::new(common.json);
@@ -145,7 +145,7 @@ fn each(
     done: &str,
     change: impl AsyncFn(&Client, &[&str], usize) -> Result<Counted, Error>,
 ) -> Result<(), Failure> {
-    let progress = DocumentProgress::new();
+    let progress = DocumentProgress::start();
     let mut count = 0;
     let outcome = run(common, async |client| {
         for (part, ids) in ids.chunks(OBJECTS_MAX).enumerate() {

@@ -146,7 +146,7 @@ fn run(
         output_file::check(output, true, &inputs)?;
     }
     let has_object = is_object(common.file.path_of_file()) || is_object(output);
-    let spinner = DocumentProgress::new();
+    let spinner = DocumentProgress::start();
     spinner.say(if direction == Direction::Seal {
         "encrypting"
     } else {
