@@ -1,6 +1,7 @@
 //! The folder that `sealwire dev` creates: names of its files, and the addresses of its engine.
 
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -55,6 +56,9 @@ fn reject_untrusted_for(folder: &Path, user: u32) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Bytes that the configuration file can have, as for the engine.
+const CONFIG_BYTES_MAX: u64 = 1 << 20;
+
 /// A listener of the folder's engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Listener {
@@ -79,22 +83,32 @@ impl Listener {
 pub(crate) fn address(folder: &Path, listener: Listener) -> Result<Address, Failure> {
     let table = listener.table();
     let file = folder.join(CONFIG_FILE);
-    let text = match std::fs::read_to_string(&file) {
-        Ok(text) => text,
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+    let opened = match File::open(&file) {
+        Ok(opened) => opened,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Address::NoEngine),
-        Err(error) => return Err(format!("{}: {error}", file.display()).into()),
+        Err(error) => return Err(failed(&error).into()),
     };
-    let variable = format!("SEALWIRE_{}_ADDRESS", table.to_uppercase());
-    if let Ok(address) = std::env::var(variable) {
-        return Ok(Address::At(address));
-    }
+    let mut text = String::new();
+    opened
+        .take(CONFIG_BYTES_MAX)
+        .read_to_string(&mut text)
+        .map_err(|error| failed(&error))?;
     // The engine checks the file. Here one key of it is read.
-    let config: toml::Table = toml::from_str(&text)
-        .map_err(|error| format!("{}: {}", file.display(), error.message()))?;
-    let address = config.get(table).and_then(|table| table.get("address"));
-    Ok(match address.and_then(toml::Value::as_str) {
-        Some(address) if !address.is_empty() => Address::At(address.to_owned()),
-        _ => Address::NotServed,
+    let config: toml::Table = toml::from_str(&text).map_err(|error| failed(&error.message()))?;
+    let address = match std::env::var(format!("SEALWIRE_{}_ADDRESS", table.to_uppercase())) {
+        Ok(address) => address,
+        Err(_) => config
+            .get(table)
+            .and_then(|table| table.get("address"))
+            .and_then(toml::Value::as_str)
+            .unwrap_or_default()
+            .to_owned(),
+    };
+    Ok(if address.is_empty() {
+        Address::NotServed
+    } else {
+        Address::At(address)
     })
 }
 

@@ -2,6 +2,10 @@
 
 use std::process::ExitCode;
 
+// The allocator of `sealwire`, with which the memory of jobs was measured (docs/masking-jobs.md).
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     sealwire_data::commands::run()
 }

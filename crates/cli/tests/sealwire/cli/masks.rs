@@ -1693,6 +1693,34 @@ fn types_of_decrypted_columns_are_named_in_the_words_of_pyarrow() {
     }
 }
 
+/// Finds `sealwire-data` beside the program or on PATH, and says what to do where it is missing.
+#[test]
+fn the_program_of_jobs_is_beside_sealwire_or_on_path() {
+    let program = Path::new(env!("CARGO_BIN_EXE_sealwire"));
+    let folder = tempfile::tempdir().unwrap();
+    let alone = folder.path().join("sealwire");
+    std::fs::copy(program, &alone).unwrap();
+    let beside = program.parent().unwrap();
+    for (program, path, is_found) in [
+        (program, Path::new("/nowhere"), true),
+        (&alone, beside, true),
+        (&alone, Path::new("/nowhere"), false),
+    ] {
+        let output = Command::new(program)
+            .args(["mask", "--help"])
+            .env("PATH", path)
+            .output()
+            .unwrap();
+        let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        let expected = match is_found {
+            true => "Usage: sealwire mask <COMMAND>",
+            false => "cargo build --package sealwire-data",
+        };
+        assert!(printed.contains(expected), "{printed}");
+        assert_eq!(output.status.success(), is_found, "{printed}");
+    }
+}
+
 #[test]
 fn rules_without_a_rule_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
