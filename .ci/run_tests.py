@@ -28,6 +28,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXCLUSIVE = "::exclusive::"
 # Turns a hang into a failure, on the slowest machine and beside other work.
 JOB_SECONDS_MAX = 2_400
+# The end of a failed job's output that is printed again at the end, in characters.
+FAILURES_MAX = 6_000
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed", re.M)
 
 # For the engines that tests start: on a busy machine calls wait long, and an engine would reject them.
@@ -145,6 +147,12 @@ def report(job, number, total):
         print(job.output, flush=True)
 
 
+def failures(output):
+    """The part of a job's output that explains its failures, short enough to stand at the end of a log."""
+    start = output.find("\nfailures:\n")
+    return (output[start:] if start >= 0 else output)[-FAILURES_MAX:].strip()
+
+
 def run_jobs(shared, alone, workers):
     """Runs all jobs and reports each as it ends. Returns the numbers of passed and failed tests."""
     total, done = len(shared) + len(alone), []
@@ -155,9 +163,8 @@ def run_jobs(shared, alone, workers):
     for job in alone:
         done.append(job.run())
         report(job, len(done), total)
-    failed = [job.name for job in done if job.failed]
-    if failed:
-        print("failed: " + "; ".join(failed))
+    for job in [job for job in done if job.failed]:
+        print(f"failed: {job.name}\n{failures(job.output)}")
     return sum(job.passed for job in done), sum(job.failed for job in done)
 
 

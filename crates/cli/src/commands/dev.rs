@@ -80,19 +80,27 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         // for its absence.
         let mut server = Server::start_closed(&config).await?;
         furnish(&args.folder, &server).await?;
+        // Whoever reads where the engine listens may stop it at once, without losing a call.
+        let mut stop = serve::StopSignals::listen()?;
         server.open();
-        demonstrate(&args.folder, &server).await?;
-        let relay = match (args.relay, server.address()) {
-            (Some(listen), Some(engine)) => {
-                Some(DevRelay::start(&args.folder, engine, listen).await?)
+        let demonstration = async {
+            demonstrate(&args.folder, &server).await?;
+            let relay = match (args.relay, server.address()) {
+                (Some(listen), Some(engine)) => {
+                    Some(DevRelay::start(&args.folder, engine, listen).await?)
+                }
+                _ => None,
+            };
+            if let Some(relay) = &relay {
+                relay.demonstrate().await?;
             }
-            _ => None,
+            Ok::<_, Failure>(relay)
         };
-        if let Some(relay) = &relay {
-            relay.demonstrate().await?;
-        }
+        let relay = tokio::select! {
+            relay = demonstration => relay?,
+            () = stop.next() => return stop.unless_again(shutdown(server, None)).await,
+        };
         if !args.demo_only {
-            let mut stop = serve::StopSignals::listen()?;
             invite(&args.folder, &server);
             if let Some(relay) = &relay {
                 relay.invite(&args.folder);

@@ -40,8 +40,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let supervisor = Supervisor::of_process();
         // Registered before any slow step, because until then SIGHUP ends the process.
         let mut hangups = signal(SignalKind::hangup())?;
-        let server = Server::start(&config).await?;
+        let mut server = Server::start_closed(&config).await?;
+        // A signal ends a slow start, and drains an engine that has accepted a connection.
         let mut stop = StopSignals::listen()?;
+        server.open();
         let serving = match (server.address(), server.control_address()) {
             (Some(address), _) => format!("takes calls on {address}"),
             (None, Some(control)) => format!("takes control calls on {control}"),

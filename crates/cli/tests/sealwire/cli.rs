@@ -209,6 +209,14 @@ impl Drop for Dev {
 }
 
 #[test]
+fn an_engine_that_was_just_started_stops_without_an_error() {
+    // The engine is stopped when its first line appears, before its demonstration has ended.
+    for _ in 0..3 {
+        Dev::start().stop();
+    }
+}
+
+#[test]
 fn the_demonstration_shows_before_and_after_and_keeps_its_keys() {
     let folder = tempfile::tempdir().unwrap();
     let first = ok(folder.path(), &[&DEV[..], &["--demo-only"]].concat());
