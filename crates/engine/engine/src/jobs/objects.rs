@@ -14,10 +14,11 @@ use sealwire_store::{
 use tokio::time::Instant;
 
 use crate::jobs::error::CallFailure;
+use crate::jobs::fair_semaphore::FairSemaphore;
 use crate::jobs::scheduler::AdmissionPermit;
-use crate::jobs::tokens::fair_semaphore::FairSemaphore;
+use crate::jobs::store_calls::StoreCalls;
 use crate::jobs::tokens::now;
-use sealwire_telemetry::metrics::{Metrics, RefusalReason, StoreLabel};
+use sealwire_telemetry::metrics::{Metrics, StoreLabel};
 
 /// Largest property values of one object together, in bytes.
 pub const OBJECT_BYTES_MAX: usize = 256 << 10;
@@ -35,10 +36,9 @@ const READS_MAX: usize = 64;
 /// The object store, as requests use it.
 pub struct Objects {
     writer: ObjectWriter,
-    throttle: WriteThrottle,
+    calls: StoreCalls,
     reads: FairSemaphore,
     sweeps: FairSemaphore,
-    metrics: Arc<Metrics>,
 }
 
 impl std::fmt::Debug for Objects {
@@ -50,16 +50,11 @@ impl std::fmt::Debug for Objects {
 impl Objects {
     /// Uses a store. `throttle` is the one of token rows, if both are in one database.
     pub fn new(writer: ObjectWriter, throttle: WriteThrottle, metrics: Arc<Metrics>) -> Self {
-        let (reads, sweeps) = (
-            FairSemaphore::new(READS_MAX),
-            FairSemaphore::new(SWEEPS_MAX),
-        );
         Self {
             writer,
-            throttle,
-            reads,
-            sweeps,
-            metrics,
+            calls: StoreCalls::new(throttle, metrics),
+            reads: FairSemaphore::new(READS_MAX),
+            sweeps: FairSemaphore::new(SWEEPS_MAX),
         }
     }
 
@@ -84,17 +79,10 @@ impl Objects {
         group: ObjectGroup,
         deadline: Instant,
     ) -> Result<ObjectsWritten, CallFailure> {
-        let (rows, bytes) = (group.len(), group.bytes());
-        let came = Instant::now();
         let permit = self
-            .throttle
-            .reserve(rows, bytes, Some(deadline))
-            .await
-            .map_err(|refusal| {
-                self.metrics.refused(RefusalReason::Storage);
-                CallFailure::StoreBehind(refusal)
-            })?;
-        self.metrics.throttled(came.elapsed());
+            .calls
+            .permit_write(group.len(), group.bytes(), deadline)
+            .await?;
         Ok(self
             .writer
             .write(now(), group, Some(deadline), Some(permit))
@@ -118,11 +106,7 @@ impl Objects {
             return Ok(Vec::new());
         }
         let bytes = rows.iter().map(|row| row.new.len()).sum();
-        let permit = self
-            .throttle
-            .reserve(rows.len(), bytes, Some(deadline))
-            .await;
-        let _permit = permit.map_err(CallFailure::StoreBehind)?;
+        let _permit = self.calls.permit_write(rows.len(), bytes, deadline).await?;
         let ask = move |store: Arc<dyn ObjectStore>| async move {
             store.reseal_objects(view, key, &rows).await
         };
@@ -142,13 +126,14 @@ impl Objects {
         map: MapId,
         ask: impl FnOnce(Arc<dyn ObjectStore>) -> F,
     ) -> Result<T, CallFailure> {
-        self.ask(
-            &self.reads,
-            map,
-            StoreLabel::ReadObjects,
-            ask(Arc::clone(self.writer.store())),
-        )
-        .await
+        self.calls
+            .run(
+                &self.reads,
+                map.app,
+                StoreLabel::ReadObjects,
+                ask(Arc::clone(self.writer.store())),
+            )
+            .await
     }
 
     /// Walks through objects when the app gets its permit.
@@ -164,37 +149,14 @@ impl Objects {
         map: MapId,
         ask: impl FnOnce(Arc<dyn ObjectStore>) -> F,
     ) -> Result<T, CallFailure> {
-        self.ask(
-            &self.sweeps,
-            map,
-            StoreLabel::SweepObjects,
-            ask(Arc::clone(self.writer.store())),
-        )
-        .await
-    }
-
-    /// Runs a store operation under a permit, which is released when the store is done and not when
-    /// the wait for it ends. Otherwise clients that send requests and disconnect could load the
-    /// store with any number of operations.
-    async fn ask<T: Send + 'static>(
-        &self,
-        permits: &FairSemaphore,
-        map: MapId,
-        what: StoreLabel,
-        asking: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-    ) -> Result<T, CallFailure> {
-        let permit = permits.take(map.app).await?;
-        let metrics = Arc::clone(&self.metrics);
-        let answer = tokio::spawn(async move {
-            let began = Instant::now();
-            let answer = asking.await;
-            drop(permit);
-            metrics.store_answered(what, began.elapsed(), answer.is_ok());
-            answer.map_err(CallFailure::Store)
-        });
-        answer.await.unwrap_or(Err(CallFailure::Internal(
-            "a request to the store panicked",
-        )))
+        self.calls
+            .run(
+                &self.sweeps,
+                map.app,
+                StoreLabel::SweepObjects,
+                ask(Arc::clone(self.writer.store())),
+            )
+            .await
     }
 
     /// Reserves memory for at most `wanted` rows under the admission of the request.
@@ -223,10 +185,6 @@ impl Objects {
     ///
     /// No memory is left for the request.
     pub fn resize(&self, admission: &mut AdmissionPermit, bytes: usize) -> Result<(), CallFailure> {
-        if admission.resize(bytes) {
-            return Ok(());
-        }
-        self.metrics.refused(RefusalReason::Memory);
-        Err(CallFailure::no_memory())
+        self.calls.resize(admission, bytes)
     }
 }

@@ -10,12 +10,10 @@
 //! | `tokenize.rs` | one field of `tokenize`: a token made, kept or replaced by the one that was there |
 //! | `detokenize.rs` | one field of `detokenize`: a token looked up, and opened |
 //! | `store_io.rs` | requests to the store between two walks, and how the job goes on with the response |
-//! | `fair_semaphore.rs` | which app's long and rare request is next at the store |
 //! | `batch.rs` | one function for many items on the crypto threads, in slices |
 
 pub mod batch;
 pub mod detokenize;
-pub mod fair_semaphore;
 pub mod store_io;
 pub mod tokenize;
 

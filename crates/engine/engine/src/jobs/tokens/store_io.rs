@@ -15,14 +15,15 @@ use sealwire_store::{
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::fair_semaphore::FairSemaphore;
 use super::now;
 use crate::jobs::cancel_token::StopReason;
 use crate::jobs::error::CallFailure;
+use crate::jobs::fair_semaphore::FairSemaphore;
 use crate::jobs::field_errors::FieldErrors;
 use crate::jobs::job::{Finished, Job, Suspended, TokenFields};
 use crate::jobs::scheduler::AdmissionPermit;
-use sealwire_telemetry::metrics::{Metrics, RefusalReason, StoreLabel, TokenLabel};
+use crate::jobs::store_calls::StoreCalls;
+use sealwire_telemetry::metrics::{Metrics, StoreLabel, TokenLabel};
 
 /// Most keys of one request in one lookup, since memory for the rows is counted when they arrive.
 const KEYS_MAX: usize = 512;
@@ -42,12 +43,11 @@ const CHANGES_MAX: usize = 1;
 /// The token store, as requests use it.
 pub struct Tokens {
     store: Coalescer,
-    throttle: WriteThrottle,
+    calls: StoreCalls,
     sweeps: FairSemaphore,
     changes: FairSemaphore,
     /// Largest row, in bytes.
     row_bytes_max: usize,
-    metrics: Arc<Metrics>,
 }
 
 impl std::fmt::Debug for Tokens {
@@ -74,17 +74,12 @@ impl Tokens {
     ) -> Self {
         let (waiting, pressure) = (store.clone(), throttle.clone());
         metrics.watch_token_store(Box::new(move || (waiting.waiting(), pressure.pressure())));
-        let (sweeps, changes) = (
-            FairSemaphore::new(SWEEPS_MAX),
-            FairSemaphore::new(CHANGES_MAX),
-        );
         Self {
             store,
-            throttle,
-            sweeps,
-            changes,
+            calls: StoreCalls::new(throttle, metrics),
+            sweeps: FairSemaphore::new(SWEEPS_MAX),
+            changes: FairSemaphore::new(CHANGES_MAX),
             row_bytes_max,
-            metrics,
         }
     }
 
@@ -150,31 +145,24 @@ impl Tokens {
                 break;
             }
             let held = fields.found(self.get(&keys, deadline).await?);
-            self.resize(admission, admission.bytes().saturating_add(held))?;
+            self.calls
+                .resize(admission, admission.bytes().saturating_add(held))?;
         }
         let (found, missing) = fields.outcome();
-        self.metrics.tokens(TokenLabel::Found, found);
-        self.metrics.tokens(TokenLabel::Missing, missing);
+        self.calls.metrics.tokens(TokenLabel::Found, found);
+        self.calls.metrics.tokens(TokenLabel::Missing, missing);
         let document = order.payload.len().saturating_add(fields.value_bytes());
         let errors = FieldErrors::bytes(errors_max, order.leaves);
         let reply = document
             .saturating_add(errors)
             .saturating_add(FRAME_BYTES)
             .min(reply_bytes_max);
-        self.resize(
+        self.calls.resize(
             admission,
             (admission.bytes() - order.reply_bytes).saturating_add(reply),
         )?;
         order.reply_bytes = reply;
         Ok(())
-    }
-
-    fn resize(&self, admission: &mut AdmissionPermit, bytes: usize) -> Result<(), CallFailure> {
-        if admission.resize(bytes) {
-            return Ok(());
-        }
-        self.metrics.refused(RefusalReason::Memory);
-        Err(CallFailure::no_memory())
     }
 
     /// Reserves memory for rows that are fetched whole, at most `wanted` of them, under the
@@ -186,40 +174,40 @@ impl Tokens {
     ) -> Result<ReservedRows, CallFailure> {
         let most = wanted.min((ROWS_BYTES_MAX / self.row_bytes_max).clamp(1, ROWS_MAX));
         let bytes = most.saturating_mul(self.row_bytes_max);
-        self.resize(admission, admission.bytes().saturating_add(bytes))?;
+        self.calls
+            .resize(admission, admission.bytes().saturating_add(bytes))?;
         Ok(ReservedRows { most, bytes })
     }
 
     /// Counts rows that were found by a value and hold another one.
     pub fn mismatched(&self, rows: u64) {
-        self.metrics.tokens(TokenLabel::Mismatched, rows);
+        self.calls.metrics.tokens(TokenLabel::Mismatched, rows);
     }
 
     fn count(&self, written: &Written) {
         match written {
             Written::Done(given) => {
                 let reused = given.iter().flatten().count();
-                self.metrics.tokens(TokenLabel::Reused, reused as u64);
-                self.metrics
+                self.calls.metrics.tokens(TokenLabel::Reused, reused as u64);
+                self.calls
+                    .metrics
                     .tokens(TokenLabel::Made, (given.len() - reused) as u64);
             }
-            Written::Taken(taken) => self.metrics.tokens(TokenLabel::Taken, taken.len() as u64),
+            Written::Taken(taken) => self
+                .calls
+                .metrics
+                .tokens(TokenLabel::Taken, taken.len() as u64),
             Written::SubjectsChanged => (),
         }
     }
 
     /// Writes rows when the write throttle permits it.
     async fn write(&self, group: Group, deadline: Instant) -> Result<Written, CallFailure> {
-        let (came, bytes) = (Instant::now(), group.rows.iter().map(Row::bytes).sum());
+        let bytes = group.rows.iter().map(Row::bytes).sum();
         let permit = self
-            .throttle
-            .reserve(group.rows.len(), bytes, Some(deadline))
-            .await
-            .map_err(|refusal| {
-                self.metrics.refused(RefusalReason::Storage);
-                CallFailure::StoreBehind(refusal)
-            })?;
-        self.metrics.throttled(came.elapsed());
+            .calls
+            .permit_write(group.rows.len(), bytes, deadline)
+            .await?;
         Ok(self
             .store
             .write(now(), group, Some(deadline), Some(permit))
@@ -253,13 +241,14 @@ impl Tokens {
         app: u32,
         ask: impl FnOnce(Arc<dyn TokenStore>) -> F,
     ) -> Result<T, CallFailure> {
-        self.in_turn(
-            &self.sweeps,
-            app,
-            StoreLabel::Sweep,
-            ask(Arc::clone(self.store.store())),
-        )
-        .await
+        self.calls
+            .run(
+                &self.sweeps,
+                app,
+                StoreLabel::Sweep,
+                ask(Arc::clone(self.store.store())),
+            )
+            .await
     }
 
     /// Changes existing rows when the app gets its permit.
@@ -271,13 +260,14 @@ impl Tokens {
         app: u32,
         ask: impl FnOnce(Arc<dyn TokenStore>) -> F,
     ) -> Result<T, CallFailure> {
-        self.in_turn(
-            &self.changes,
-            app,
-            StoreLabel::Change,
-            ask(Arc::clone(self.store.store())),
-        )
-        .await
+        self.calls
+            .run(
+                &self.changes,
+                app,
+                StoreLabel::Change,
+                ask(Arc::clone(self.store.store())),
+            )
+            .await
     }
 
     /// Reseals rows of a map, as [`TokenStore::reseal`] does, when the write throttle permits it.
@@ -295,39 +285,11 @@ impl Tokens {
             return Ok(Vec::new());
         }
         let bytes = rows.iter().map(|row| row.new.len()).sum();
-        let permit = self
-            .throttle
-            .reserve(rows.len(), bytes, Some(deadline))
-            .await;
-        let _permit = permit.map_err(CallFailure::StoreBehind)?;
+        let _permit = self.calls.permit_write(rows.len(), bytes, deadline).await?;
         self.change(map.app, move |store: Arc<dyn TokenStore>| async move {
             store.reseal(map, &rows).await
         })
         .await
-    }
-
-    /// Runs a store operation under a permit, which is released when the store is done and not when
-    /// the wait for it ends. Otherwise clients that ask and leave could load the store with any
-    /// number of operations.
-    async fn in_turn<T: Send + 'static>(
-        &self,
-        turns: &FairSemaphore,
-        app: u32,
-        what: StoreLabel,
-        asking: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-    ) -> Result<T, CallFailure> {
-        let turn = turns.take(app).await?;
-        let metrics = Arc::clone(&self.metrics);
-        let answer = tokio::spawn(async move {
-            let began = Instant::now();
-            let answer = asking.await;
-            drop(turn);
-            metrics.store_answered(what, began.elapsed(), answer.is_ok());
-            answer.map_err(CallFailure::Store)
-        });
-        answer.await.unwrap_or(Err(CallFailure::Internal(
-            "a question to the store panicked",
-        )))
     }
 }
 
