@@ -22,7 +22,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sealwire_client::{DetailValue, Error, Malformed};
-use sealwire_discover::columns::{
+use sealwire_columns::{
     ColumnError, Direction, Leaf, Path, Piece, Pieces, Replacement, check, replace_columns,
 };
 use sha2::{Digest, Sha256};

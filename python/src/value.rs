@@ -10,7 +10,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{
     PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMemoryView, PyString, PyTuple,
 };
-use sealwire_discover::columns::{append_timestamp, read_timestamp};
+use sealwire_columns::{append_timestamp, read_timestamp};
 use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 
 use crate::errors;

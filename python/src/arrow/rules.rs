@@ -1,6 +1,6 @@
 //! Masking of columns by the rules of masking jobs.
 //!
-//! Rules are resolved against the schema here ([`sealwire_discover::columns::resolve`]): only values that a
+//! Rules are resolved against the schema here ([`sealwire_columns::resolve`]): only values that a
 //! rule names, or that have the form of a kind, are sent. Each request has values of one rule.
 
 use std::collections::{BTreeSet, HashMap};
@@ -15,7 +15,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sealwire_client::{Error, Malformed};
-use sealwire_discover::columns::{
+use sealwire_columns::{
     LeafDecision, LeafMask, LeafPlan, MaskPieces, ResolveError, put_leaves, resolve,
 };
 use sealwire_mask_rules::{Column, Target, answers, payload, place};

@@ -11,9 +11,9 @@ mod leaf;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
-use crate::columns::{Leaf, SchemaLeaf, check, schema_leaves};
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Schema};
+use sealwire_columns::{Leaf, SchemaLeaf, check, schema_leaves};
 
 pub use decide::{ColumnTrial, JudgedColumns, column_trial};
 

@@ -9,7 +9,6 @@
 
 mod arrow;
 mod choose;
-pub mod columns;
 mod field;
 mod judge;
 mod names;

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use crate::columns::{LeafDecision, resolve};
 use arrow_array::builder::{ListBuilder, MapBuilder, StringBuilder};
 use arrow_array::types::Int32Type;
 use arrow_array::{
@@ -12,6 +11,7 @@ use arrow_array::{
     Time64MicrosecondArray, TimestampMillisecondArray,
 };
 use arrow_schema::{DataType, Field, Schema};
+use sealwire_columns::{LeafDecision, resolve};
 use sealwire_mask::{Mask, MaskSecret};
 use sealwire_mask_rules::{Function, Kind, Rules, Value};
 use zeroize::Zeroizing;

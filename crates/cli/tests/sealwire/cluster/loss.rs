@@ -80,7 +80,7 @@ fn a_lost_database_is_unavailable_in_time_and_comes_back_by_itself() {
         },
     ];
     run(async {
-        let cluster = Cluster::new(&postgres);
+        let cluster = Cluster::new(&postgres).short_store_timeout();
         let engine =
             cluster.engine_over_tls("one", &cluster.database.url(&[proxy.port()]), &[&postgres]);
         cluster.furnish(&engine).await;
@@ -209,7 +209,11 @@ fn decryption_behind_a_balancer_survives_the_loss_of_the_database() {
     let postgres = Postgres::start(Options::default()).unwrap();
     run(async {
         // Cached permissions expire within a second, many times in an outage.
-        let cluster = Cluster::new(&postgres).enforcing().cache_s(1).poll_s(1);
+        let cluster = Cluster::new(&postgres)
+            .short_store_timeout()
+            .enforcing()
+            .cache_s(1)
+            .poll_s(1);
         let engines = ["one", "two"].map(|name| cluster.engine(name));
         cluster.furnish(&engines[0]).await;
         let operator = cluster.operator(&engines[0]);
@@ -327,7 +331,7 @@ fn decryption_behind_a_balancer_survives_the_loss_of_the_database() {
 fn writes_go_on_at_the_address_that_takes_them() {
     let first = Postgres::start(Options::default()).unwrap();
     run(async {
-        let cluster = Cluster::new(&first);
+        let cluster = Cluster::new(&first).short_store_timeout();
         let standby = first.standby().unwrap();
         // Acknowledged writes are on both: otherwise the standby may lack the last writes of the
         // first.

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parquet::file::reader::Length;
-use sealwire_discover::columns::{LeafDecision, LeafPlan};
+use sealwire_columns::{LeafDecision, LeafPlan};
 use sealwire_mask_rules::{Column, Rules};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::spawn_blocking;

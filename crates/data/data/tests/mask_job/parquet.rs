@@ -1,7 +1,7 @@
 //! Parquet jobs: masked values and nothing of the originals, unchanged columns, invalid files, and
 //! failed jobs.
 
-#[path = "../../../discover/tests/columns/random.rs"]
+#[path = "../../../columns/tests/columns/random.rs"]
 mod random;
 
 #[path = "parquet/awkward.rs"]

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::fmt;
 
-use crate::columns::{holds, resolve, schema_leaves};
 use arrow_schema::{DataType, Schema};
+use sealwire_columns::{holds, resolve, schema_leaves};
 use sealwire_mask_rules::{
     Column, Function, FunctionKind, Kind, RuleText, Rules, Target, Unknown, Value,
     limits::RULES_MAX,

@@ -1,9 +1,9 @@
 //! The sample of one column, and its values as text and as MessagePack.
 
-use crate::columns::{Leaf, SchemaLeaf, check, check_function, with_values};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;
+use sealwire_columns::{Leaf, SchemaLeaf, check, check_function, with_values};
 use sealwire_mask_rules::{Column, Function};
 use sealwire_msgpack::{Token, TokenReader, write};
 

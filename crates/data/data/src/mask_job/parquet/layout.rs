@@ -8,7 +8,7 @@ use parquet::arrow::{ARROW_SCHEMA_META_KEY, encode_arrow_schema, parquet_to_arro
 use parquet::basic::{Compression, Repetition};
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use parquet::schema::types::SchemaDescPtr;
-use sealwire_discover::columns::{LeafDecision, LeafPlan, resolve};
+use sealwire_columns::{LeafDecision, LeafPlan, resolve};
 use sealwire_mask_rules::Target;
 
 use super::read::ReadBatch;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::Array;
-use sealwire_discover::columns::{ColumnError, Leaf, LeafMask, ResolveError};
+use sealwire_columns::{ColumnError, Leaf, LeafMask, ResolveError};
 use sealwire_mask_rules::Column;
 use sealwire_msgpack::TokenReader;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::ArrayRef;
 use arrow_buffer::NullBuffer;
 use parquet::file::metadata::RowGroupMetaData;
-use sealwire_discover::columns::{Leaf, SubjectValues};
+use sealwire_columns::{Leaf, SubjectValues};
 use tokio::sync::mpsc;
 
 use super::column_rows::{ColumnRows, Rows, RowsError};

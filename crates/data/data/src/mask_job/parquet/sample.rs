@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parquet::file::reader::Length;
-use sealwire_discover::columns::Leaf;
+use sealwire_columns::Leaf;
 use sealwire_discover::{ArrowSamples, DiscoverOptions, SampleRandom};
 use sealwire_mask_rules::{Rules, Unknown};
 

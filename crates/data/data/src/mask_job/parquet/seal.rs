@@ -16,11 +16,9 @@ use parquet::arrow::{
 use parquet::basic::{Repetition, Type as PhysicalType};
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
-pub use sealwire_discover::columns::Direction;
-pub use sealwire_discover::columns::named_type;
-use sealwire_discover::columns::{
-    ColumnError, Leaf, LeafPlan, Pieces, build, check, new_field, resolve,
-};
+pub use sealwire_columns::Direction;
+pub use sealwire_columns::named_type;
+use sealwire_columns::{ColumnError, Leaf, LeafPlan, Pieces, build, check, new_field, resolve};
 use sealwire_mask_rules::{RuleText, Rules, Target, Unknown};
 use tokio::task::spawn_blocking;
 
@@ -451,7 +449,7 @@ impl<E: DocumentEngine> BatchWork for SealWork<E> {
 fn cut(
     job: &JobState,
     batch: ReadBatch,
-) -> Result<(ReadBatch, Leaf, Vec<sealwire_discover::columns::Piece>), JobError> {
+) -> Result<(ReadBatch, Leaf, Vec<sealwire_columns::Piece>), JobError> {
     let data_type = job.layout.leaves[batch.column].plan.field.data_type();
     let array = batch
         .values

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_schema::DataType;
 use parquet::file::reader::Length;
-use sealwire_discover::columns::{Leaf, LeafDecision, each_value};
+use sealwire_columns::{Leaf, LeafDecision, each_value};
 use sealwire_msgpack::{Token, TokenReader};
 
 use super::layout::Layout;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Fields, Schema, TimeUnit};
-use sealwire_discover::columns::{LeafDecision, SchemaLeaf, resolve, schema_leaves};
+use sealwire_columns::{LeafDecision, SchemaLeaf, resolve, schema_leaves};
 use sealwire_mask_rules::Rules;
 
 pub(crate) fn rules(unknown: &str, rules: &[(&str, &str)]) -> Rules {

@@ -16,10 +16,10 @@ use arrow_schema::{DataType, TimeUnit};
 use bytes::Bytes;
 use sealwire_msgpack::{Malformed, Token, TokenReader};
 
-use crate::columns::ColumnError;
-use crate::columns::path::Leaf;
-use crate::columns::timestamp::read_timestamp;
-use crate::columns::types::{parse_date_time, parse_decimal, per_second, read_date};
+use crate::ColumnError;
+use crate::path::Leaf;
+use crate::timestamp::read_timestamp;
+use crate::types::{parse_date_time, parse_decimal, per_second, read_date};
 
 /// Builds a column of a type: the value of each row that was sent comes from the results, in order;
 /// others are null. The results are arrays in MessagePack. `column` is the column's path, for

@@ -11,9 +11,9 @@ use arrow_schema::{DataType, TimeUnit};
 use bytes::Bytes;
 use sealwire_msgpack::{TokenReader, write};
 
-use crate::columns::path::Leaf;
-use crate::columns::timestamp::append_timestamp;
-use crate::columns::types::{append_date, append_date_time, per_second};
+use crate::path::Leaf;
+use crate::timestamp::append_timestamp;
+use crate::types::{append_date, append_date_time, per_second};
 
 /// Bytes after which a piece takes no further value. Small enough that several are under way also
 /// of long values.
@@ -179,7 +179,7 @@ impl Iterator for Pieces<'_> {
 }
 
 /// Calls `met` with the row and the MessagePack scalar of each value that is there, in the form
-/// that masking functions take. Columns of types that [`crate::columns::check`] rejects give nothing.
+/// that masking functions take. Columns of types that [`crate::check`] rejects give nothing.
 pub fn each_value(leaf: &Leaf, mut met: impl FnMut(usize, &[u8])) {
     let mut value = Vec::new();
     append_values(&leaf.values, Instants::Text, &mut |append| {
@@ -192,7 +192,7 @@ pub fn each_value(leaf: &Leaf, mut met: impl FnMut(usize, &[u8])) {
 }
 
 /// Calls `rows` with a function that appends the MessagePack scalar of a row, in the form that
-/// masking functions take. For columns of types that [`crate::columns::check`] rejects the function appends
+/// masking functions take. For columns of types that [`crate::check`] rejects the function appends
 /// nothing.
 pub fn with_values(array: &ArrayRef, rows: &mut dyn FnMut(&AppendRow<'_>)) {
     append_values(array, Instants::Text, rows);

@@ -15,10 +15,10 @@ use arrow_schema::{DataType, Field, FieldRef, Metadata, TimeUnit};
 use bytes::Bytes;
 use sealwire_msgpack::{Token, TokenReader, write};
 
-use crate::columns::ColumnError;
-use crate::columns::path::Leaf;
-use crate::columns::replace::Direction;
-use crate::columns::timestamp::append_timestamp;
+use crate::ColumnError;
+use crate::path::Leaf;
+use crate::replace::Direction;
+use crate::timestamp::append_timestamp;
 
 const TYPE: &str = "sealwire:type";
 /// Before the metadata of extension types that is put aside.

@@ -14,7 +14,7 @@ use arrow_array::{
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 
-use crate::columns::ColumnError;
+use crate::ColumnError;
 
 /// A path, checked against a schema.
 #[derive(Clone, Debug, PartialEq, Eq)]

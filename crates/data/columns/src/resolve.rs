@@ -16,10 +16,10 @@ use sealwire_mask_rules::{
 use sealwire_msgpack::write;
 use thiserror::Error;
 
-use crate::columns::ColumnError;
-use crate::columns::decode::{Removal, build_of};
-use crate::columns::path::{Leaf, Path, Step};
-use crate::columns::types::check;
+use crate::ColumnError;
+use crate::decode::{Removal, build_of};
+use crate::path::{Leaf, Path, Step};
+use crate::types::check;
 
 /// Maximum number of columns that an error lists.
 const LISTED_MAX: usize = 20;

@@ -11,9 +11,7 @@ use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Schema};
 use bytes::Bytes;
 use proptest::prelude::*;
-use sealwire_discover::columns::{
-    ColumnError, LeafDecision, LeafPlan, ResolveError, put_leaves, resolve,
-};
+use sealwire_columns::{ColumnError, LeafDecision, LeafPlan, ResolveError, put_leaves, resolve};
 use sealwire_mask_rules::{Column, Rules};
 use sealwire_msgpack::{Token, TokenReader, write};
 

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use sealwire_mask_rules::{Column, Rules, Unknown};
 use sealwire_msgpack::{TokenReader, write};
 
-use crate::columns::ColumnError;
-use crate::columns::decode::{Removal, build_of};
-use crate::columns::encode::{Instants, append_values};
-use crate::columns::path::Leaf;
-use crate::columns::resolve::{LeafDecision, LeafPlan, ResolveError};
+use crate::ColumnError;
+use crate::decode::{Removal, build_of};
+use crate::encode::{Instants, append_values};
+use crate::path::Leaf;
+use crate::resolve::{LeafDecision, LeafPlan, ResolveError};
 
 /// The values of a leaf that rules mask.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use bytes::Bytes;
-use sealwire_discover::columns::{
+use sealwire_columns::{
     ColumnError, Direction, Leaf, Path, Piece, Pieces, Replacement, replace_columns,
 };
 use sealwire_msgpack::write;

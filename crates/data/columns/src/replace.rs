@@ -4,10 +4,10 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, FieldRef, SchemaRef};
 use bytes::Bytes;
 
-use crate::columns::ColumnError;
-use crate::columns::decode::{Removal, build_of};
-use crate::columns::path::{Leaf, Path};
-use crate::columns::types::new_field;
+use crate::ColumnError;
+use crate::decode::{Removal, build_of};
+use crate::path::{Leaf, Path};
+use crate::types::new_field;
 
 /// The relation of a new column to the old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
