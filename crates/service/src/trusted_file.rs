@@ -209,7 +209,7 @@ pub fn quoted(path: &Path) -> String {
 }
 
 /// Opens a regular file. Does not wait for the other end of a named pipe.
-fn open_regular(path: &Path) -> Result<(File, Metadata), FileErrorReason> {
+pub(crate) fn open_regular(path: &Path) -> Result<(File, Metadata), FileErrorReason> {
     let flags = OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = OpenOptions::new()
         .read(true)

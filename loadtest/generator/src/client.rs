@@ -12,7 +12,6 @@ pub(crate) mod frames;
 pub(crate) mod host;
 pub(crate) mod load;
 pub(crate) mod null_server;
-mod pem;
 pub(crate) mod random;
 pub(crate) mod stream;
 pub(crate) mod target;

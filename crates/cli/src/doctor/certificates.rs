@@ -3,7 +3,6 @@
 
 use std::path::Path;
 
-use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
@@ -12,6 +11,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::Report;
 use sealwire_server::tls;
+use sealwire_service::tls_files;
 use sealwire_settings::Config;
 
 const CHECK: &str = "certificates";
@@ -49,9 +49,7 @@ fn with_cause(error: &dyn std::error::Error) -> String {
 /// Returns every certificate of a file, or none if the file cannot be read, which the loading check
 /// has reported.
 fn read(file: &Path) -> Vec<CertificateDer<'static>> {
-    CertificateDer::pem_file_iter(file)
-        .map(|all| all.filter_map(Result::ok).collect())
-        .unwrap_or_default()
+    tls_files::certificates(file).unwrap_or_default()
 }
 
 fn parse<'a>(ders: &'a [CertificateDer<'static>]) -> Vec<X509Certificate<'a>> {
@@ -192,10 +190,10 @@ fn ends(
 
 /// Checks that each authority has a revocation list, and that none is too old.
 fn revocation(report: &mut Report, key: &str, file: &Path, authorities: &Path) {
-    let lists: Vec<CertificateRevocationListDer<'static>> =
-        CertificateRevocationListDer::pem_file_iter(file)
-            .map(|all| all.filter_map(Result::ok).collect())
-            .unwrap_or_default();
+    let lists: Vec<CertificateRevocationListDer<'static>> = tls_files::read_pem(file)
+        .ok()
+        .and_then(|pem| tls_files::items(&pem, "PEM revocation list").ok())
+        .unwrap_or_default();
     let lists: Vec<CertificateRevocationList<'_>> = lists
         .iter()
         .filter_map(|der| CertificateRevocationList::from_der(der).ok())

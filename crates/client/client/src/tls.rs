@@ -6,26 +6,23 @@
 //! read again before the next connection; while they do not load, such as a certificate whose key
 //! is yet to come, connections are made with what was there before.
 
-use std::fs;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{RootCertStore, version};
+use sealwire_service::tls_files::{self, CERTIFICATE, ContentDigest};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use zeroize::Zeroizing;
 
 use crate::addresses::{Reached, interleave, race};
 use crate::config::{ClientConfig, Endpoint, Pem};
 use crate::error::Error;
-
-/// Modification time and length of a file; `None` for text that is not in a file.
-type FileStamp = Option<(SystemTime, u64)>;
 
 /// Endpoints and TLS configuration. Shared by all connections, so that TLS sessions can be resumed.
 pub(crate) struct Dialer {
@@ -37,7 +34,7 @@ pub(crate) struct Dialer {
 
 /// The TLS settings of new connections.
 struct Current {
-    stamps: [FileStamp; 3],
+    digest: ContentDigest,
     config: Arc<rustls::ClientConfig>,
     /// Time when this configuration replaced an earlier one, if it did.
     since: Option<Instant>,
@@ -65,7 +62,7 @@ impl Dialer {
             .map(named)
             .collect::<Result<_, Error>>()?;
         let current = Mutex::new(Current {
-            stamps: stamps(&pems)?,
+            digest: digest(&pems),
             config: load(&pems)?,
             since: None,
             error: None,
@@ -130,21 +127,18 @@ impl Dialer {
 
     /// Returns the TLS configuration, reloaded if a file has changed.
     fn refreshed(&self) -> Arc<rustls::ClientConfig> {
-        let stamps = stamps(&self.pems);
+        let digest = digest(&self.pems);
         let mut current = self.current();
-        let loaded = match stamps {
-            Ok(stamps) if stamps == current.stamps => {
-                current.error = None;
-                return Arc::clone(&current.config);
-            }
-            Ok(stamps) => load(&self.pems).map(|config| Current {
-                stamps,
-                config,
-                since: Some(Instant::now()),
-                error: None,
-            }),
-            Err(error) => Err(error),
-        };
+        if digest == current.digest {
+            current.error = None;
+            return Arc::clone(&current.config);
+        }
+        let loaded = load(&self.pems).map(|config| Current {
+            digest,
+            config,
+            since: Some(Instant::now()),
+            error: None,
+        });
         match loaded {
             Ok(loaded) => *current = loaded,
             Err(error) => {
@@ -172,32 +166,23 @@ fn connect(error: io::Error) -> Error {
     Error::Connect(Arc::new(error))
 }
 
-fn unreadable(pem: &Pem, error: &io::Error) -> Error {
-    Error::Config(format!("{pem:?}: {error}").into())
-}
-
 /// What a client is told that has given PEM text in place of its file.
 const NOT_A_PATH: &str = "the path of a certificate or key is the content of a file: give the path of a file, or the \
                           text as bytes";
 
-fn stamps(pems: &[Pem; 3]) -> Result<[FileStamp; 3], Error> {
-    let mut stamps = [None; 3];
-    for (pem, stamp) in pems.iter().zip(&mut stamps) {
-        if let Pem::File(path) = pem {
-            if Pem::is_content(path) {
-                return Err(Error::Config(NOT_A_PATH.into()));
-            }
-            let found = fs::metadata(path).and_then(|file| Ok((file.modified()?, file.len())));
-            *stamp = Some(found.map_err(|error| unreadable(pem, &error))?);
-        }
-    }
-    Ok(stamps)
+/// Digests the files of certificates and key, to notice changes. Text in memory does not change.
+fn digest(pems: &[Pem; 3]) -> ContentDigest {
+    ContentDigest::of(pems.iter().filter_map(|pem| match pem {
+        Pem::File(path) => Some(path.as_path()),
+        Pem::Bytes(_) => None,
+    }))
 }
 
-fn text(pem: &Pem) -> Result<Vec<u8>, Error> {
+fn text(pem: &Pem) -> Result<Zeroizing<Vec<u8>>, Error> {
     match pem {
-        Pem::File(path) => fs::read(path).map_err(|error| unreadable(pem, &error)),
-        Pem::Bytes(bytes) => Ok(bytes.clone()),
+        Pem::File(path) if Pem::is_content(path) => Err(Error::Config(NOT_A_PATH.into())),
+        Pem::File(path) => tls_files::read_pem(path).map_err(|error| unusable(pem, error)),
+        Pem::Bytes(bytes) => Ok(Zeroizing::new(bytes.clone())),
     }
 }
 
@@ -206,27 +191,23 @@ fn load([ca, certificate, key]: &[Pem; 3]) -> Result<Arc<rustls::ClientConfig>, 
     for root in certificates(ca)? {
         roots.add(root).map_err(tls)?;
     }
-    // The parser's error can quote the text, which is the key, so only the file is named.
-    let key = PrivateKeyDer::from_pem_slice(&text(key)?)
-        .map_err(|_| Error::Config(format!("{key:?}: no private key in PEM").into()))?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
+    let private_key = tls_files::key_of(&text(key)?).map_err(|error| unusable(key, error))?;
+
+    let config = rustls::ClientConfig::builder_with_provider(tls_files::provider())
         .with_protocol_versions(&[&version::TLS13])
         .map_err(tls)?
         .with_root_certificates(roots)
-        .with_client_auth_cert(certificates(certificate)?, key)
+        .with_client_auth_cert(certificates(certificate)?, private_key)
         .map_err(tls)?;
     Ok(Arc::new(config))
 }
 
 fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text(pem)?).collect();
-    match found {
-        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => Err(Error::Config(
-            format!("{pem:?}: no certificate in PEM").into(),
-        )),
-    }
+    tls_files::items(&text(pem)?, CERTIFICATE).map_err(|error| unusable(pem, error))
+}
+
+fn unusable(pem: &Pem, error: impl fmt::Display) -> Error {
+    Error::Config(format!("{pem:?}: {error}").into())
 }
 
 fn tls(error: rustls::Error) -> Error {

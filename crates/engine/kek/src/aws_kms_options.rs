@@ -63,7 +63,7 @@ impl AwsKmsOptions {
             return bad("awskms.region must be the name of a region, such as eu-central-1");
         }
         let endpoint = self.endpoint_url.as_deref();
-        let encrypted = endpoint.map_or(Ok(true), |url| {
+        let encrypted = endpoint.map_or(Ok::<_, ProviderError>(true), |url| {
             Ok(ProviderOrigin::parse(url, "awskms.endpoint_url")?.tls())
         })?;
         let encrypted_sts = self.credentials.check()?;

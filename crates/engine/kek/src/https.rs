@@ -19,9 +19,9 @@ use hyper::client::conn::http1;
 use hyper::header::{HOST, HeaderValue};
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use sealwire_service::tls_files;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -29,7 +29,7 @@ use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
 
 use crate::ProviderError;
-use crate::secret_file::{FileReader, read_public, read_secret_file};
+use crate::secret_file::FileReader;
 
 /// Longest accepted response body, in bytes. A response of a provider has at most some kilobytes.
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
@@ -168,55 +168,11 @@ impl TlsFiles {
 
     /// Reads the files. Blocks.
     pub(crate) fn load(&self) -> Result<Arc<ClientConfig>, ProviderError> {
-        let mut roots = RootCertStore::empty();
-        if let Some(path) = &self.ca {
-            for certificate in certificates(path)? {
-                let added = roots.add(certificate);
-                added.map_err(|_| {
-                    ProviderError::Settings(format!("{}: no usable certificate", path.display()))
-                })?;
-            }
-        }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder =
-            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder =
-            builder.map_err(|_| ProviderError::Settings("TLS has no protocol version".into()))?;
-        let builder = builder.with_root_certificates(roots);
-        let mut config = match &self.client {
-            Some((certificate, key)) => {
-                let pem = read_secret_file(key)?;
-                // The parser's error can quote the text, which is the key, so only the file is
-                // named.
-                let private = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| {
-                    ProviderError::Settings(format!("{}: no private key in PEM", key.display()))
-                })?;
-                builder
-                    .with_client_auth_cert(certificates(certificate)?, private)
-                    .map_err(|_| {
-                        ProviderError::Settings(format!(
-                            "{}: is not the key of {}",
-                            key.display(),
-                            certificate.display()
-                        ))
-                    })?
-            }
-            None => builder.with_no_client_auth(),
-        };
+        let identity = self.client.as_ref();
+        let identity = identity.map(|(certificate, key)| (certificate.as_path(), key.as_path()));
+        let mut config = tls_files::client_config(self.ca.as_deref(), identity)?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Arc::new(config))
-    }
-}
-
-fn certificates(path: &std::path::Path) -> Result<Vec<CertificateDer<'static>>, ProviderError> {
-    let pem = read_public(path)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    match found {
-        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => Err(ProviderError::Settings(format!(
-            "{}: no certificate in PEM",
-            path.display()
-        ))),
     }
 }
 

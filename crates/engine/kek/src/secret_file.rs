@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealwire_service::trusted_file::{FileErrorReason, FileKind};
+use sealwire_service::tls_files::TlsFileError;
+use sealwire_service::trusted_file::{FileError, FileErrorReason, FileKind};
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
@@ -112,20 +113,33 @@ pub(crate) fn read_public(path: &Path) -> Result<Vec<u8>, ProviderError> {
 }
 
 fn read(path: &Path, kind: FileKind, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, ProviderError> {
-    sealwire_service::trusted_file::read(path, kind, bytes_max).map_err(|error| {
+    Ok(sealwire_service::trusted_file::read(path, kind, bytes_max)?)
+}
+
+impl From<FileError> for ProviderError {
+    fn from(error: FileError) -> Self {
         let text = error.to_string();
         match error.reason {
             FileErrorReason::Io(error) => match error.kind() {
-                io::ErrorKind::NotFound => ProviderError::NotFound(text),
-                io::ErrorKind::PermissionDenied => ProviderError::Denied(text),
-                io::ErrorKind::InvalidInput => ProviderError::Settings(text),
-                _ => ProviderError::Unavailable(text),
+                io::ErrorKind::NotFound => Self::NotFound(text),
+                io::ErrorKind::PermissionDenied => Self::Denied(text),
+                io::ErrorKind::InvalidInput => Self::Settings(text),
+                _ => Self::Unavailable(text),
             },
             FileErrorReason::NotRegular
             | FileErrorReason::TooLong(_)
-            | FileErrorReason::Exposed(_) => ProviderError::Settings(text),
+            | FileErrorReason::Exposed(_) => Self::Settings(text),
         }
-    })
+    }
+}
+
+impl From<TlsFileError> for ProviderError {
+    fn from(error: TlsFileError) -> Self {
+        match error {
+            TlsFileError::File(error) => error.into(),
+            error => Self::Settings(error.to_string()),
+        }
+    }
 }
 
 fn line_of(path: &Path, bytes: &[u8]) -> Result<Zeroizing<String>, ProviderError> {

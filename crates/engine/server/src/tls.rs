@@ -22,12 +22,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+use sealwire_service::tls_files::{self, PemError};
 use sealwire_service::trusted_file::Exposure;
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
@@ -157,6 +157,17 @@ pub enum TlsError {
     /// The TLS library refuses the combination.
     #[error("tls: {0}")]
     Library(String),
+}
+
+impl TlsError {
+    /// Describes a file of setting `key` that is no PEM file of the wanted kind.
+    fn pem(key: &'static str, file: &Path, error: PemError) -> Self {
+        let file = file.to_owned();
+        match error {
+            PemError::Missing { wanted } => Self::Lacking { key, file, wanted },
+            PemError::Malformed { item, .. } => Self::Malformed { key, file, item },
+        }
+    }
 }
 
 impl TlsError {
@@ -329,7 +340,7 @@ impl<'a> Server<'a> {
         held: &mut Vec<CertificateInfo>,
     ) -> Result<Self, TlsError> {
         let chain = server_chain(files, &tls.certificate, held)?;
-        let key = server_key(files, &tls.key)?;
+        let key = files.private_key("tls.key", &tls.key)?;
         // Checked here as well as in rustls, to tell a foreign key from an unusable one.
         CertifiedKey::from_der(chain.clone(), key.clone_key(), provider).map_err(|error| {
             match error {
@@ -441,29 +452,12 @@ fn server_chain(
     Ok(chain)
 }
 
-fn server_key(files: &Files, file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    const KEY: &str = "tls.key";
-    match PrivateKeyDer::from_pem_slice(files.content(KEY, file)?) {
-        Ok(key) => Ok(key),
-        Err(rustls::pki_types::pem::Error::NoItemsFound) => Err(TlsError::Lacking {
-            key: KEY,
-            file: file.to_owned(),
-            wanted: "unencrypted PEM private key",
-        }),
-        Err(_) => Err(TlsError::Malformed {
-            key: KEY,
-            file: file.to_owned(),
-            item: 1,
-        }),
-    }
-}
-
 fn certificates(
     files: &Files,
     key: &'static str,
     file: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    files.items(key, file, "PEM certificate")
+    files.items(key, file, tls_files::CERTIFICATE)
 }
 
 #[cfg(test)]

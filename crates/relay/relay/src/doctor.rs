@@ -19,11 +19,12 @@ use time::OffsetDateTime;
 use crate::clients::Clients;
 use crate::config::{Compiled, Config, ListenConfig};
 use crate::egress::authority::Authority;
-use crate::server_tls::{ServerFiles, ServerTls, certificates, roots, secret};
+use crate::server_tls::{ServerFiles, ServerTls, secret};
 use crate::upstream::Upstream;
 use crate::upstream::address::{self, Lookup};
 use crate::upstream::error::Stage;
 use crate::upstream::tls::UpstreamTls;
+use sealwire_service::tls_files::{authorities, certificates};
 
 /// Remaining validity of a certificate that is reported.
 const EXPIRES_SOON: time::Duration = time::Duration::days(14);
@@ -276,7 +277,7 @@ impl Report {
     /// Checks that a file has authorities. An expired one does no harm among others, as in the file
     /// of the system.
     fn authorities(&mut self, place: &str, file: &Path) {
-        match roots(file) {
+        match authorities(file) {
             Ok(roots) => self.add(Level::Good, place, format!("{} authorities", roots.len())),
             Err(error) => self.add(Level::Wrong, place, error.to_string()),
         }

@@ -1,54 +1,16 @@
 //! TLS towards clients: certificate, key and client authorities from files, which can change while
 //! the relay runs.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
-use sealwire_service::trusted_file::{FileError, FileKind};
+use sealwire_service::tls_files::{
+    ContentDigest, PEM_BYTES_MAX, TlsFileError, authorities, certificates, private_key, provider,
+};
+use sealwire_service::trusted_file::{self, FileKind};
 use zeroize::Zeroizing;
-
-/// Longest PEM file, in bytes.
-const PEM_BYTES_MAX: u64 = 4 << 20;
-
-/// Why the files of a TLS configuration cannot be used. Names the file, never its content.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsFileError {
-    /// The file cannot be read.
-    #[error("{file}: {source}", file = .file.display())]
-    Unreadable {
-        /// The file.
-        file: PathBuf,
-        /// The error.
-        source: io::Error,
-    },
-    /// The file lacks a PEM certificate or an unencrypted private key, or one in it is malformed.
-    #[error("{file}: no {wanted}, or a malformed one", file = .file.display())]
-    Malformed {
-        /// The file.
-        file: PathBuf,
-        /// The kind of item.
-        wanted: &'static str,
-    },
-    /// Other users can read or replace a secret.
-    #[error(transparent)]
-    Exposed(#[from] FileError),
-    /// Certificate and key do not match, or the library rejects them.
-    #[error("{file}: {reason}", file = .file.display())]
-    Rejected {
-        /// The file.
-        file: PathBuf,
-        /// The library's reason.
-        reason: String,
-    },
-}
 
 /// Files of a listener's TLS.
 #[derive(Clone, Debug)]
@@ -65,7 +27,7 @@ pub struct ServerFiles {
 #[derive(Debug)]
 pub struct ServerTls {
     files: ServerFiles,
-    current: Mutex<(Arc<ServerConfig>, Stamp)>,
+    current: Mutex<(Arc<ServerConfig>, ContentDigest)>,
 }
 
 impl ServerTls {
@@ -119,90 +81,42 @@ impl ServerTls {
 }
 
 impl ServerFiles {
-    fn stamp(&self) -> Stamp {
-        Stamp::of(
+    fn stamp(&self) -> ContentDigest {
+        ContentDigest::of(
             [
                 Some(&self.certificate),
                 Some(&self.key),
                 self.client_ca.as_ref(),
             ]
             .into_iter()
-            .flatten(),
+            .flatten()
+            .map(PathBuf::as_path),
         )
     }
 
     fn config(&self) -> Result<Arc<ServerConfig>, TlsFileError> {
-        let rejected = |file: &Path, error: &dyn std::fmt::Display| TlsFileError::Rejected {
-            file: file.to_owned(),
-            reason: error.to_string(),
-        };
         let provider = provider();
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(|error| rejected(&self.certificate, &error))?;
+            .map_err(|error| TlsFileError::rejected(&self.certificate, error))?;
         let builder = match &self.client_ca {
             None => builder.with_no_client_auth(),
             Some(file) => {
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots(file)?), provider)
-                        .build()
-                        .map_err(|error| rejected(file, &error))?;
+                let verifier = WebPkiClientVerifier::builder_with_provider(
+                    Arc::new(authorities(file)?),
+                    provider,
+                )
+                .build()
+                .map_err(|error| TlsFileError::rejected(file, error))?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
         let mut config = builder
             .with_single_cert(certificates(&self.certificate)?, private_key(&self.key)?)
-            .map_err(|error| rejected(&self.certificate, &error))?;
+            .map_err(|error| TlsFileError::rejected(&self.certificate, error))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         config.max_early_data_size = 0;
         Ok(Arc::new(config))
-    }
-}
-
-/// The cryptography of all TLS of the relay.
-pub(crate) fn provider() -> Arc<CryptoProvider> {
-    Arc::new(aws_lc_rs::default_provider())
-}
-
-/// Size and time of files, to detect changes. A replaced file has another inode even within one
-/// tick of the clock.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Stamp(Vec<Option<(u64, Option<SystemTime>, u64)>>);
-
-impl Stamp {
-    pub(crate) fn of<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Self {
-        let stamp = |file: &PathBuf| {
-            let metadata = fs::metadata(file).ok()?;
-            Some((metadata.len(), metadata.modified().ok(), inode(&metadata)))
-        };
-        Self(files.map(stamp).collect())
-    }
-}
-
-#[cfg(unix)]
-fn inode(metadata: &fs::Metadata) -> u64 {
-    std::os::unix::fs::MetadataExt::ino(metadata)
-}
-
-#[cfg(not(unix))]
-fn inode(_: &fs::Metadata) -> u64 {
-    0
-}
-
-/// Reads a PEM file with at least one certificate.
-pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
-    let malformed = || TlsFileError::Malformed {
-        file: file.to_owned(),
-        wanted: "PEM certificate",
-    };
-    let pem = read(file)?;
-    let found: Vec<_> = CertificateDer::pem_slice_iter(&pem)
-        .collect::<Result<_, _>>()
-        .map_err(|_| malformed())?;
-    if found.is_empty() {
-        Err(malformed())
-    } else {
-        Ok(found)
     }
 }
 
@@ -217,50 +131,11 @@ pub(crate) fn first_expiry(file: &Path) -> Option<i64> {
     ends.collect::<Option<Vec<_>>>()?.into_iter().min()
 }
 
-/// Reads a PEM file with authorities.
-pub(crate) fn roots(file: &Path) -> Result<RootCertStore, TlsFileError> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(file)? {
-        roots
-            .add(certificate)
-            .map_err(|error| TlsFileError::Rejected {
-                file: file.to_owned(),
-                reason: error.to_string(),
-            })?;
-    }
-    Ok(roots)
-}
-
 /// Reads a text that only owner and group can read, and only the owner can change.
 pub(crate) fn secret(file: &Path) -> Result<Zeroizing<String>, TlsFileError> {
-    let mut bytes = sealwire_service::trusted_file::read(file, FileKind::Secret, PEM_BYTES_MAX)?;
+    let mut bytes = trusted_file::read(file, FileKind::Secret, PEM_BYTES_MAX)?;
     let text = String::from_utf8(std::mem::take(&mut *bytes)).map(Zeroizing::new);
-    text.map_err(|_| TlsFileError::Malformed {
-        file: file.to_owned(),
-        wanted: "text",
-    })
-}
-
-/// Reads a PEM file with an unencrypted private key.
-pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsFileError> {
-    PrivateKeyDer::from_pem_slice(secret(file)?.as_bytes()).map_err(|_| TlsFileError::Malformed {
-        file: file.to_owned(),
-        wanted: "unencrypted PEM private key",
-    })
-}
-
-fn read(file: &Path) -> Result<Vec<u8>, TlsFileError> {
-    let unreadable = |source| TlsFileError::Unreadable {
-        file: file.to_owned(),
-        source,
-    };
-    let metadata = fs::metadata(file).map_err(unreadable)?;
-    if !metadata.is_file() || metadata.len() > PEM_BYTES_MAX {
-        return Err(unreadable(io::Error::other(format!(
-            "not a file of at most {PEM_BYTES_MAX} bytes"
-        ))));
-    }
-    fs::read(file).map_err(unreadable)
+    text.map_err(|_| TlsFileError::rejected(file, "is not text"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Reasons why a load gives no figures or no valid figures. Each class has its own exit status.
 
+use sealwire_service::tls_files::TlsFileError;
 use serde::{Deserialize, Serialize};
 
 /// The reason why a load gave no figures.
@@ -20,6 +21,12 @@ pub(crate) enum Fault {
     /// The generator fell behind its schedule, so the figures would describe the generator.
     #[error("the generator was the bottleneck: {0}")]
     Bottleneck(String),
+}
+
+impl From<TlsFileError> for Fault {
+    fn from(error: TlsFileError) -> Self {
+        Self::Failed(error.to_string())
+    }
 }
 
 impl Fault {

@@ -23,9 +23,9 @@ use sealwire_wire::{
     reply,
 };
 
-use crate::client::pem;
 use crate::fault::Fault;
 use crate::stream::{READ_BYTES, Stream};
+use sealwire_service::tls_files::{self, TlsFileError};
 
 /// Memory limit for documents and their responses. Beyond the limit new documents are rejected. A
 /// forgotten document could not be opened again, and the client would report a wrong response.
@@ -58,19 +58,19 @@ impl NullServer {
         let (ca, cert) = (folder.join("ca.pem"), folder.join("server.pem"));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(
-            Arc::new(pem::roots(&ca)?),
+            Arc::new(tls_files::authorities(&ca)?),
             Arc::clone(&provider),
         )
         .build();
-        let verifier = verifier.map_err(|error| pem::unusable(&ca, error))?;
-        let unusable = |error| pem::unusable(&cert, error);
+        let verifier = verifier.map_err(|error| TlsFileError::rejected(&ca, error))?;
+        let unusable = |error| TlsFileError::rejected(&cert, error);
         let mut tls = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(unusable)?
             .with_client_cert_verifier(verifier)
             .with_single_cert(
-                pem::certificates(&cert)?,
-                pem::private_key(&folder.join("server-key.pem"))?,
+                tls_files::certificates(&cert)?,
+                tls_files::private_key(&folder.join("server-key.pem"))?,
             )
             .map_err(unusable)?;
         // As in the engine, sessions cannot be resumed without a client certificate.

@@ -13,8 +13,8 @@ use rustls::pki_types::ServerName;
 use sealwire_client::{ClientConfig as EngineClientConfig, Pem};
 use serde::{Deserialize, Serialize};
 
-use crate::client::pem;
 use crate::fault::Fault;
+use sealwire_service::tls_files::{self, TlsFileError};
 
 /// Name of the configuration file in a `sealwire dev` folder.
 const CONFIG: &str = "sealwire.toml";
@@ -140,11 +140,11 @@ impl Target {
             ))
         })?;
         let (roots, cert, key) = (
-            pem::roots(&self.ca)?,
-            pem::certificates(&self.cert)?,
-            pem::private_key(&self.key)?,
+            tls_files::authorities(&self.ca)?,
+            tls_files::certificates(&self.cert)?,
+            tls_files::private_key(&self.key)?,
         );
-        let unusable = |error| pem::unusable(&self.cert, error);
+        let unusable = |error| TlsFileError::rejected(&self.cert, error);
         let config = ClientConfig::builder_with_provider(Arc::new(
             rustls::crypto::aws_lc_rs::default_provider(),
         ))

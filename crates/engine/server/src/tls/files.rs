@@ -9,17 +9,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
+use sealwire_service::tls_files::{self, PEM_BYTES_MAX};
 use sealwire_service::trusted_file::{Exposure, FileErrorReason, FileKind};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use super::TlsError;
 use sealwire_settings::{ControlListen, Tls};
-
-/// Longest PEM file, in bytes. A certificate has about 1 KB; a bundle of every public authority 250
-/// KB.
-pub(super) const PEM_BYTES_MAX: u64 = 4 << 20;
 
 /// The bytes of a file, or why it cannot be used. Wiped: one of them is a private key.
 type FileContent = Result<Zeroizing<Vec<u8>>, FileProblem>;
@@ -119,23 +117,17 @@ impl Files {
         file: &Path,
         wanted: &'static str,
     ) -> Result<Vec<T>, TlsError> {
-        let mut items = Vec::new();
-        for (index, item) in T::pem_slice_iter(self.content(key, file)?).enumerate() {
-            let malformed = |_| TlsError::Malformed {
-                key,
-                file: file.to_owned(),
-                item: index + 1,
-            };
-            items.push(item.map_err(malformed)?);
-        }
-        if items.is_empty() {
-            return Err(TlsError::Lacking {
-                key,
-                file: file.to_owned(),
-                wanted,
-            });
-        }
-        Ok(items)
+        tls_files::items(self.content(key, file)?, wanted)
+            .map_err(|error| TlsError::pem(key, file, error))
+    }
+
+    /// The private key in a PEM file.
+    pub(super) fn private_key(
+        &self,
+        key: &'static str,
+        file: &Path,
+    ) -> Result<PrivateKeyDer<'static>, TlsError> {
+        tls_files::key_of(self.content(key, file)?).map_err(|error| TlsError::pem(key, file, error))
     }
 }
 

@@ -1,8 +1,8 @@
-use super::files::PEM_BYTES_MAX;
 use super::*;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, NamedGroup, ProtocolVersion, ServerConnection};
 use sealwire_dev_ca::{Authority, Issued, Leaf, Name, Usage, Validity};
+use sealwire_service::tls_files::PEM_BYTES_MAX;
 use std::net::IpAddr;
 use tempfile::TempDir;
 

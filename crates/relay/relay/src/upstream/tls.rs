@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use sealwire_service::tls_files::{ContentDigest, TlsFileError, client_config};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
@@ -14,7 +15,6 @@ use tokio_rustls::client::TlsStream;
 
 use super::error::{Stage, UpstreamError};
 use super::{Protocol, Upstream};
-use crate::server_tls::{Stamp, TlsFileError, certificates, private_key, provider, roots};
 
 /// Shortest time between two looks at the files.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ pub struct UpstreamTls(Mutex<Option<Loaded>>);
 #[derive(Debug)]
 struct Loaded {
     config: Arc<ClientConfig>,
-    stamp: Stamp,
+    stamp: ContentDigest,
     looked: Instant,
 }
 
@@ -93,36 +93,21 @@ impl UpstreamTls {
     }
 }
 
-fn stamp(upstream: &Upstream) -> Stamp {
+fn stamp(upstream: &Upstream) -> ContentDigest {
     let identity = upstream.identity.as_ref();
     let files: [Option<&PathBuf>; 3] = [
         upstream.roots.as_ref(),
         identity.map(|(chain, _)| chain),
         identity.map(|(_, key)| key),
     ];
-    Stamp::of(files.into_iter().flatten())
+    ContentDigest::of(files.into_iter().flatten().map(PathBuf::as_path))
 }
 
 fn load(upstream: &Upstream) -> Result<Arc<ClientConfig>, TlsFileError> {
     // Without a file no authority is trusted; the configuration demands one.
-    let file = upstream.roots.clone().unwrap_or_default();
-    let rejected = |error: rustls::Error| TlsFileError::Rejected {
-        file: file.clone(),
-        reason: error.to_string(),
-    };
-    let builder = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(rejected)?
-        .with_root_certificates(roots(&file)?);
-    let mut config = match &upstream.identity {
-        None => builder.with_no_client_auth(),
-        Some((chain, key)) => builder
-            .with_client_auth_cert(certificates(chain)?, private_key(key)?)
-            .map_err(|error| TlsFileError::Rejected {
-                file: chain.clone(),
-                reason: error.to_string(),
-            })?,
-    };
+    let identity = upstream.identity.as_ref();
+    let identity = identity.map(|(chain, key)| (chain.as_path(), key.as_path()));
+    let mut config = client_config(upstream.roots.as_deref(), identity)?;
     let (h1, h2) = (b"http/1.1".to_vec(), b"h2".to_vec());
     config.alpn_protocols = match upstream.protocol {
         Protocol::Auto => vec![h2, h1],

@@ -1,14 +1,11 @@
 //! Connections to a database, by this program and by `pg_dump`.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use sealwire_service::tls_files::client_config;
 use tokio::task::JoinSet;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::{DbError, SqlState};
@@ -301,44 +298,11 @@ fn is_loopback(host: &Host) -> bool {
 }
 
 fn connector(options: &Database, whence: &'static str) -> Result<MakeRustlsConnect, JobError> {
-    let bad =
-        |path: &Path, what: &str| JobError::Plan(format!("{whence}: {}: {what}", path.display()));
-    let mut roots = RootCertStore::empty();
-    if let Some(path) = &options.ca {
-        for certificate in certificates(path, &bad)? {
-            roots
-                .add(certificate)
-                .map_err(|_| bad(path, "holds what is no certificate"))?;
-        }
-    }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder =
-        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder
-        .map_err(|error| JobError::Plan(format!("{whence}: {error}")))?
-        .with_root_certificates(roots);
-    let config = match (&options.client_certificate, &options.client_key) {
-        (Some(certificate), Some(key)) => {
-            let chain = certificates(certificate, &bad)?;
-            let pem = std::fs::read(key).map_err(JobError::io(key))?;
-            let private = PrivateKeyDer::from_pem_slice(&pem)
-                .map_err(|_| bad(key, "is no unencrypted PEM key"))?;
-            let config = builder.with_client_auth_cert(chain, private);
-            config.map_err(|_| bad(key, "does not belong to the client certificate"))?
-        }
-        _ => builder.with_no_client_auth(),
-    };
+    let identity = options
+        .client_certificate
+        .as_deref()
+        .zip(options.client_key.as_deref());
+    let config = client_config(options.ca.as_deref(), identity)
+        .map_err(|error| JobError::Plan(format!("{whence}: {error}")))?;
     Ok(MakeRustlsConnect::new(config))
-}
-
-fn certificates(
-    path: &Path,
-    bad: &impl Fn(&Path, &str) -> JobError,
-) -> Result<Vec<CertificateDer<'static>>, JobError> {
-    let pem = std::fs::read(path).map_err(JobError::io(path))?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    found
-        .ok()
-        .filter(|found| !found.is_empty())
-        .ok_or_else(|| bad(path, "holds no PEM certificate"))
 }

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hyper::Uri;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+use sealwire_service::tls_files::client_config;
 
 use super::connector::is_loopback;
 use crate::mask_job::error::JobError;
@@ -183,21 +182,8 @@ pub(super) struct S3Account {
 
 /// Creates the settings of TLS, which trust the authorities of one file alone.
 fn tls_config(ca: &Path) -> Result<Arc<ClientConfig>, JobError> {
-    let bad = |what: &str| JobError::Plan(format!("{}: {what}", ca.display()));
-    let pem = std::fs::read(ca).map_err(JobError::io(ca))?;
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let certificates = certificates.ok().filter(|found| !found.is_empty());
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates.ok_or_else(|| bad("holds no PEM certificate"))? {
-        roots
-            .add(certificate)
-            .map_err(|_| bad("holds what is no certificate"))?;
-    }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder =
-        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|_| bad("TLS has no protocol version"))?;
-    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    let mut config =
+        client_config(Some(ca), None).map_err(|error| JobError::Plan(error.to_string()))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }

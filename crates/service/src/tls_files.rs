@@ -1,0 +1,258 @@
+//! Reads certificates and private keys for TLS from PEM files.
+//!
+//! Every program here reads its files by this module, so all have the same limits and the same
+//! rules: a file has at most [`PEM_BYTES_MAX`] bytes, other users can read no key and replace no
+//! file ([`trusted_file`]), and no error quotes the content of a file.
+
+use std::fmt;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
+
+use crate::trusted_file::{self, FileError, FileErrorReason, FileKind};
+
+/// Longest PEM file, in bytes. A certificate has about 1 KB; a bundle of every public authority 250
+/// KB.
+pub const PEM_BYTES_MAX: u64 = 4 << 20;
+
+/// Why a PEM text cannot be used. Never quotes the text, which can be a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PemError {
+    /// The text has no item of the wanted kind.
+    #[error("contains no {wanted}")]
+    Missing {
+        /// The kind of item, such as "PEM certificate".
+        wanted: &'static str,
+    },
+    /// An item is malformed.
+    #[error("{wanted} {item} is malformed")]
+    Malformed {
+        /// The kind of item.
+        wanted: &'static str,
+        /// Its number, counted from 1.
+        item: usize,
+    },
+}
+
+/// Why a file cannot be used. The text names the file and nothing of its content.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsFileError {
+    /// The file cannot be read, is too long, or other users can get at it.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The file is not what it must be.
+    #[error("{}: {reason}", file.display())]
+    Pem {
+        /// The file.
+        file: PathBuf,
+        /// The reason.
+        reason: PemError,
+    },
+    /// The library rejects the content, such as a key that does not belong to the certificate.
+    #[error("{}: {reason}", file.display())]
+    Rejected {
+        /// The file.
+        file: PathBuf,
+        /// The library's reason.
+        reason: String,
+    },
+}
+
+impl TlsFileError {
+    /// Returns the file.
+    #[must_use]
+    pub fn file(&self) -> &Path {
+        match self {
+            Self::File(error) => &error.path,
+            Self::Pem { file, .. } | Self::Rejected { file, .. } => file,
+        }
+    }
+
+    /// Describes a file that the TLS library rejects.
+    pub fn rejected(file: &Path, reason: impl fmt::Display) -> Self {
+        Self::Rejected {
+            file: file.to_owned(),
+            reason: reason.to_string(),
+        }
+    }
+}
+
+/// The name of certificates in errors.
+pub const CERTIFICATE: &str = "PEM certificate";
+/// The name of keys in errors.
+pub const PRIVATE_KEY: &str = "unencrypted PEM private key";
+
+/// Returns every item of one kind in a PEM text, at least one. `wanted` names the kind.
+///
+/// # Errors
+///
+/// [`PemError`].
+pub fn items<T: PemObject>(pem: &[u8], wanted: &'static str) -> Result<Vec<T>, PemError> {
+    let mut found = Vec::new();
+    for item in T::pem_slice_iter(pem) {
+        let number = found.len() + 1;
+        found.push(item.map_err(|_| PemError::Malformed {
+            wanted,
+            item: number,
+        })?);
+    }
+    if found.is_empty() {
+        return Err(PemError::Missing { wanted });
+    }
+    Ok(found)
+}
+
+/// Returns the first private key of a PEM text.
+///
+/// # Errors
+///
+/// [`PemError`]. An encrypted key is none.
+pub fn key_of(pem: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
+    // The library's error can quote the text.
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| match error {
+        pem::Error::NoItemsFound => PemError::Missing {
+            wanted: PRIVATE_KEY,
+        },
+        _ => PemError::Malformed {
+            wanted: PRIVATE_KEY,
+            item: 1,
+        },
+    })
+}
+
+/// Reads all certificates of a file, at least one. Blocks.
+///
+/// # Errors
+///
+/// [`TlsFileError`].
+pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
+    let pem = trusted_file::read(file, FileKind::Public, PEM_BYTES_MAX)?;
+    items(&pem, CERTIFICATE).map_err(|reason| TlsFileError::Pem {
+        file: file.to_owned(),
+        reason,
+    })
+}
+
+/// Reads the certificates of a file as the authorities to trust. Blocks.
+///
+/// # Errors
+///
+/// [`TlsFileError`].
+pub fn authorities(file: &Path) -> Result<RootCertStore, TlsFileError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        roots
+            .add(certificate)
+            .map_err(|error| TlsFileError::rejected(file, error))?;
+    }
+    Ok(roots)
+}
+
+/// Reads the private key of a file, which only its owner and its group can read. Blocks.
+///
+/// # Errors
+///
+/// [`TlsFileError`].
+pub fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsFileError> {
+    let pem = trusted_file::read(file, FileKind::Secret, PEM_BYTES_MAX)?;
+    key_of(&pem).map_err(|reason| TlsFileError::Pem {
+        file: file.to_owned(),
+        reason,
+    })
+}
+
+/// The cryptography of all TLS here. Named, so that nothing of the process can replace it.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+/// Creates the TLS settings of a client that trusts only the authorities of a file, and no server
+/// without one. `identity` has the files of its certificate and key. Blocks.
+///
+/// # Errors
+///
+/// [`TlsFileError`].
+pub fn client_config(
+    ca: Option<&Path>,
+    identity: Option<(&Path, &Path)>,
+) -> Result<ClientConfig, TlsFileError> {
+    let roots = ca.map_or_else(|| Ok(RootCertStore::empty()), authorities)?;
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| TlsFileError::rejected(ca.unwrap_or(Path::new("TLS")), error))?
+        .with_root_certificates(roots);
+    let Some((certificate, key)) = identity else {
+        return Ok(builder.with_no_client_auth());
+    };
+
+    builder
+        .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
+        .map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => TlsFileError::rejected(
+                key,
+                format_args!("is not the key of {}", certificate.display()),
+            ),
+            error => TlsFileError::rejected(key, error),
+        })
+}
+
+/// A digest of the contents of files, to notice changes.
+///
+/// Contents and not times, because a file that is replaced within a tick of the clock, swapped by a
+/// symbolic link (as Kubernetes does), or put back as it was, is told apart only so. `Debug` shows
+/// nothing, since one of the files is a private key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ContentDigest([u8; 32]);
+
+impl ContentDigest {
+    /// Reads the files. One that cannot be read has a digest of its own. Blocks.
+    pub fn of<'f>(files: impl IntoIterator<Item = &'f Path>) -> Self {
+        let mut digest = Sha256::new();
+        for file in files {
+            match read_pem(file) {
+                Ok(content) => {
+                    digest.update([1]);
+                    digest.update((content.len() as u64).to_be_bytes());
+                    digest.update(&*content);
+                }
+                Err(_) => digest.update([0]),
+            }
+        }
+        Self(digest.finalize().into())
+    }
+}
+
+impl fmt::Debug for ContentDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ContentDigest")
+    }
+}
+
+/// Reads a file without a check of who else can access it: a library cannot know what its program
+/// demands. Blocks.
+///
+/// # Errors
+///
+/// [`FileErrorReason`]; not [`FileErrorReason::Exposed`].
+pub fn read_pem(file: &Path) -> Result<Zeroizing<Vec<u8>>, FileErrorReason> {
+    let (file, metadata) = trusted_file::open_regular(file)?;
+    // One allocation: a growing buffer leaves copies behind.
+    let length = metadata.len();
+    if length > PEM_BYTES_MAX {
+        return Err(FileErrorReason::TooLong(PEM_BYTES_MAX));
+    }
+    let mut content = Zeroizing::new(Vec::with_capacity(length as usize + 1));
+    file.take(length).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests;
