@@ -8,8 +8,8 @@ use hyper::Uri;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
+use sealwire_service::http_client::is_loopback;
 
-use super::connector::is_loopback;
 use crate::mask_job::error::JobError;
 
 /// The settings of an S3-compatible store.
