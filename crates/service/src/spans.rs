@@ -105,7 +105,7 @@ impl Traces {
         let Some(endpoint) = settings.endpoint.clone() else {
             return Ok(Self(None));
         };
-        tracing::info!(collector = %endpoint.authority, "spans of requests are sent");
+        tracing::info!(collector = %endpoint.origin, "spans of requests are sent");
         Ok(Self(Some(Arc::new(Tracer {
             sample_ppm: settings.sample_ppm,
             rate: Rate::new(settings.spans_per_s_max),

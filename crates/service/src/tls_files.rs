@@ -1,8 +1,9 @@
 //! Reads certificates and private keys for TLS from PEM files.
 //!
 //! Every program here reads its files by this module, so all have the same limits and the same
-//! rules: a file has at most [`PEM_BYTES_MAX`] bytes, other users can read no key and replace no
-//! file ([`trusted_file`]), and no error quotes the content of a file.
+//! rules: a file has at most [`PEM_BYTES_MAX`] bytes, other users can neither read nor replace a
+//! key ([`trusted_file`]), and no error quotes the content of a file. Callers that must know who
+//! can replace a certificate open it by [`trusted_file::TrustedFile`] first.
 
 use std::fmt;
 use std::io::Read as _;
@@ -133,7 +134,10 @@ pub fn key_of(pem: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
 ///
 /// [`TlsFileError`].
 pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
-    let pem = trusted_file::read(file, FileKind::Public, PEM_BYTES_MAX)?;
+    let pem = read_pem(file).map_err(|reason| FileError {
+        path: file.to_owned(),
+        reason,
+    })?;
     items(&pem, CERTIFICATE).map_err(|reason| TlsFileError::Pem {
         file: file.to_owned(),
         reason,
@@ -236,8 +240,7 @@ impl fmt::Debug for ContentDigest {
     }
 }
 
-/// Reads a file without a check of who else can access it: a library cannot know what its program
-/// demands. Blocks.
+/// Reads a file without a check of who else can access it. Blocks.
 ///
 /// # Errors
 ///

@@ -17,6 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sealwire_client::{CallOptions, Client, Decrypt, Encrypt, Error};
+use sealwire_service::admin_server::AdminServer;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -60,7 +61,7 @@ pub(crate) struct Prober {
     runtime: Runtime,
     client: Client,
     metrics: Arc<ProbeMetrics>,
-    metrics_address: Option<SocketAddr>,
+    metrics_server: Option<AdminServer>,
     /// Receives a message when the probes must stop. Its sender is also for the collector.
     stop: (Sender<()>, Receiver<()>),
 }
@@ -77,10 +78,10 @@ impl Prober {
         let metrics = Arc::new(ProbeMetrics::new());
         metrics.started(unix_s());
         let listener = settings.metrics.map(|address| {
-            let bound = runtime.block_on(scrape::start(address, Arc::clone(&metrics)));
-            bound.map_err(|error| Fault::Failed(format!("--metrics {address}: {error}")))
+            let started = scrape::start(address, Arc::clone(&metrics));
+            started.map_err(|error| Fault::Failed(format!("--metrics {address}: {error}")))
         });
-        let metrics_address = listener.transpose()?;
+        let metrics_server = listener.transpose()?;
         let stop = channel();
         let signals = {
             let _inside = runtime.enter();
@@ -95,14 +96,14 @@ impl Prober {
             runtime,
             client,
             metrics,
-            metrics_address,
+            metrics_server,
             stop,
         })
     }
 
     /// Returns the address of the metrics listener, with the port that the system chose.
     pub(crate) fn metrics_address(&self) -> Option<SocketAddr> {
-        self.metrics_address
+        self.metrics_server.as_ref().map(AdminServer::address)
     }
 
     /// Probes until the count is reached, SIGINT or SIGTERM arrives, or `emit` fails. Passes each

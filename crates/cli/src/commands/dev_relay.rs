@@ -5,18 +5,22 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use sealwire_relay::config::{compile, parse};
 use sealwire_relay::serve::Server;
+use sealwire_service::http_client::{
+    HttpClientError, HttpConnection, Origin, Transport, read_body, within,
+};
 use sealwire_service::output::outln;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 use super::{Failure, dev_folder};
 
@@ -24,6 +28,10 @@ use super::{Failure, dev_folder};
 pub(super) const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
 /// The document of the demonstration.
 const DOCUMENT: &str = r#"{"item":"tea","card":{"number":"4242424242424242","cvc":"042"}}"#;
+/// Longest time until a connection or a response of the relay.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest response of the relay, in bytes.
+const BODY_BYTES_MAX: usize = 64 << 10;
 /// Name of the relay's configuration in the folder.
 const CONFIG_FILE: &str = "sealwire-relay.toml";
 
@@ -123,25 +131,25 @@ impl DevRelay {
 
     /// Posts a document, then gets it back.
     async fn request(&self, method: Method, body: &'static str) -> Result<String, Failure> {
+        let origin = Origin::new(&self.address.to_string().parse()?, 80);
+        let origin = origin.ok_or("the relay has no port")?;
         let mut last = String::new();
         for method in [method, Method::GET] {
-            let stream = TcpStream::connect(self.address).await?;
-            let (mut sender, connection) =
-                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-            let connection = tokio::spawn(connection);
             let body = if method == Method::GET { "" } else { body };
-            let request = Request::builder()
-                .method(method)
-                .uri("/orders")
-                .header(HOST, self.address.to_string());
+            let request = Request::builder().method(method).uri("/orders");
             let request = request
                 .header(CONTENT_TYPE, "application/json")
                 .body(Full::new(Bytes::from_static(body.as_bytes())))?;
-            let response = sender.send_request(request).await?;
-            let status = response.status();
-            let text = response.into_body().collect().await?.to_bytes();
-            last = String::from_utf8(text.into())?;
-            connection.abort();
+            let (status, received) = within(TIMEOUT, async {
+                let mut connection =
+                    HttpConnection::open(&origin, &Transport::Plain, TIMEOUT).await?;
+                let response = connection.send(request).await?;
+                let status = response.status();
+                let body = read_body(response.into_body(), BODY_BYTES_MAX).await?;
+                Ok::<_, HttpClientError>((status, body))
+            })
+            .await?;
+            last = String::from_utf8(received.to_vec())?;
             if status != StatusCode::OK {
                 return Err(format!("the relay answered {status}: {last}").into());
             }

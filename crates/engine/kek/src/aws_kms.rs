@@ -35,7 +35,8 @@ use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_types::body::SdkBody;
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::{Request, Response, Uri};
+use hyper::{Request, Response};
+use sealwire_service::http_client::HttpClientError;
 use tracing::Dispatch;
 use tracing::instrument::{WithDispatch, WithSubscriber as _};
 use zeroize::Zeroizing;
@@ -339,7 +340,7 @@ impl SdkConnector {
     /// Sends a request whose URI has a scheme and a host.
     async fn send(
         &self,
-        mut request: Request<Full<Bytes>>,
+        request: Request<Full<Bytes>>,
     ) -> Result<crate::https::HttpResponse, HttpError> {
         let uri = request.uri();
         let origin = format!(
@@ -349,8 +350,6 @@ impl SdkConnector {
         );
         let origin =
             ProviderOrigin::parse(&origin, "awskms.endpoint_url").map_err(HttpError::Settings)?;
-        let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        *request.uri_mut() = path.parse::<Uri>().map_err(|_| HttpError::NotHttp)?;
         let client = HttpsClient {
             origin,
             files: self.files.clone(),
@@ -376,7 +375,8 @@ impl SdkConnector {
         let mut converted = Response::new(SdkBody::from(Bytes::from_owner(response.body)));
         *converted.status_mut() = response.status;
         *converted.headers_mut() = response.headers;
-        HttpResponse::try_from(converted).map_err(|_| connector_error(HttpError::NotHttp))
+        HttpResponse::try_from(converted)
+            .map_err(|_| connector_error(HttpClientError::NotHttp.into()))
     }
 }
 
@@ -384,7 +384,10 @@ impl SdkConnector {
 fn connector_error(error: HttpError) -> ConnectorError {
     let (is_transient, is_timeout) = (
         error.is_transient(),
-        matches!(error, HttpError::Timeout(_) | HttpError::ConnectTimeout(_)),
+        matches!(
+            error,
+            HttpError::Exchange(HttpClientError::Timeout(_) | HttpClientError::ConnectTimeout(_))
+        ),
     );
     let failure = Box::new(ConnectorFailure(error.into_provider_error("awskms")));
     match (is_transient, is_timeout) {

@@ -8,7 +8,6 @@ use sealwire_engine::jobs::error::CallFailure;
 use sealwire_engine::kek::KekError;
 use sealwire_store::StoreError;
 
-use crate::admin::AdminError;
 use crate::tls::TlsError;
 
 /// Why the engine did not start. Each names what to mend.
@@ -42,7 +41,4 @@ pub enum StartError {
         /// The system's error.
         source: io::Error,
     },
-    /// The health and metrics listener.
-    #[error(transparent)]
-    Admin(#[from] AdminError),
 }

@@ -4,7 +4,7 @@
 //! [`server`] puts it together; [`connection`] is the path of every request.
 
 mod accept;
-pub mod admin;
+mod admin;
 mod certificates;
 pub mod connection;
 mod control;

@@ -25,7 +25,7 @@ use sealwire_engine::root::{RootAdmin, SlotProber, Unsealer};
 use sealwire_store::StoreError;
 use sealwire_telemetry::{Condition, Phase, Telemetry};
 
-use crate::admin::AdminServer;
+use crate::admin;
 use crate::certificates::{Certificates, Reload};
 use crate::control::{ControlServer, ControlService};
 use crate::network_scheduler::NetworkScheduler;
@@ -38,6 +38,7 @@ use sealwire_engine::jobs::tokens::now;
 use sealwire_engine::key_warmer::KeyWarmer;
 use sealwire_engine::stores::{Access, Stores};
 use sealwire_engine::sweeper::Sweeper;
+use sealwire_service::admin_server::AdminServer;
 use sealwire_service::spans::{Service, Traces};
 use sealwire_settings::{Config, ControlListen};
 use sealwire_telemetry::metrics::AppGauges;
@@ -200,7 +201,7 @@ impl Server {
             _ => None,
         };
 
-        let admin = AdminServer::start(config.admin.address, Arc::clone(&state))?;
+        let admin = admin::start(config.admin.address, Arc::clone(&state))?;
         let audit = Audit::new(&config.audit);
         let is_complete = audit_key.is_some() && !apps.is_sealed();
         if let Some(key) = audit_key {
@@ -451,7 +452,7 @@ impl Server {
         let _ = tokio::task::spawn_blocking(move || {
             engine.audit.close();
             engine.traces.close();
-            admin.shutdown();
+            drop(admin);
         })
         .await;
         tracing::info!("stopped");

@@ -32,3 +32,44 @@ fn bad_file(options: &PostgresOptions, error: &TlsFileError) -> StoreError {
     };
     bad(key, &error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use sealwire_testkit::Certificates;
+
+    use super::*;
+
+    #[test]
+    fn client_keys_are_secret_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = Certificates::make(folder.path(), "certified").unwrap();
+        let options = PostgresOptions {
+            ca: Some(made.ca.clone()),
+            client_certificate: Some(made.client.clone()),
+            client_key: Some(made.client_key.clone()),
+            ..PostgresOptions::new("postgres://certified@localhost/db")
+        };
+        let key = fs::read_to_string(&made.client_key).unwrap();
+        let padded = format!("{key}{}", "\n".repeat(5 << 20));
+        let cases = [
+            (0o600, key.as_str(), ""),
+            (0o644, key.as_str(), "other users can read"),
+            (0o620, key.as_str(), "its group can change it"),
+            (0o600, padded.as_str(), "at most"),
+            (0o600, "no PEM", "private key"),
+        ];
+        for (mode, text, expected) in cases {
+            fs::write(&made.client_key, text).unwrap();
+            fs::set_permissions(&made.client_key, Permissions::from_mode(mode)).unwrap();
+            let error = connector(&options)
+                .err()
+                .map_or_else(String::new, |error| error.to_string());
+            assert_eq!(error.is_empty(), expected.is_empty(), "{mode:o}: {error}");
+            assert!(error.contains(expected), "{mode:o}: {error}");
+            assert!(!error.contains("BEGIN"), "{mode:o}: {error}");
+        }
+    }
+}

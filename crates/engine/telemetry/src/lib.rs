@@ -3,7 +3,6 @@
 //! Nothing here decides anything. Other crates record events; the admin listener and the exporter
 //! of spans read them.
 
-mod log_throttle;
 pub mod metrics;
 pub mod panics;
 mod readiness;
@@ -11,9 +10,9 @@ pub mod traces;
 
 use std::sync::Arc;
 
-pub use log_throttle::LogThrottle;
 use metrics::Metrics;
 pub use readiness::{Condition, Phase, Readiness, State};
+pub use sealwire_service::log_throttle::LogThrottle;
 
 /// Readiness and metrics of one engine, as the admin listener serves them.
 #[derive(Debug, Default)]

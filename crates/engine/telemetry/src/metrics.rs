@@ -50,9 +50,6 @@ pub use labels::{
 };
 pub use reference::reference;
 
-/// The media type of [`Metrics::encode`].
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
 /// Upper bounds of the histograms' buckets, in seconds: 50 us to 30 s, the default deadline.
 const SECONDS: [f64; 16] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
@@ -543,7 +540,7 @@ impl Metrics {
         self.reply_bytes.inc_by(bytes);
     }
 
-    /// The whole exposition, about 80 KB. Media type: [`CONTENT_TYPE`].
+    /// The whole exposition in the text format of OpenMetrics, about 80 KB.
     pub fn encode(&self) -> String {
         self.look_at_scheduler();
         self.look_at_token_store();

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::panic::PanicHookInfo;
 use std::time::Instant;
 
-use crate::log_throttle::LogThrottle;
+use crate::LogThrottle;
 
 /// Logs panics of this process in place of the runtime's own lines, which may hold what a call was
 /// about.

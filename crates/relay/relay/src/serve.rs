@@ -8,13 +8,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sealwire_client::Client;
+use sealwire_service::admin_server::AdminServer;
 use sealwire_service::spans::{Service, Traces};
 use sealwire_service::trusted_file::{FileKind, TrustedFile};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::admin::{AdminServer, Readiness};
+use crate::admin::{self, Readiness};
 use crate::clients::Clients;
 use crate::config::{ClientsKind, Compiled, CompiledListener, Config};
 use crate::egress::authority::Authority;
@@ -86,7 +87,7 @@ impl Server {
             config.log.access,
         ));
         let readiness = Arc::new(Readiness::default());
-        let admin = AdminServer::start(
+        let admin = admin::start(
             config.admin.address,
             Arc::clone(&relay),
             Arc::clone(&readiness),

@@ -1,10 +1,12 @@
 //! The address of a collector.
 
+use crate::http_client::Origin;
+
 /// An address in plain HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// A name or an IP address, and a port.
-    pub authority: String,
+    pub origin: Origin,
     /// The path, with a query if there is one.
     pub path: String,
 }
@@ -17,22 +19,12 @@ impl Endpoint {
             .parse()
             .ok()
             .filter(|uri: &http::Uri| uri.scheme_str() == Some("http"))?;
-        let (authority, path) = (
-            uri.authority()?,
-            uri.path_and_query().map_or("/", |path| path.as_str()),
-        );
-        // A user stands in front of the host.
-        let port = match authority.as_str().strip_prefix(authority.host())? {
-            "" => 80,
-            port => port
-                .strip_prefix(':')?
-                .parse()
-                .ok()
-                .filter(|port: &u16| *port != 0)?,
-        };
-        let authority = format!("{}:{port}", authority.host());
-        (!authority.starts_with(':')).then(|| Self {
-            authority,
+        let authority = uri.authority()?;
+        let port = Origin::new(authority, 80)?.port;
+        let with_port = format!("{}:{port}", authority.host()).parse().ok()?;
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        Some(Self {
+            origin: Origin::new(&with_port, port)?,
             path: path.to_owned(),
         })
     }

@@ -14,21 +14,18 @@
 
 use std::cell::Cell;
 use std::io;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::client::conn::http1;
-use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
-use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
+use http::{Request, StatusCode};
+use http_body_util::Full;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
+use crate::http_client::{HttpClientError, HttpConnection, Transport, read_body, within};
 use crate::spans::metrics::{SpanMetrics, SpanOutcome};
 use crate::spans::span::{self, Service, Span};
 use crate::spans::{Endpoint, Settings};
@@ -133,12 +130,8 @@ struct Sender {
 /// Why spans did not arrive.
 #[derive(Debug, thiserror::Error)]
 enum ExportFault {
-    #[error("no connection: {0}")]
-    Connect(#[source] io::Error),
-    #[error("the connection broke: {0}")]
-    Broken(#[from] hyper::Error),
-    #[error("no answer in time")]
-    Slow,
+    #[error(transparent)]
+    Http(#[from] HttpClientError),
     #[error("the collector answers {status}")]
     Status {
         status: StatusCode,
@@ -152,7 +145,7 @@ impl ExportFault {
     /// Returns true if OTLP permits a retry after this response.
     fn may_pass(&self) -> bool {
         match self {
-            Self::Connect(_) | Self::Broken(_) | Self::Slow => true,
+            Self::Http(_) => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 429 | 502..=504),
             Self::Unreadable => false,
         }
@@ -220,8 +213,7 @@ impl Sender {
         );
         let mut refused = count;
         for attempt in 1..=attempts {
-            let answer = timeout(self.settings.timeout, self.post(body.clone())).await;
-            let fault = match answer.unwrap_or(Err(ExportFault::Slow)) {
+            let fault = match within(self.settings.timeout, self.post(body.clone())).await {
                 Ok(some) => {
                     refused = some.min(count);
                     if self.is_failing.replace(false) {
@@ -253,44 +245,34 @@ impl Sender {
 
     /// One attempt. How many of the spans the collector refused.
     async fn post(&self, body: Bytes) -> Result<u64, ExportFault> {
-        let stream = TcpStream::connect(&*self.endpoint.authority)
-            .await
-            .map_err(ExportFault::Connect)?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let request = Request::post(&*self.endpoint.path)
-            .header(HOST, &*self.endpoint.authority)
             .header(CONTENT_TYPE, "application/json")
             .header(USER_AGENT, concat!("sealwire/", env!("CARGO_PKG_VERSION")))
             .header(CONNECTION, "close")
             .body(Full::new(body))
             .map_err(|_| ExportFault::Unreadable)?;
-        let mut answer = pin!(async {
-            let response = sender.send_request(request).await?;
-            let status = response.status();
-            if !status.is_success() {
-                let seconds = response
-                    .headers()
-                    .get(RETRY_AFTER)
-                    .and_then(|after| after.to_str().ok()?.parse().ok());
-                let retry_after =
-                    seconds.map(|seconds| Duration::from_secs(seconds).min(PAUSE_MAX));
-                return Err(ExportFault::Status {
-                    status,
-                    retry_after,
-                });
-            }
-            let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
-                .collect()
-                .await;
-            Ok(rejected(
-                &body.map_err(|_| ExportFault::Unreadable)?.to_bytes(),
-            ))
-        });
-        tokio::select! {
-            answer = &mut answer => answer,
-            // The bytes that it has read are kept.
-            _ = connection => answer.await,
+        let mut connection = HttpConnection::open(
+            &self.endpoint.origin,
+            &Transport::Plain,
+            self.settings.timeout,
+        )
+        .await?;
+        let response = connection.send(request).await?;
+        let status = response.status();
+        if !status.is_success() {
+            let seconds = response
+                .headers()
+                .get(RETRY_AFTER)
+                .and_then(|after| after.to_str().ok()?.parse().ok());
+            let retry_after = seconds.map(|seconds| Duration::from_secs(seconds).min(PAUSE_MAX));
+            return Err(ExportFault::Status {
+                status,
+                retry_after,
+            });
         }
+        // Spans that arrived are not sent again because the rest of the answer did not.
+        let answer = read_body(response.into_body(), ANSWER_BYTES_MAX).await;
+        Ok(rejected(&answer.map_err(|_| ExportFault::Unreadable)?))
     }
 }
 

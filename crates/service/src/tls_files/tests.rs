@@ -103,16 +103,6 @@ fn client_config_takes_a_pair_and_no_other() {
 }
 
 #[test]
-fn authorities_that_others_can_replace_are_rejected() {
-    let folder = Folder::create();
-    let ca = folder.path("ca.pem");
-    assert_eq!(authorities(&ca).unwrap().len(), 1);
-    fs::set_permissions(&ca, fs::Permissions::from_mode(0o666)).unwrap();
-    let error = authorities(&ca).unwrap_err().to_string();
-    assert!(error.contains("other users can change it"), "{error}");
-}
-
-#[test]
 fn content_digest_follows_contents_and_not_times() {
     let folder = Folder::create();
     let files = [folder.path("client.pem"), folder.path("client-key.pem")];

@@ -12,9 +12,6 @@ use prometheus_client::registry::Registry;
 
 use super::outcome::{self, Outcome, ProbeResult};
 
-/// The media type of [`ProbeMetrics::encode`].
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
 /// Upper bounds of the buckets, in seconds. The alert `SealwireProbeSlow` compares with one of
 /// them.
 const SECONDS: [f64; 16] = [

@@ -155,7 +155,7 @@ impl RunningProber {
     fn scrape(&self) -> BTreeMap<String, f64> {
         let mut socket = TcpStream::connect(&self.metrics).unwrap();
         socket
-            .write_all(b"GET /metrics HTTP/1.1\r\nhost: prober\r\n\r\n")
+            .write_all(b"GET /metrics HTTP/1.1\r\nhost: prober\r\nconnection: close\r\n\r\n")
             .unwrap();
         let mut answer = String::new();
         socket.read_to_string(&mut answer).unwrap();

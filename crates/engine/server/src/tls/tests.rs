@@ -1,5 +1,6 @@
 use super::*;
 use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, ClientConnection, NamedGroup, ProtocolVersion, ServerConnection};
 use sealwire_dev_ca::{Authority, Issued, Leaf, Name, Usage, Validity};
 use sealwire_service::tls_files::PEM_BYTES_MAX;

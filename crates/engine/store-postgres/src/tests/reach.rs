@@ -53,7 +53,10 @@ async fn who_cannot_connect_is_told_what_to_do() {
         password: None,
         ..base.clone()
     };
-    let own = server.certificates().clone();
+    // A key is rejected in a folder of another user, such as the server's.
+    let mut own = server.certificates().clone();
+    own.client_key = folder.path().join("own-key.pem");
+    std::fs::copy(&server.certificates().client_key, &own.client_key).unwrap();
     let gone = || Some(PathBuf::from("/nowhere/file.pem"));
     let cases = [
         ("by password", base.clone(), ""),

@@ -292,7 +292,10 @@ mod tests {
         assert_eq!(config.engine.ca, Path::new("it's"));
         let traces = config.traces.settings();
         assert_eq!(
-            (traces.sample_ppm, traces.endpoint.map(|to| to.authority)),
+            (
+                traces.sample_ppm,
+                traces.endpoint.map(|to| to.origin.to_string())
+            ),
             (250_000, Some("localhost:4318".into()))
         );
         let commas = [(

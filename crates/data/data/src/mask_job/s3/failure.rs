@@ -3,39 +3,50 @@
 //! No text quotes a response: only the status and known error codes.
 
 use std::error::Error as StdError;
-use std::time::Duration;
+
+use sealwire_service::http_client::HttpClientError;
 
 use super::S3Object;
 use crate::mask_job::error::JobError;
 
 /// A request got no usable response, or was refused.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum StoreFailure {
-    #[error("no connection to the object store: {0}")]
-    Connect(String),
-    #[error("no connection to the object store within {} s", .0.as_secs())]
-    ConnectTimeout(Duration),
-    #[error(
-        "TLS: {0}; is --s3-ca (or AWS_CA_BUNDLE) the authority of the object store's certificate, and AWS_ENDPOINT_URL its name?"
-    )]
-    Tls(rustls::Error),
-    #[error("the connection to the object store broke")]
-    Broken,
-    #[error("no response of the object store within {} s", .0.as_secs())]
-    Timeout(Duration),
-    #[error("the response of the object store is longer than what was asked for")]
-    TooLong,
-    #[error("the response of the object store is not HTTP: see AWS_ENDPOINT_URL")]
-    NotHttp,
-    #[error(
-        "http:// is for this machine only, and the name is another machine's: use https://, or --s3-plain"
-    )]
-    NotLoopback,
+    #[error("{}", exchange_text(.0))]
+    Exchange(#[from] HttpClientError),
     #[error("status {status}{}", .code.map(|code| format!(", {code}")).unwrap_or_default())]
     Status {
         status: u16,
         code: Option<&'static str>,
     },
+}
+
+/// Names the object store, and the settings that can be wrong.
+fn exchange_text(error: &HttpClientError) -> String {
+    match error {
+        HttpClientError::Connect(error) => format!("no connection to the object store: {error}"),
+        HttpClientError::ConnectTimeout(limit) => format!(
+            "no connection to the object store within {} s",
+            limit.as_secs()
+        ),
+        HttpClientError::Tls(error) => format!(
+            "TLS: {error}; is --s3-ca (or AWS_CA_BUNDLE) the authority of the object store's certificate, and AWS_ENDPOINT_URL its name?"
+        ),
+        HttpClientError::Broken => "the connection to the object store broke".to_owned(),
+        HttpClientError::Timeout(limit) => {
+            format!(
+                "no response of the object store within {} s",
+                limit.as_secs()
+            )
+        }
+        HttpClientError::TooLong(_) => {
+            "the response of the object store is longer than what was asked for".to_owned()
+        }
+        HttpClientError::NotHttp => {
+            "the response of the object store is not HTTP: see AWS_ENDPOINT_URL".to_owned()
+        }
+        HttpClientError::NotLoopback => format!("{error}: use https://, or --s3-plain"),
+    }
 }
 
 /// The purpose of a request, which decides what an error advises.

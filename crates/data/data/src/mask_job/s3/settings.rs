@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use hyper::Uri;
 use rustls::ClientConfig;
+use sealwire_service::http_client::is_loopback;
 use sealwire_service::tls_files::client_config;
 
-use super::connector::is_loopback;
 use crate::mask_job::error::JobError;
 
 /// The settings of an S3-compatible store.
