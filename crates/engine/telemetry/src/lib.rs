@@ -1,7 +1,7 @@
 //! Telemetry of an engine: metrics, spans, readiness, and throttled log lines.
 //!
-//! Nothing here decides anything. Other crates record events; the admin listener and the exporter
-//! of spans read them.
+//! This crate makes no decisions. The engine's crates record events, which the admin listener and
+//! the span exporter read.
 
 mod log_throttle;
 pub mod metrics;
@@ -18,7 +18,7 @@ pub use readiness::{Condition, Phase, Readiness, State};
 /// Readiness and metrics of one engine, as the admin listener serves them.
 #[derive(Debug, Default)]
 pub struct Telemetry {
-    /// Says whether requests should be sent here.
+    /// Readiness of the engine for requests.
     pub readiness: Readiness,
     /// The content of `/metrics`.
     pub metrics: Arc<Metrics>,
