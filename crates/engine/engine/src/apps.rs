@@ -267,8 +267,8 @@ impl Apps {
             generation: 0,
             age: Duration::ZERO,
         };
-        // The first report must precede the load, so that no name which the instance loads is reused
-        // for something else.
+        // The first report must precede the load, so that no name which the instance loads is
+        // reused for something else.
         control.beat(&instance).await?;
         let id = instance.id.clone();
         let store = control.clone();
@@ -554,7 +554,8 @@ impl Apps {
         self.end_epochs(Instant::now());
     }
 
-    /// Wipes cached and precomputed data of keys that changed, were removed, or must not be used now.
+    /// Wipes cached and precomputed data of keys that changed, were removed, or must not be used
+    /// now.
     fn purge_changed(&self, before: &AppTable, after: &AppTable) {
         for (name, old) in &before.apps {
             let stays = after.apps.get(name).is_some_and(|new| {
@@ -596,9 +597,9 @@ impl Apps {
         }
     }
 
-    /// Follows the store until dropped. Reads it at once, when it notifies of a change, when a client
-    /// names a later generation, and at every poll. `stale`: time for which cached permissions are
-    /// used while the store cannot be read; `None` if requests need no permission.
+    /// Follows the store until dropped. Reads it at once, when it notifies of a change, when a
+    /// client names a later generation, and at every poll. `stale`: time for which cached
+    /// permissions are used while the store cannot be read; `None` if requests need no permission.
     pub async fn watch(
         self: Arc<Self>,
         poll: Duration,

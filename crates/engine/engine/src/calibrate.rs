@@ -295,8 +295,8 @@ fn token_keys() -> Result<Arc<TokenKeys>, CallFailure> {
         .map_err(|_| CallFailure::Internal("cannot make a key"))
 }
 
-/// Measures masking by a function of medium cost. The cost of the other functions is between a tenth
-/// of this and ten times as much.
+/// Measures masking by a function of medium cost. The cost of the other functions is between a
+/// tenth of this and ten times as much.
 fn mask_price(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<Coefficients, CallFailure> {
     let task = || {
         let rule = MaskRule {

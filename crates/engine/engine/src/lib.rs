@@ -1,5 +1,5 @@
-//! The engine: authorizes, plans, admits and runs requests. This crate has no sockets, TLS or command
-//! line.
+//! The engine: authorizes, plans, admits and runs requests. This crate has no sockets, TLS or
+//! command line.
 //!
 //! [`engine::Engine`] holds the state that all connections share. The server reads requests and
 //! writes responses; this crate authorizes and processes the requests.

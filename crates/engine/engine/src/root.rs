@@ -325,8 +325,8 @@ pub struct Unsealer {
     /// Unwrapped root keys, by id.
     unwrapped: Mutex<BTreeMap<[u8; 16], Arc<RootKey>>>,
     backoff: Backoff,
-    /// Number of times that the keys were wiped. A search that started before the last wipe must not
-    /// keep a key.
+    /// Number of times that the keys were wiped. A search that started before the last wipe must
+    /// not keep a key.
     wipes: AtomicU64,
     copy: tokio::sync::Mutex<RecordCopy>,
     /// True if a state that was put back is served, without changes (`state.on_rollback`).

@@ -1,11 +1,11 @@
 //! `collections.migrate`: seals the old records of a collection of objects again, in the
 //! authenticated format.
 //!
-//! Old records do not prove who sealed them (`sealwire_records::objects::old`). The first page marks the
-//! collection as `migrating` and raises the fence of its map. Engines that write old records cannot
-//! load this mark, and the fence rejects their writes. The last page of a walk that left no old
-//! record marks the collection as `authenticated`. From then on records in an old format do not
-//! open.
+//! Old records do not prove who sealed them (`sealwire_records::objects::old`). The first page
+//! marks the collection as `migrating` and raises the fence of its map. Engines that write old
+//! records cannot load this mark, and the fence rejects their writes. The last page of a walk that
+//! left no old record marks the collection as `authenticated`. From then on records in an old
+//! format do not open.
 
 use std::sync::Arc;
 

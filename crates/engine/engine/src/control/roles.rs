@@ -1,7 +1,7 @@
 //! Control operations on roles and their principals, over any store.
 //!
-//! Every change writes one record. The record is derived from the stored one and written only if the
-//! stored one has not changed in between.
+//! Every change writes one record. The record is derived from the stored one and written only if
+//! the stored one has not changed in between.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -29,8 +29,8 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// Returns the label under which stopped requests are counted. Drains and expired certificates are
-    /// not counted, since the operator caused them.
+    /// Returns the label under which stopped requests are counted. Drains and expired certificates
+    /// are not counted, since the operator caused them.
     pub fn counted(self) -> Option<CancelReason> {
         match self {
             Self::Cancel => Some(CancelReason::Cancel),

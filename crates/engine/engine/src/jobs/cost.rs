@@ -214,8 +214,8 @@ impl OperationKind {
         }
     }
 
-    /// Returns the number of keys made for sealing `fields` fields. `first`: in the first slice of a
-    /// request.
+    /// Returns the number of keys made for sealing `fields` fields. `first`: in the first slice of
+    /// a request.
     fn keys_made(self, first: bool, fields: u64) -> u64 {
         match self.scope {
             _ if self.operation == WorkKind::Open => 0,
@@ -345,7 +345,8 @@ impl Costs {
         }
     }
 
-    /// Corrects the model by the CPU time of a slice, as far as the slices of most principals agree.
+    /// Corrects the model by the CPU time of a slice, as far as the slices of most principals
+    /// agree.
     pub fn observe(&mut self, now: Time, kind: OperationKind, sample: &Sample<'_, Principal>) {
         let KindCosts { model, agreement } = &mut self.0[kind.index()];
         agreement.learn(now, model, sample);

@@ -165,8 +165,8 @@ pub enum CallFailure {
         "key_scope \"epoch\" is off for this app: the operator can allow it with `sealwire apps set APP --epoch-ms N`"
     )]
     NoEpoch,
-    /// A principal without a role sent a long message. No request of this principal is permitted, so
-    /// the engine does not read the message.
+    /// A principal without a role sent a long message. No request of this principal is permitted,
+    /// so the engine does not read the message.
     #[error("a principal without a role cannot send a message of this length")]
     LongWithoutRole,
     /// One field could not be processed, and `on_error` ends the request.

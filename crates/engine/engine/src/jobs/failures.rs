@@ -14,8 +14,8 @@ pub struct Failures {
     of_the_store: LogThrottle,
 }
 
-/// Logs a failed request. Defects of the engine are errors and an unavailable store is a warning, both
-/// throttled; failures that the client caused are debug lines.
+/// Logs a failed request. Defects of the engine are errors and an unavailable store is a warning,
+/// both throttled; failures that the client caused are debug lines.
 pub fn log_failure(failures: &Failures, principal: &Principal, msgid: u32, failure: &CallFailure) {
     let now = std::time::Instant::now();
     match failure {

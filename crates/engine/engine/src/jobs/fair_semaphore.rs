@@ -47,8 +47,8 @@ impl FairSemaphore {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Internal`], which does not occur: a sender is dropped only after its waiter has
-    /// left.
+    /// [`CallFailure::Internal`], which does not occur: a sender is dropped only after its waiter
+    /// has left.
     pub async fn acquire(&self, app: u32) -> Result<FairPermit, CallFailure> {
         let given = {
             let mut waiting = locked(&self.shared);

@@ -26,8 +26,8 @@ use crate::jobs::field_errors::FieldProblem;
 pub struct OpenedField<'a> {
     /// Type of the plaintext.
     pub datatype: Datatype,
-    /// The parties that can have sealed the field. Only the engine has the private key that opens an
-    /// Evervault value, but anybody with the public key can have sealed it.
+    /// The parties that can have sealed the field. Only the engine has the private key that opens
+    /// an Evervault value, but anybody with the public key can have sealed it.
     pub origin: Origin,
     /// The plaintext; valid UTF-8 when the datatype is a string.
     pub plaintext: &'a [u8],
@@ -159,8 +159,8 @@ impl FieldOpener {
             _ => return Ok(None),
         };
         let opened = opened?;
-        // Anybody with the public key can seal any bytes, so the plaintext must be checked to be one
-        // valid value before it goes into a response.
+        // Anybody with the public key can seal any bytes, so the plaintext must be checked to be
+        // one valid value before it goes into a response.
         if opened.datatype == Datatype::Value && !is_one_value(opened.plaintext, self.depth_max) {
             return Err(FieldProblem::CannotOpen);
         }

@@ -21,8 +21,8 @@ pub enum FieldSealer {
 }
 
 impl FieldSealer {
-    /// Gives the next sealed field the data role of an opened field. An open role is dropped only if
-    /// the format cannot store a role.
+    /// Gives the next sealed field the data role of an opened field. An open role is dropped only
+    /// if the format cannot store a role.
     fn carry_role(&mut self, opened: &OpenedField<'_>) -> Result<(), FieldProblem> {
         if let Self::Evervault(sealer) = self {
             // A file cannot store a role, and a role left from the field before would make the seal
@@ -46,8 +46,8 @@ impl FieldSealer {
     ///
     /// # Errors
     ///
-    /// As [`FieldSealer::write`]; and [`FieldProblem::Role`] if the format cannot store the role and
-    /// the role must not be dropped.
+    /// As [`FieldSealer::write`]; and [`FieldProblem::Role`] if the format cannot store the role
+    /// and the role must not be dropped.
     #[inline]
     pub fn rewrite(
         &mut self,

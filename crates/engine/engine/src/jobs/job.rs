@@ -43,8 +43,8 @@ const READ_AHEAD_FIELDS_MIN: u64 = 4;
 
 /// Makes the operation on the fields, in the first slice.
 pub trait StartFields: Send {
-    /// Takes the keys that the operation needs for `document`. Returns false if some are missing, so
-    /// that the work needs a Diffie-Hellman, which a network thread never does.
+    /// Takes the keys that the operation needs for `document`. Returns false if some are missing,
+    /// so that the work needs a Diffie-Hellman, which a network thread never does.
     fn take_ready_keys(&mut self, _document: &[u8]) -> bool {
         false
     }

@@ -84,8 +84,8 @@ impl ReadAhead {
         self.agreements.begun()
     }
 
-    /// Adds envelopes to the queue, unless no envelope is left or the queue is full. Only one thread
-    /// at a time does this. Other threads must not wait, since slices can need them.
+    /// Adds envelopes to the queue, unless no envelope is left or the queue is full. Only one
+    /// thread at a time does this. Other threads must not wait, since slices can need them.
     fn read_on(&self) -> HelpStep {
         let mut scan = match self.scan.try_lock() {
             Ok(scan) => scan,

@@ -4,8 +4,8 @@
 //! A fixed number of threads, started once on the runtime's blocking pool, take slices and run
 //! them. Crypto threads never wait on I/O. A network thread runs a request itself if nothing is
 //! queued, and the request is small, needs no Diffie-Hellman and fits the thread's
-//! [budget](crate::jobs::inline_budget): waking a crypto thread would cost more. The lock is held for a
-//! few hundred nanoseconds at a time: nothing is run, dropped or woken under it.
+//! [budget](crate::jobs::inline_budget): waking a crypto thread would cost more. The lock is held
+//! for a few hundred nanoseconds at a time: nothing is run, dropped or woken under it.
 //!
 //! A crypto thread for which no slice is queued helps running requests ([`RequestHelp`]), then does
 //! the engine's [`IdleTask`], then sleeps. Helpers wake each other one by one, as long as there is
@@ -123,8 +123,8 @@ pub struct AdmissionRequest<'a> {
     pub has_waited: bool,
 }
 
-/// A request that the scheduler accounts for. Dropping the permit ends the request in any state. Its
-/// memory is released at once, or when the running slice is done.
+/// A request that the scheduler accounts for. Dropping the permit ends the request in any state.
+/// Its memory is released at once, or when the running slice is done.
 pub struct AdmissionPermit {
     scheduler: Scheduler,
     id: Id,
@@ -403,8 +403,8 @@ impl AdmissionPermit {
     }
 
     /// Runs the first work of an admitted request on the calling network thread, if the conditions
-    /// in the module's description hold. Work that is not done after one slice continues on a crypto
-    /// thread.
+    /// in the module's description hold. Work that is not done after one slice continues on a
+    /// crypto thread.
     ///
     /// # Errors
     ///
@@ -574,8 +574,8 @@ impl Drop for Handle {
 }
 
 impl TakenSlice {
-    /// Runs the slice until `clock` shows that its time is over. If `is_sample`, reads the CPU clock
-    /// before and after.
+    /// Runs the slice until `clock` shows that its time is over. If `is_sample`, reads the CPU
+    /// clock before and after.
     fn run(self, is_sample: bool, clock: Clock) -> SliceResult {
         let Self {
             id,
@@ -668,8 +668,8 @@ impl SchedulerState {
         })
     }
 
-    /// Accounts for a slice that is over. Returns the work to deliver, if it has ended, and the work
-    /// to drop, if its request has ended.
+    /// Accounts for a slice that is over. Returns the work to deliver, if it has ended, and the
+    /// work to drop, if its request has ended.
     fn account(&mut self, now: Time, result: SliceResult) -> [Option<Box<dyn Slices>>; 2] {
         let excess = self.learn_cost(now, &result);
         let SliceResult {

@@ -169,8 +169,8 @@ pub struct OpenFields {
 
 /// Numbers of fields that did not open, by the suite that the fields name. An operator who has
 /// narrowed an app's `read_suites` sees by these numbers whether clients still send an old suite. A
-/// field is counted after its outcome is decided, in the same way for every reason, so that a client
-/// cannot learn the reason from the time of the count.
+/// field is counted after its outcome is decided, in the same way for every reason, so that a
+/// client cannot learn the reason from the time of the count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnopenedFields([u64; SuiteLabel::ALL.len()]);
 

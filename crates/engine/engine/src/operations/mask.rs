@@ -26,8 +26,8 @@ use crate::operation::{
     DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes,
 };
 
-/// Maximum bytes that a walk whose rules have subjects processes in one slice. This bounds the memory
-/// of the search.
+/// Maximum bytes that a walk whose rules have subjects processes in one slice. This bounds the
+/// memory of the search.
 const SEARCHED_WALK_BYTES: usize = 32 << 10;
 /// Bytes of the search for subjects between two looks at the clock.
 const SEARCH_PIECE: usize = 8 << 10;
@@ -88,7 +88,7 @@ impl Operation for MaskDocument {
     }
 }
 
-/// Masking that has not begun.
+/// Masking that has not started.
 struct StartMasking {
     keys: Arc<TokenKeys>,
     rules: MaskRules,
@@ -138,7 +138,7 @@ impl StartFields for StartMasking {
 pub struct MaskFields {
     /// The rules with their keys.
     pub masks: Arc<Masks>,
-    /// The search for subjects. What it found stays from one slice to the next.
+    /// The search for subjects, which keeps its results from one slice to the next.
     subjects: Subjects,
     /// Tells when to stop.
     cancel: Arc<CancelToken>,

@@ -172,8 +172,8 @@ pub enum OutsideSealers {
     /// These values are sealed like all other values.
     #[default]
     Adopt,
-    /// These values are sealed to published keys of the app. Each sealer has the suite of its values,
-    /// or `None` for values of every suite.
+    /// These values are sealed to published keys of the app. Each sealer has the suite of its
+    /// values, or `None` for values of every suite.
     Keep(Vec<(Option<crypto::Suite>, LazySealer)>),
 }
 

@@ -241,8 +241,8 @@ impl SealOptions {
         )
     }
 
-    /// Returns the parameters of the request's sealer. Checks that the key exists and that the format
-    /// supports the request.
+    /// Returns the parameters of the request's sealer. Checks that the key exists and that the
+    /// format supports the request.
     pub(super) fn sealer(
         &self,
         app: &App,

@@ -1,4 +1,5 @@
-//! The `tokens.*` methods, which read the metadata of tokens and change tokens without their values.
+//! The `tokens.*` methods, which read the metadata of tokens and change tokens without their
+//! values.
 //!
 //! Tokens are hashed and rows are opened on the crypto threads, under the request's admission. The
 //! request to the store lies between these two steps.

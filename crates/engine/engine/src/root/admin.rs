@@ -299,7 +299,8 @@ impl RootAdmin {
                     tokio::time::sleep(WAIT_PAUSE).await;
                 }
                 Err(error @ StoreError::NotServed { .. }) => {
-                    // A repeated command finishes both steps, but the anchor must be repaired first.
+                    // A repeated command finishes both steps, but the anchor must be repaired
+                    // first.
                     steps.end().map_err(StoreError::unfinished)?;
                     return Err(error);
                 }

@@ -76,8 +76,8 @@ impl AnchoredState {
 #[derive(Debug)]
 pub(super) struct Anchor {
     /// Content of the file when it was opened, unless it is ignored. Concurrent operations can
-    /// verify an older generation last, so states that are seen later must not be used as a bound; see
-    /// [`sealwire_apps::AuthenticatedStore`].
+    /// verify an older generation last, so states that are seen later must not be used as a bound;
+    /// see [`sealwire_apps::AuthenticatedStore`].
     at_start: Option<AnchoredState>,
     file: Arc<AnchorFile>,
 }
@@ -411,8 +411,8 @@ fn folder_of(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// Reads an anchor. Returns `None` for a missing file. A file that this user cannot read is an error:
-/// otherwise an older state would be accepted, and a commit would lower the anchor.
+/// Reads an anchor. Returns `None` for a missing file. A file that this user cannot read is an
+/// error: otherwise an older state would be accepted, and a commit would lower the anchor.
 ///
 /// # Errors
 /// The file cannot be read, or is not an anchor.

@@ -132,8 +132,8 @@ impl ObjectSealer {
     /// Opens a row and seals its values again, without those of dropped properties. Returns `None`
     /// if the row does not open.
     ///
-    /// Important: the new record is authenticated even if the old record was not. The caller decides
-    /// which old records may be resealed.
+    /// Important: the new record is authenticated even if the old record was not. The caller
+    /// decides which old records may be resealed.
     ///
     /// # Errors
     /// As for [`seal`].

@@ -765,8 +765,8 @@ fn version_of(id: ObjectId, version: u64) -> ObjectVersion {
     }
 }
 
-/// Returns the work of an object as it came: each of its properties is read, indexed and sealed. An
-/// object of the collection has at most so many index terms.
+/// Returns the work of an unparsed object, of which each property is read, indexed and sealed.
+/// `terms_max`: maximum number of index terms of an object in the collection.
 pub(super) fn object_work(object: &[u8], terms_max: u64) -> ExtraWork {
     let properties = u64::from(TokenReader::new(object).map_len().unwrap_or(0));
     let terms = terms_max.min(properties.saturating_mul(PROPERTY_TERMS_MAX));
