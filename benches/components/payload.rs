@@ -184,11 +184,11 @@ fn sealing(keys: &AppKeys, form: EnvelopeForm) -> SealFields {
                 .map(|sealer| FieldSealer::Evervault(sealer.into()))
         }
     };
-    let faults = FieldErrors::new(OnError::Fail, 0, 0);
+    let field_errors = FieldErrors::new(OnError::Fail, 0, 0);
     SealFields {
         writer: writer.expect("makes a sealer"),
         cancel: Arc::default(),
-        faults,
+        field_errors,
     }
 }
 
@@ -262,7 +262,7 @@ fn decrypt(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
                     let open = OpenFields {
                         reader: FieldOpener::new(native, evervault, 64).into(),
                         cancel: Arc::default(),
-                        faults: FieldErrors::new(OnError::Fail, 0, fields as u64),
+                        field_errors: FieldErrors::new(OnError::Fail, 0, fields as u64),
                         unopened: UnopenedFields::default(),
                     };
                     let mut show = ShowFields {

@@ -46,7 +46,8 @@ mod tests {
 
     #[test]
     fn the_first_event_is_logged_and_then_one_in_ten_seconds() {
-        let (throttle, begun) = (LogThrottle::default(), Instant::now());
+        let throttle = LogThrottle::default();
+        let start = Instant::now();
         for (ms, suppressed) in [
             (0, Some(0)),
             (1, None),
@@ -56,7 +57,7 @@ mod tests {
             (60_000, Some(1)),
         ] {
             assert_eq!(
-                throttle.record(begun + Duration::from_millis(ms)),
+                throttle.record(start + Duration::from_millis(ms)),
                 suppressed,
                 "{ms}"
             );

@@ -71,7 +71,7 @@ fn sealing(writer: FieldSealer) -> SealFields {
     SealFields {
         writer,
         cancel: Arc::default(),
-        faults: FieldErrors::new(OnError::Fail, 10, 10),
+        field_errors: FieldErrors::new(OnError::Fail, 10, 10),
     }
 }
 
@@ -99,7 +99,7 @@ fn opening(keys: &Arc<AppKeys>) -> OpenFields {
     OpenFields {
         reader: FieldOpener::new(native, evervault, 64).into(),
         cancel: Arc::default(),
-        faults: FieldErrors::new(OnError::Fail, 10, 10),
+        field_errors: FieldErrors::new(OnError::Fail, 10, 10),
         unopened: UnopenedFields::default(),
     }
 }

@@ -1,10 +1,10 @@
 //! Authorization of every data and control request, over the policy cache.
 //!
-//! A decision needs what the principal may do, which is its roles (one record, read when it is
-//! first asked for) and what they grant (records that the engine holds, with the apps). Both are of
-//! one generation, or the look-up is made again. The cache is purged whenever another generation is
-//! served and after every change that was made here, so that no call that begins after the answer
-//! to a change is judged by what was before it.
+//! A decision needs the principal's roles (one record, read at the principal's first request) and
+//! the grants of these roles (records that the engine holds, with the apps). If the two are not of
+//! one generation, the lookup is repeated. The cache is purged when the served generation changes
+//! and after every change by this engine. So a request that starts after the response to a change
+//! is never decided by the permissions before the change.
 
 mod hourly_limit;
 mod operation;
@@ -54,7 +54,7 @@ pub struct Authorizer {
 }
 
 impl Authorizer {
-    /// Over the apps, whose every load purges what is kept here.
+    /// Creates an authorizer over the apps. Every load of apps purges the authorizer's cache.
     pub fn new(
         config: &sealwire_settings::Access,
         apps: &Arc<Apps>,
@@ -91,7 +91,9 @@ impl Authorizer {
             let watched = Arc::clone(policies);
             metrics.access.watch(Box::new(move || watched.stats()));
         }
-        let (mode, identity, metrics) = (config.mode, config.identity, Arc::clone(metrics));
+        let mode = config.mode;
+        let identity = config.identity;
+        let metrics = Arc::clone(metrics);
         Self {
             mode,
             identity,
@@ -117,12 +119,11 @@ impl Authorizer {
         &self.identity
     }
 
-    /// The decision on a call, if it can be made without waiting.
+    /// Decides on a request. Returns `None` if the decision needs a read of the store.
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Denied`]; [`CallFailure::Sealed`], since a sealed engine holds no roles
-    /// either.
+    /// [`CallFailure::Denied`]; [`CallFailure::Sealed`], since a sealed engine has no roles.
     pub fn decide_now<'a>(
         &self,
         principal: &Principal,
@@ -139,12 +140,12 @@ impl Authorizer {
         Some(self.judge(principal, grants.as_deref(), ask))
     }
 
-    /// The decision on a call, once what the principal may do is known. Safe to drop midway.
+    /// Decides on a request after the principal's permissions are known. Cancel-safe.
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Denied`], [`CallFailure::Sealed`], or [`CallFailure::Unknown`] where the
-    /// store does not answer.
+    /// [`CallFailure::Denied`], [`CallFailure::Sealed`], or [`CallFailure::Unknown`] if the store
+    /// does not respond.
     pub async fn decide<'a>(
         &self,
         principal: &Principal,
@@ -155,7 +156,7 @@ impl Authorizer {
             Some(policies) => policies.get(principal).await,
             None => Ok(None),
         };
-        // The look-up may have failed because of that.
+        // The lookup can have failed because the store was sealed meanwhile.
         self.apps.check_unsealed()?;
         match grants {
             Ok(grants) => self.judge(principal, grants.as_deref(), ask),
@@ -173,8 +174,8 @@ impl Authorizer {
         }
     }
 
-    /// Checks that a principal has a role, before much memory is held for a message of which it is
-    /// not known yet what it asks for. Safe to drop midway.
+    /// Checks that a principal has a role. This happens before much memory is held for a message
+    /// whose method and target are not known yet. Cancel-safe.
     ///
     /// # Errors
     ///
@@ -362,7 +363,7 @@ fn shown_through(permit: &Permit<'_>, property: Option<&str>) -> (bool, Option<S
     }
 }
 
-/// Where the cache learns what a principal may do.
+/// Loads the permissions of principals for the cache.
 struct Bindings(Weak<Apps>);
 
 impl Loader<Principal, Grants> for Bindings {

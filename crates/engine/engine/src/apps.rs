@@ -1,16 +1,16 @@
-//! The apps in memory: what calls look up, and the watch on the store behind it.
+//! The in-memory table of apps that requests use, and the task that follows the store.
 //!
-//! A look-up is a read lock and a hash. The store is asked at start, when it tells of a change, at
-//! every poll, and after a change that this instance made itself. If it cannot be read, the last
-//! good state stays in use and readiness says so.
+//! A lookup is a read lock and a hash. The store is read at start, when it notifies of a change, at
+//! every poll, and after a change by this instance. If the store cannot be read, the last good
+//! state stays in use and the engine reports the failure in its readiness.
 //!
 //! A sealed store is the exception: then all keys are dropped at once, and requests fail until the
-//! store is unsealed. Requests that run hold what they use until they end, at their deadline at the
-//! latest.
+//! store is unsealed. Running requests keep their keys until they end, at the latest at their
+//! deadline.
 //!
-//! An instance says at every poll, and whenever that moves, which generation it serves, and with
-//! generation 0 before it first loads, so that no name is used again that some instance may still
-//! serve as something else.
+//! An instance reports the generation that it serves at every poll and whenever the generation
+//! changes. Before its first load it reports generation 0. So no name is reused while an instance
+//! can still serve its earlier meaning.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Deref;
@@ -33,30 +33,32 @@ use crate::jobs::tokens::Collection;
 use crate::objects::ObjectCollection;
 use sealwire_telemetry::{Condition, Telemetry};
 
-/// How often what is kept grows older.
+/// Interval at which cached key schedules and epochs age.
 const AGE_PERIOD: Duration = Duration::from_secs(1);
-/// The shortest time between two looks at the store, whoever asks for them.
+/// Shortest time between two reads of the store, for any cause.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 /// Shortest time between two reads that clients cause, since any client can name any generation.
 const ASKED_PAUSE: Duration = Duration::from_secs(1);
 /// Time between two reads while the store cannot be read.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a signed text of public keys is given again, so that asking for it costs no signature.
+/// Time for which a signed text of public keys is reused, so that most requests for it need no
+/// signature.
 const SIGNED_AGE_MAX_S: u64 = 3_600;
 
 /// Every app with its keys, settings and collections.
 pub struct Apps {
     control: Control,
     table: RwLock<Arc<AppTable>>,
-    /// Held while the table is loaded, so that an older one never follows a newer one.
+    /// Held while the table is loaded, so that an older table never replaces a newer one.
     loading: tokio::sync::Mutex<()>,
-    /// Somebody knows of a generation that is not served yet.
+    /// Notified when a generation is known that is not served yet.
     behind: Notify,
     instance: Mutex<Instance>,
-    /// The store has not been told yet what is served here, or where.
-    unsaid: AtomicBool,
-    /// Schedules that calls opened; those of an app go when its keys change.
+    /// True until the served generation and the address are reported to the store.
+    is_unreported: AtomicBool,
+    /// Cache of key schedules that requests opened. The schedules of an app are dropped when its
+    /// keys change.
     opened: Option<Arc<OpenedSchedules>>,
     /// Notifies when another generation is served.
     purge: OnceLock<Purge>,
@@ -73,13 +75,13 @@ pub struct Apps {
 /// Ends pauses that failures of earlier generations caused.
 type BeforeFirstTry = Box<dyn Fn() + Send + Sync>;
 
-/// Throws out what was made of the generation before.
+/// Drops caches of the generation before.
 type Purge = Box<dyn Fn() + Send + Sync>;
 
-/// Roles by name, with what they grant.
+/// Roles by name, with their grants.
 pub type Roles = Arc<HashMap<Box<str>, Arc<Role>>>;
 
-/// An app as calls use it.
+/// An app with the keys and collections that requests use.
 #[derive(Debug)]
 pub struct CachedApp {
     app: App,
@@ -87,14 +89,15 @@ pub struct CachedApp {
     objects: HashMap<Box<str>, Arc<ObjectCollection>>,
     object_keys: Arc<ObjectKeys>,
     masks: RoleMasks,
-    /// Signs its public keys.
+    /// Signs the app's public keys.
     signer: Option<Arc<SigningKey>>,
-    /// Its public keys as they were signed last, and when, in seconds since 1970-01-01 UTC.
+    /// The app's public keys that were signed last, and the time of the signature in seconds since
+    /// 1970-01-01 UTC.
     signed: Mutex<Option<(u64, PublicKeys)>>,
 }
 
 impl CachedApp {
-    /// Its public keys, signed. `generation`: the one that it is from.
+    /// Returns the app's signed public keys. `generation`: the generation of the app.
     ///
     /// # Errors
     ///
@@ -105,14 +108,14 @@ impl CachedApp {
         now_unix_s: u64,
     ) -> Result<PublicKeys, CallFailure> {
         let mut signed = self.signed.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_fresh = |at: u64| {
-            now_unix_s
-                .checked_sub(at)
+        if let Some((at, keys)) = &*signed
+            && now_unix_s
+                .checked_sub(*at)
                 .is_some_and(|age| age < SIGNED_AGE_MAX_S)
-        };
-        if let Some((_, keys)) = signed.as_ref().filter(|(at, _)| is_fresh(*at)) {
+        {
             return Ok(keys.clone());
         }
+
         let signer = self.signer.as_deref().ok_or(CallFailure::NoPublicKey)?;
         let fresh = public_keys::publish(&self.app.keys, signer, generation, now_unix_s);
         let fresh = fresh.ok_or(CallFailure::NoPublicKey)?;
@@ -127,7 +130,7 @@ impl CachedApp {
         Ok(keys)
     }
 
-    /// How the permit of a call lets its values be given.
+    /// Returns the disclosure of values that the permit of a request allows.
     ///
     /// # Errors
     ///
@@ -136,7 +139,7 @@ impl CachedApp {
         self.masks.shown(permit, &self.app.token_keys)
     }
 
-    /// Its token map of that name.
+    /// Returns the app's collection of tokens with this name.
     pub fn collection(&self, name: &str) -> Option<&Arc<Collection>> {
         self.collections.get(name)
     }
@@ -189,9 +192,11 @@ impl CachedApp {
             app.number,
             &app.token_keys.object_index_secret(),
         ));
-        let (mut collections, mut objects) = (HashMap::new(), HashMap::new());
+        let mut collections = HashMap::new();
+        let mut objects = HashMap::new();
         for (name, found) in &app.collections {
-            let (name, map) = (name.as_str(), app.map(found));
+            let name = name.as_str();
+            let map = app.map(found);
             match &found.content {
                 CollectionContent::Tokens(rules) => {
                     let collection = Collection {
@@ -216,7 +221,8 @@ impl CachedApp {
                 }
             }
         }
-        let (masks, signed) = (RoleMasks::default(), Mutex::default());
+        let masks = RoleMasks::default();
+        let signed = Mutex::default();
         Self {
             app,
             collections,
@@ -232,7 +238,7 @@ impl CachedApp {
 #[derive(Default)]
 struct AppTable {
     generation: u64,
-    /// The store is sealed. Then there are no apps here.
+    /// True if the store is sealed. Then the table has no apps.
     is_sealed: bool,
     apps: HashMap<Box<str>, Arc<CachedApp>>,
     removal_unix_s: Option<u64>,
@@ -242,7 +248,7 @@ struct AppTable {
 }
 
 impl Apps {
-    /// Loads every app. `address` is where this instance takes calls, for people.
+    /// Loads every app. `address`: the address at which this instance listens, for operators.
     ///
     /// # Errors
     ///
@@ -261,19 +267,20 @@ impl Apps {
             generation: 0,
             age: Duration::ZERO,
         };
-        // Before it loads: from here on nothing that it may come to serve is replaced by something
-        // else.
+        // The first report must precede the load, so that no name which the instance loads is
+        // reused for something else.
         control.beat(&instance).await?;
-        let (id, store) = (instance.id.clone(), control.clone());
-        let begun = Self::begin(control, instance, opened).await;
-        if begun.is_err() {
-            // It never served; names need not wait for it.
+        let id = instance.id.clone();
+        let store = control.clone();
+        let started = Self::start(control, instance, opened).await;
+        if started.is_err() {
+            // The instance never served, so the reuse of names need not wait for it.
             let _ = store.leave(&id).await;
         }
-        begun
+        started
     }
 
-    async fn begin(
+    async fn start(
         control: Control,
         instance: Instance,
         opened: Option<Arc<OpenedSchedules>>,
@@ -296,7 +303,7 @@ impl Apps {
             loading: tokio::sync::Mutex::default(),
             behind: Notify::new(),
             instance: Mutex::new(instance),
-            unsaid: AtomicBool::new(false),
+            is_unreported: AtomicBool::new(false),
             opened,
             purge: OnceLock::new(),
             tried,
@@ -308,19 +315,19 @@ impl Apps {
         Ok(apps)
     }
 
-    /// Schedules that calls opened, if they are kept.
+    /// Returns the cache of key schedules that requests opened, if it is enabled.
     pub fn opened(&self) -> Option<&Arc<OpenedSchedules>> {
         self.opened.as_ref()
     }
 
-    /// The app of that name, if there is one, and the generation this is true of.
+    /// Returns the app with this name, if it exists, and the generation of the table.
     pub fn find(&self, name: &str) -> (u64, Option<Arc<CachedApp>>) {
         let table = self.table();
         (table.generation, table.apps.get(name).cloned())
     }
 
-    /// Returns true if the store was found sealed. Then this engine holds no keys, but for those of
-    /// requests that run.
+    /// Returns true if the store was found sealed. Then this engine has only the keys of running
+    /// requests.
     pub fn is_sealed(&self) -> bool {
         self.is_sealed.load(Ordering::SeqCst)
     }
@@ -367,25 +374,25 @@ impl Apps {
         self.table().outside.contains(&(suite, key))
     }
 
-    /// The roles there are, and the generation this is true of.
+    /// Returns the roles and the generation of the table.
     pub fn roles(&self) -> (u64, Roles) {
         let table = self.table();
         (table.generation, Arc::clone(&table.roles))
     }
 
-    /// Has `purge` called whenever another generation is served, before anybody is told of it, and
-    /// after every change that was made here. Once.
+    /// Sets a function that is called when the served generation changes, before the change is
+    /// reported, and after every change by this instance. Must be called at most once.
     pub fn after_each_load(&self, purge: Purge) {
         let _ = self.purge.set(purge);
     }
 
-    /// Has `call` called before another generation is first loaded, but not before repeated tries.
-    /// Once.
+    /// Sets a function that is called before the first attempt to load another generation, but not
+    /// before further attempts. Must be called at most once.
     pub fn before_first_try(&self, call: Box<dyn Fn() + Send + Sync>) {
         let _ = self.before_first_try.set(call);
     }
 
-    /// The keys of every app that calls may use.
+    /// Returns the keys of every active app.
     pub fn all(&self) -> Vec<Arc<AppKeys>> {
         let table = self.table();
         let active = table
@@ -395,32 +402,31 @@ impl Apps {
         active.map(|app| Arc::clone(&app.keys)).collect()
     }
 
-    /// The generation that calls are served under, and how many apps that is.
+    /// Returns the served generation and its number of apps.
     pub fn count(&self) -> (u64, usize) {
         let table = self.table();
         (table.generation, table.apps.len())
     }
 
-    /// The generation that calls are served under.
+    /// Returns the served generation.
     pub fn generation(&self) -> u64 {
         self.table().generation
     }
 
-    /// Returns the control operations. An instance calls [`Apps::changed_here`] after a change of
-    /// its own.
+    /// Returns the control operations. After a change, the caller must call [`Apps::changed_here`].
     pub fn control(&self) -> &Control {
         &self.control
     }
 
-    /// Serves what the store has now, at once. A store that cannot be read is left to the watch,
-    /// which says so.
+    /// Loads the current state of the store at once. If the store cannot be read, the watch task
+    /// retries and reports the failure.
     pub async fn changed_here(&self) {
         if let Err(error) = self.refresh().await {
             tracing::warn!(%error, "a change is made and not served yet");
             self.behind.notify_one();
         }
-        // Also where the new state could not be read: what was taken from somebody must not serve
-        // any more.
+        // Caches must be dropped even if the new state could not be read, so that revoked
+        // permissions are no longer used.
         self.purge();
     }
 
@@ -430,21 +436,22 @@ impl Apps {
         }
     }
 
-    /// Has the store looked at soon, within a second: a caller knows of a later generation.
+    /// Makes the watch task read the store within a second, because a client named a later
+    /// generation.
     pub fn look(&self) {
         self.behind.notify_one();
     }
 
-    /// Where this instance takes calls, once that is known.
+    /// Sets the address at which this instance listens.
     pub fn listens(&self, address: String) {
         self.instance
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .address = address;
-        self.unsaid.store(true, Ordering::SeqCst);
+        self.is_unreported.store(true, Ordering::SeqCst);
     }
 
-    /// Names this run of this engine.
+    /// Returns the id of this run of the engine.
     pub fn instance(&self) -> String {
         self.instance
             .lock()
@@ -453,7 +460,7 @@ impl Apps {
             .clone()
     }
 
-    /// Takes this instance out of the store.
+    /// Removes this instance from the store.
     ///
     /// # Errors
     ///
@@ -462,10 +469,10 @@ impl Apps {
         self.control.leave(&self.instance()).await
     }
 
-    /// Says which generation is served.
+    /// Reports the served generation to the store.
     async fn beat(&self) -> Result<(), StoreError> {
-        // First: what comes to be served from here on is to be said anew.
-        self.unsaid.store(false, Ordering::SeqCst);
+        // Cleared first, so that a change of the generation from here on is reported again.
+        self.is_unreported.store(false, Ordering::SeqCst);
         let instance = {
             let mut instance = self.instance.lock().unwrap_or_else(PoisonError::into_inner);
             // Without keys, an instance serves no generation, as before its first load.
@@ -478,7 +485,7 @@ impl Apps {
         };
         let said = self.control.beat(&instance).await;
         if said.is_err() {
-            self.unsaid.store(true, Ordering::SeqCst);
+            self.is_unreported.store(true, Ordering::SeqCst);
         }
         said
     }
@@ -541,19 +548,20 @@ impl Apps {
     fn replace(&self, before: &AppTable, table: &Arc<AppTable>) {
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(table);
         self.purge();
-        self.unsaid.store(true, Ordering::SeqCst);
+        self.is_unreported.store(true, Ordering::SeqCst);
         self.purge_changed(before, table);
-        // Those of apps whose setting is off now.
+        // Ends the epochs of apps whose setting is off now.
         self.end_epochs(Instant::now());
     }
 
-    /// Wipes what was kept and made ahead for keys that changed, went, or may not be used now.
+    /// Wipes cached and precomputed data of keys that changed, were removed, or must not be used
+    /// now.
     fn purge_changed(&self, before: &AppTable, after: &AppTable) {
-        let stays = |old: &App, new: &App| {
-            Arc::ptr_eq(&old.keys, &new.keys) && new.state == AppState::Active
-        };
         for (name, old) in &before.apps {
-            if after.apps.get(name).is_none_or(|new| !stays(old, new)) {
+            let stays = after.apps.get(name).is_some_and(|new| {
+                Arc::ptr_eq(&old.keys, &new.keys) && new.state == AppState::Active
+            });
+            if !stays {
                 old.keys
                     .versions()
                     .iter()
@@ -565,14 +573,14 @@ impl Apps {
         }
     }
 
-    /// Wipes what is past its time until dropped, however long the store takes to answer meanwhile.
+    /// Wipes expired data until dropped, regardless of the store's response time.
     pub async fn age(self: Arc<Self>) {
         loop {
             tokio::time::sleep(AGE_PERIOD).await;
             if let Some(opened) = &self.opened {
                 opened.tick();
                 if self.is_sealed() {
-                    // Those of requests that ran when the store was sealed.
+                    // Requests that ran when the store was sealed can have added schedules.
                     opened.purge_all();
                 }
             }
@@ -580,7 +588,8 @@ impl Apps {
         }
     }
 
-    /// Ends every epoch that would be over at the next look: rather early than late.
+    /// Ends every epoch that would expire before the next check. An epoch can end early, but not
+    /// late.
     fn end_epochs(&self, now: Instant) {
         for app in self.table().apps.values() {
             let lifetime = app.settings.epoch.filter(|_| app.state == AppState::Active);
@@ -588,19 +597,20 @@ impl Apps {
         }
     }
 
-    /// Follows the store until dropped: at once, when it tells of a change, when somebody knows of
-    /// one, and at every poll. `stale`: time for which cached permissions are used while the store
-    /// cannot be read; `None` if requests need no permission.
+    /// Follows the store until dropped. Reads it at once, when it notifies of a change, when a
+    /// client names a later generation, and at every poll. `stale`: time for which cached
+    /// permissions are used while the store cannot be read; `None` if requests need no permission.
     pub async fn watch(
         self: Arc<Self>,
         poll: Duration,
         stale: Option<Duration>,
         admin: Arc<Telemetry>,
     ) {
-        let (mut failing, mut pause) = (false, Duration::ZERO);
+        let mut failing = false;
+        let mut pause = Duration::ZERO;
         let mut last_read = tokio::time::Instant::now();
-        // The records were not authentic when they were loaded last.
-        let mut is_false = false;
+        // True if the records were not authentic at the last load.
+        let mut is_unauthentic = false;
         let mut next_asked = tokio::time::Instant::now();
         loop {
             let asked = async {
@@ -608,12 +618,13 @@ impl Apps {
                 tokio::time::sleep_until(next_asked).await;
             };
             tokio::select! {
-                () = tokio::time::sleep(pause) => self.unsaid.store(true, Ordering::SeqCst),
-                // A store that is lost may say at once and for ever that it may have changed.
+                () = tokio::time::sleep(pause) => self.is_unreported.store(true, Ordering::SeqCst),
+                // A lost store can notify of possible changes without pause.
                 () = self.control.changed(), if !failing => {}
                 () = asked, if !failing => next_asked = tokio::time::Instant::now() + ASKED_PAUSE,
             }
-            let read = self.read_store(is_false).await;
+
+            let read = self.read_store(is_unauthentic).await;
             if read.is_ok() {
                 last_read = tokio::time::Instant::now();
             }
@@ -629,6 +640,7 @@ impl Apps {
             if let (Some(error), false) = (&failure, failing) {
                 tracing::error!(%error, "the store cannot be read; the last good state stays in use");
             }
+
             failing = failure.is_some();
             pause = if failing {
                 FAILED_PAUSE.min(poll)
@@ -637,14 +649,16 @@ impl Apps {
             };
             admin.readiness.set(Condition::Store, !failing);
             match &failure {
-                None => is_false = false,
+                None => is_unauthentic = false,
                 Some(StoreError::NotAuthentic { .. } | StoreError::RolledBack { .. }) => {
-                    is_false = true
+                    is_unauthentic = true
                 }
-                // A store that does not answer says nothing about its records.
+                // The failure of a store that does not respond tells nothing about its records.
                 Some(_) => {}
             }
-            admin.readiness.set(Condition::ControlState, !is_false);
+            admin
+                .readiness
+                .set(Condition::ControlState, !is_unauthentic);
             admin.readiness.set(Condition::Sealed, !self.is_sealed());
             tokio::time::sleep(LOOK_PAUSE).await;
         }
@@ -660,7 +674,7 @@ impl Apps {
         Ok(())
     }
 
-    /// Removes what is due, and reports the state that is served.
+    /// Removes deleted records whose time is over, and reports the served generation.
     async fn maintain(&self) -> Result<(), StoreError> {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -669,14 +683,14 @@ impl Apps {
         if self.table().removal_unix_s.is_some_and(|due| due <= now) {
             match self.control.maintain(now).await {
                 Ok(removed) => tracing::info!(removed, "what was deleted is removed"),
-                // Whoever writes the file removes it. An older state that was put back is not
-                // changed.
+                // The process that writes the file removes them. An older state that was put back
+                // is not changed.
                 Err(StoreError::ReadOnly | StoreError::RolledBack { .. } | StoreError::Sealed) => {}
                 Err(error) => return Err(error),
             }
             self.refresh().await?;
         }
-        if self.unsaid.load(Ordering::SeqCst) {
+        if self.is_unreported.load(Ordering::SeqCst) {
             self.beat().await
         } else {
             Ok(())
@@ -700,10 +714,16 @@ impl AppTable {
         }
     }
 
-    /// Of what the store has. Keys that did not change are those from before, with what was made
-    /// ahead for them; all else is new.
+    /// Creates the table of the store's state. Unchanged keys are taken from the table before, with
+    /// their precomputed data.
     fn new(state: State, before: &Self) -> Self {
-        let serve = |mut app: App| {
+        let versions = state.apps.iter().flat_map(|app| app.keys.versions());
+        let outside = versions.filter(|version| version.origin == Origin::Outside);
+        let outside = outside
+            .map(|version| (version.suite(), version.id))
+            .collect();
+        let mut apps = HashMap::new();
+        for mut app in state.apps {
             let name: Box<str> = app.keys.app().as_str().into();
             if let Some(old) = before.apps.get(&name) {
                 if old.keys.is_same(&app.keys) {
@@ -713,17 +733,10 @@ impl AppTable {
                     app.token_keys = Arc::clone(&old.token_keys);
                 }
             }
-            (
-                name,
-                Arc::new(CachedApp::new(app, state.signing_key.clone())),
-            )
-        };
-        let versions = state.apps.iter().flat_map(|app| app.keys.versions());
-        let outside = versions.filter(|version| version.origin == Origin::Outside);
-        let outside = outside
-            .map(|version| (version.suite(), version.id))
-            .collect();
-        let apps = state.apps.into_iter().map(serve).collect();
+            let app = CachedApp::new(app, state.signing_key.clone());
+            apps.insert(name, Arc::new(app));
+        }
+
         let roles = Arc::new(readable_roles(&state.access));
         let removal_unix_s = state.removal_unix_s;
         Self {
@@ -740,20 +753,23 @@ impl AppTable {
 /// Returns the grants of roles. A role that cannot be read grants nothing and does not block the
 /// rest of a change: that change may revoke a role.
 pub(crate) fn readable_roles(records: &BTreeMap<String, Vec<u8>>) -> HashMap<Box<str>, Arc<Role>> {
-    let read = |(key, record): (&String, &Vec<u8>)| match Role::from_record(key, record) {
+    records
+        .iter()
+        .filter(|(key, _)| key.starts_with("role/"))
+        .filter_map(|(key, record)| readable_role(key, record))
+        .chain([Role::administrator()])
+        .map(|role| (role.name().as_str().into(), Arc::new(role)))
+        .collect()
+}
+
+fn readable_role(key: &str, record: &[u8]) -> Option<Role> {
+    match Role::from_record(key, record) {
         Ok(role) => Some(role),
         Err(error) => {
             tracing::error!(key, %error, "a role cannot be read and grants nothing");
             None
         }
-    };
-    let written = records
-        .iter()
-        .filter(|(key, _)| key.starts_with("role/"))
-        .filter_map(read);
-    let all = written.chain([Role::administrator()]);
-    all.map(|role| (role.name().as_str().into(), Arc::new(role)))
-        .collect()
+    }
 }
 
 impl std::fmt::Debug for Apps {

@@ -153,13 +153,13 @@ impl Audit {
         })))
     }
 
-    /// Takes the record of a request that was refused before any work: of a flood, most are only
-    /// counted.
+    /// Takes the record of a request that was rejected or denied before any work. Most records of a
+    /// flood are only counted.
     pub fn refused(&self, record: &Record<'_>) -> Recording {
         Recording(self.trail.get().map(|trail| trail.refused(record)))
     }
 
-    /// Records from time to time what was only counted, until dropped.
+    /// Writes records of the counts at intervals, until dropped.
     pub async fn settle(&self) {
         if !self.is_on {
             return;
@@ -237,14 +237,15 @@ impl Recording {
         self.0.as_ref().is_some_and(WriteAck::is_writer)
     }
 
-    /// Waits until the call may be answered. If this task has to write and there are `others` under
-    /// way, it first lets these add their records. A task of its own does so, which no share of the
-    /// network threads delays: the records of all principals wait for it, and it writes for all.
+    /// Waits until the response can be sent. If this task must write and there are `others` in
+    /// flight, it first lets these add their records. A separate task does the write, so that a
+    /// principal's share of the network threads does not delay it: the records of all principals
+    /// wait for the same write.
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Audit`]: not with what it came to, because its record is lost, or not known to be written in
-    /// time.
+    /// [`CallFailure::Audit`], without the request's result, if the record is lost or is not known
+    /// to be written in time.
     pub async fn kept(self, others: bool) -> Result<(), CallFailure> {
         if let Some(known) = self.now() {
             return known;

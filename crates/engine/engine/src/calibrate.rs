@@ -33,14 +33,15 @@ use crate::suite;
 use sealwire_settings::Limits;
 use sealwire_telemetry::metrics::Metrics;
 
-/// Fields from which the price of one is taken, of a few bytes and of many.
+/// Number of fields that are measured to get the cost of one, with few bytes and with many.
 const FIELDS: u32 = 256;
 const SHORT: usize = 16;
 const LONG: usize = 1_024;
-/// The least of so many runs counts: whatever disturbs makes it longer.
+/// Number of runs, of which the shortest counts: other work on the machine only makes runs longer.
 const RUNS: usize = 5;
 
-/// Does some of each kind of work: about 30 ms of CPU. A process with several engines does it once.
+/// Runs some work of each kind, which takes about 30 ms of CPU. A process with several engines does
+/// this once.
 ///
 /// # Errors
 ///
@@ -64,7 +65,8 @@ fn measure() -> Result<Costs, CallFailure> {
         .iter()
         .map(|suite| Prices::of(*suite, &metrics))
         .collect::<Result<Vec<_>, _>>()?;
-    let (tokens, mask) = (token_prices(&keys, &metrics)?, mask_price(&keys, &metrics)?);
+    let tokens = token_prices(&keys, &metrics)?;
+    let mask = mask_price(&keys, &metrics)?;
     let model = |kind: OperationKind| {
         let Prices { seal, open } = suites[kind.suite as usize];
         CostModel::new(match kind.operation {
@@ -81,7 +83,8 @@ fn measure() -> Result<Costs, CallFailure> {
             WorkKind::Open => open,
             WorkKind::Rewrap => Coefficients {
                 request: seal.request,
-                // One to open and one to seal, which count alike.
+                // A rewrap needs one agreement to open and one to seal. The model has only one cost
+                // for both.
                 key_agreement: f64::midpoint(seal.key_agreement, open.key_agreement),
                 field: seal.field + open.field,
                 byte: seal.byte + open.byte,
@@ -107,11 +110,10 @@ impl Prices {
             let (opening, _) = best(|| task(&keys, suite, false), &sealed, metrics)?;
             Ok::<_, CallFailure>((sealing, opening))
         };
-        let (empty, one) = (timed(document(0, 0))?, timed(document(1, SHORT))?);
-        let (short, long) = (
-            timed(document(FIELDS, SHORT))?,
-            timed(document(FIELDS, LONG))?,
-        );
+        let empty = timed(document(0, 0))?;
+        let one = timed(document(1, SHORT))?;
+        let short = timed(document(FIELDS, SHORT))?;
+        let long = timed(document(FIELDS, LONG))?;
         // To open nothing takes a call's own time, to seal nothing also a key, to open one field
         // also a key.
         let call = empty.1;
@@ -186,11 +188,12 @@ fn task(keys: &Arc<AppKeys>, suite: crypto::Suite, seals: bool) -> Task {
             b"",
         )
         .map_err(|_| CallFailure::Internal("the crypto library failed"))?;
-        let (faults, cancel) = (context.errors(OnError::Fail), context.cancel);
+        let field_errors = context.errors(OnError::Fail);
+        let cancel = context.cancel;
         Ok(Fields::Document(Box::new(SealFields {
             writer: FieldSealer::Native(sealer.into()),
             cancel,
-            faults,
+            field_errors,
         })))
     })
 }
@@ -248,7 +251,7 @@ fn job_of(
     Job::new(start, order, &Limits::default(), Arc::clone(metrics))
 }
 
-/// The CPU that one walk takes, and what it comes to.
+/// Returns the CPU time in nanoseconds, and the outcome, of one walk.
 fn timed(
     (mut work, mut finished): (Box<Job>, Receiver<Finished>),
 ) -> Result<(f64, Outcome), CallFailure> {
@@ -292,8 +295,8 @@ fn token_keys() -> Result<Arc<TokenKeys>, CallFailure> {
         .map_err(|_| CallFailure::Internal("cannot make a key"))
 }
 
-/// Measures masking by a function of medium cost. Other functions cost a tenth of it to ten times
-/// as much.
+/// Measures masking by a function of medium cost. The cost of the other functions is between a
+/// tenth of this and ten times as much.
 fn mask_price(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<Coefficients, CallFailure> {
     let task = || {
         let rule = MaskRule {
@@ -307,15 +310,20 @@ fn mask_price(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<Coefficie
         let keys = Arc::clone(keys);
         start(Containers::Descend, move |context| {
             let masks = Arc::new(wanted?.into_masks(masks::secret(&keys))?);
-            let (faults, cancel) = (context.errors(OnError::Fail), context.cancel);
+            let field_errors = context.errors(OnError::Fail);
+            let cancel = context.cancel;
             Ok(Fields::Document(Box::new(MaskFields::new(
-                masks, cancel, faults,
+                masks,
+                cancel,
+                field_errors,
             ))))
         })
     };
     let took =
         |fields, bytes| best(task, &document(fields, bytes).into(), metrics).map(|(took, _)| took);
-    let (empty, short, long) = (took(0, 0)?, took(FIELDS, SHORT)?, took(FIELDS, LONG)?);
+    let empty = took(0, 0)?;
+    let short = took(FIELDS, SHORT)?;
+    let long = took(FIELDS, LONG)?;
     let byte = ((long - short) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
     let field = (short - empty) / f64::from(FIELDS) - byte * SHORT as f64;
     Ok(Coefficients {
@@ -349,7 +357,9 @@ fn token_prices(
             Ok::<_, CallFailure>(std::array::from_fn(|walk| least[walk].min(took[walk])))
         })
     });
-    let (empty, short, long) = (empty?, short?, long?);
+    let empty = empty?;
+    let short = short?;
+    let long = long?;
     Ok(std::array::from_fn(|walk| {
         let byte =
             ((long[walk] - short[walk]) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
@@ -395,24 +405,27 @@ fn walks(
         shown,
     };
     let tokenize = start(Containers::Whole, move |context| {
-        let (faults, cancel) = (context.errors(OnError::Fail), context.cancel);
-        let fields = TokenizeFields::new(minting, cancel, faults);
+        let field_errors = context.errors(OnError::Fail);
+        let cancel = context.cancel;
+        let fields = TokenizeFields::new(minting, cancel, field_errors);
         Ok(Fields::Tokens(TokenFields::Tokenize(Box::new(fields))))
     });
     let detokenize = start(Containers::Descend, move |context| {
-        let (faults, cancel) = (context.errors(OnError::Fail), context.cancel);
-        let fields = DetokenizeFields::new(looking, cancel, faults);
+        let field_errors = context.errors(OnError::Fail);
+        let cancel = context.cancel;
+        let fields = DetokenizeFields::new(looking, cancel, field_errors);
         Ok(Fields::Tokens(TokenFields::Detokenize(Box::new(fields))))
     });
     let (mint, outcome) = timed(job(tokenize, payload, metrics))?;
-    let (mut rows, mut settle) = (Vec::new(), mint);
+    let mut rows = Vec::new();
+    let mut settle = mint;
     let tokens = match outcome {
         Outcome::Asks(mut paused) => {
             if let TokenFields::Tokenize(fields) = &mut paused.fields {
                 rows = fields.group().rows;
-                fields.answered(Written::Done(rows.iter().cloned().map(Some).collect()))?;
+                fields.apply_written(Written::Done(rows.iter().cloned().map(Some).collect()))?;
             }
-            let (took, outcome) = timed(paused.again())?;
+            let (took, outcome) = timed(paused.walk_again())?;
             settle = took;
             document_of(outcome)?
         }
@@ -428,9 +441,9 @@ fn walks(
                         subject_key: None,
                     })
                 });
-                fields.found(found.collect());
+                fields.add_rows(found.collect());
             }
-            timed(paused.again())?.0
+            timed(paused.walk_again())?.0
         }
         Outcome::Reply(_) => look,
     };

@@ -1,4 +1,4 @@
-//! State that all connections share, and what it knows of apps and collections.
+//! The state that all connections share, with lookups of apps and collections.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -67,13 +67,13 @@ impl Ledger for Arc<Engine> {
     }
 }
 
-/// A collection that a call names, and the generation this is true of.
+/// A collection that a request names, and the generation of the lookup.
 pub struct Located {
     /// The generation.
     pub generation: u64,
     /// The collection.
     pub collection: Arc<Collection>,
-    /// Its app.
+    /// The collection's app.
     pub(crate) app: Arc<CachedApp>,
 }
 
@@ -132,20 +132,20 @@ impl Engine {
         })
     }
 
-    /// The object store.
+    /// Returns the object store.
     ///
     /// # Errors
     ///
-    /// [`CallFailure::NoTokens`] where there is none.
+    /// [`CallFailure::NoTokens`] if the engine has no object store.
     pub fn objects(&self) -> Result<&Objects, CallFailure> {
         self.objects.as_ref().ok_or(CallFailure::NoTokens)
     }
 
-    /// The token store.
+    /// Returns the token store.
     ///
     /// # Errors
     ///
-    /// [`CallFailure::NoTokens`] where there is none.
+    /// [`CallFailure::NoTokens`] if the engine has no token store.
     pub fn tokens(&self) -> Result<&Tokens, CallFailure> {
         self.tokens.as_ref().ok_or(CallFailure::NoTokens)
     }

@@ -5,15 +5,15 @@ use std::fmt;
 use bytes::Bytes;
 use sealwire_wire::shared::Source;
 
-/// A text that shares the bytes of the message it came in.
+/// A text that shares the bytes of its message.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct FrameText(Bytes);
 
 impl FrameText {
     /// Returns the text.
     pub fn as_str(&self) -> &str {
-        // It was made of a `str`; the names that it holds are short, so checking them again costs
-        // nothing that counts.
+        // The bytes come from a `str`, and names are short, so the cost of checking them again is
+        // negligible.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }

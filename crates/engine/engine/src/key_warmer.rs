@@ -167,7 +167,8 @@ mod tests {
     #[test]
     fn the_busy_become_hot_and_the_idle_are_cooled() {
         let ahead = KeyWarmer::new(&config(2, 3));
-        let (busy, quiet) = (app("busy"), app("quiet"));
+        let busy = app("busy");
+        let quiet = app("quiet");
         let all = [Arc::clone(&busy), Arc::clone(&quiet)];
         let mut uses = HashMap::new();
         ahead.update(&all, &mut uses);

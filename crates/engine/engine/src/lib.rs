@@ -1,7 +1,8 @@
-//! The engine: authorizes, plans, admits and runs requests. It has no sockets, TLS or command line.
+//! The engine: authorizes, plans, admits and runs requests. This crate has no sockets, TLS or
+//! command line.
 //!
-//! [`engine::Engine`] holds what all connections share. The server reads requests and writes
-//! replies; this crate decides and works on them.
+//! [`engine::Engine`] holds the state that all connections share. The server reads requests and
+//! writes responses; this crate authorizes and processes the requests.
 
 pub mod access;
 pub mod apps;

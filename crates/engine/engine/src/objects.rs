@@ -29,11 +29,11 @@ pub struct ObjectCollection {
 /// A collection of objects as a request found it.
 #[derive(Clone, Debug)]
 pub(crate) struct LocatedObjects {
-    /// The generation that this is true of.
+    /// The generation of the lookup.
     pub(crate) generation: u64,
     /// The collection.
     pub(crate) collection: Arc<ObjectCollection>,
-    /// Its app.
+    /// The collection's app.
     pub(crate) app: Arc<CachedApp>,
 }
 

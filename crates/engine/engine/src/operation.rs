@@ -30,13 +30,14 @@ use crate::objects::LocatedObjects;
 pub use crate::subjects::SubjectKeyLoad;
 use sealwire_settings::Limits;
 
-/// One data operation, decoded and not yet permitted. Its texts and payload are parts of the
-/// message.
+/// A decoded data operation that is not authorized yet. The operation's texts and payload share the
+/// bytes of the message.
 pub trait Operation: Send + Sync {
     /// Returns the kind of its work for the app of this name, for the prediction of its cost.
     fn kind(&self, apps: &Apps, app: &str) -> OperationKind;
 
-    /// Returns an upper bound of the work that neither the number of fields nor their bytes tell.
+    /// Returns an upper bound of the work that is not proportional to the number of fields or their
+    /// bytes.
     fn extra_work(&self, _: MessageSize) -> ExtraWork {
         ExtraWork::default()
     }
@@ -71,7 +72,7 @@ pub struct RequestOptions {
     pub(crate) collection: Option<FrameText>,
     /// The reason that the client gave.
     pub(crate) reason: Option<FrameText>,
-    /// The client's span, as it came.
+    /// The client's span, unparsed.
     pub(crate) traceparent: Option<FrameText>,
     /// Time that the client gives, in milliseconds.
     pub deadline_ms: Option<u32>,
@@ -84,7 +85,7 @@ pub struct RequestOptions {
 pub struct MessageSize {
     /// Bytes.
     pub bytes: usize,
-    /// Scalars and empty containers that are no map keys: an upper bound of the fields.
+    /// Scalars and empty containers other than map keys: an upper bound of the fields.
     pub leaves: u64,
 }
 
@@ -103,11 +104,11 @@ pub struct PlanContext<'a> {
     pub engine: &'a Engine,
     /// The client.
     pub principal: &'a Principal,
-    /// The decision that permits it.
+    /// The decision that permits the request.
     pub permit: &'a Permit<'a>,
-    /// Its parameters.
+    /// Parameters of the request.
     pub options: &'a RequestOptions,
-    /// Size of its message.
+    /// Size of the request's message.
     pub size: MessageSize,
 }
 
@@ -155,7 +156,7 @@ pub struct StoreContext<'a> {
 pub struct DocumentPlan {
     /// The document, a part of the message.
     pub payload: Bytes,
-    /// Its fields.
+    /// The fields to process.
     pub selection: Arc<Selection>,
     /// Handling of selected containers.
     pub containers: Containers,
@@ -180,7 +181,7 @@ pub struct DocumentPlan {
 }
 
 impl RequestOptions {
-    /// Returns the parameters of a call on data. They are parts of its message.
+    /// Returns the parameters of a data request, which share the bytes of its message.
     pub(crate) fn new(frame: &Bytes, call: &Call<'_>) -> Self {
         let frame = Frame(frame);
         let options = call.options().copied().unwrap_or_default();
@@ -214,7 +215,7 @@ impl RequestOptions {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Internal`] if the method is no operation of the access model.
+    /// [`CallFailure::Internal`] if the access model has no operation for the method.
     pub fn authorization(&self) -> Result<AuthorizationRequest<'_>, CallFailure> {
         let target = RequestTarget {
             app: Some(self.app.as_str()),
@@ -314,8 +315,8 @@ impl RequestDocument {
     }
 }
 
-/// Returns an upper bound of a response with a document of at most so many bytes. `listed`: leaves
-/// of the message, if field errors can be listed.
+/// Returns an upper bound of the bytes of a response. `document`: upper bound of the document's
+/// bytes. `listed`: leaves of the message, if field errors can be listed.
 pub(crate) fn response_bytes(document: usize, listed: Option<u64>, limits: &Limits) -> usize {
     let errors = listed.map_or(0, |leaves| {
         FieldErrors::bytes(limits.errors_reported_max, leaves)

@@ -71,33 +71,32 @@ pub fn decode(frame: &Bytes, boundary: &FrameLayout) -> Result<Decoded, CallErro
     Ok(Decoded::Data(options, operation))
 }
 
-/// Returns true if the method needs an in-flight permit and admission. Other methods cost no more
-/// than reading them.
+/// Returns true if the method needs an in-flight permit and admission. A request of another method
+/// costs no more than reading its message.
 pub fn needs_admission(method: Method) -> bool {
     let stored = Methods::TOKENS.contains(method) || Methods::OBJECTS.contains(method);
     method.takes_document() || stored || method == Method::AppsPublicKeys
 }
 
-/// Suite of estimates where neither the request nor its app is known to name one: that of new apps.
+/// Suite of estimates if neither the request nor its app is known to name a suite: the suite of new
+/// apps.
 const USUAL_SUITE: Suite = Suite::P256Psk;
 
-/// Predicts the kind and work size of a request of which only the beginning has arrived.
-/// `bytes_min`: its least length.
-pub fn preview(outlook: &Preview, bytes_min: u64) -> (OperationKind, WorkSize) {
-    let (suite, scope) = (
-        outlook.suite.unwrap_or(USUAL_SUITE),
-        outlook.key_scope.unwrap_or_default(),
-    );
-    let kind = OperationKind::of(outlook.method, suite, scope);
-    let work_size = match outlook.whole {
+/// Predicts the kind and work size of a request of which only the start has arrived. `bytes_min`:
+/// the minimum length of the message.
+pub fn preview(preview: &Preview, bytes_min: u64) -> (OperationKind, WorkSize) {
+    let suite = preview.suite.unwrap_or(USUAL_SUITE);
+    let scope = preview.key_scope.unwrap_or_default();
+    let kind = OperationKind::of(preview.method, suite, scope);
+    let work_size = match preview.whole {
         Some(whole) => kind.work_size(whole.leaves, whole.bytes),
         None => kind.work_size(0, bytes_min),
     };
     (kind, work_size)
 }
 
-/// Predicts the kind and work size of a long message that is no request on data: it costs as much
-/// as reading it.
+/// Predicts the kind and work size of a long message of another method, which costs as much as
+/// reading the message.
 pub fn preview_of_other(bytes: u64) -> (OperationKind, WorkSize) {
     let kind = OperationKind::of(Method::Inspect, Suite::P256, KeyScope::default());
     (kind, kind.done(true, 0, 0, bytes))

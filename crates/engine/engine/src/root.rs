@@ -183,13 +183,11 @@ impl Providers {
             root: root.id(&set)?,
             number,
         };
-        let (id, kind) = (
-            SlotId {
-                root: place.root,
-                number,
-            },
-            configured.settings.kind().name(),
-        );
+        let id = SlotId {
+            root: place.root,
+            number,
+        };
+        let kind = configured.settings.kind().name();
         let running = self.uses().begin(ProviderOperation::Wrap, id, name, kind);
         let wrapped = running.end(
             provider
@@ -322,13 +320,13 @@ pub struct Unsealer {
     source: KekSource,
     /// The KEK of a store without a root key. `None`: wiped, and read again when it is needed.
     plain: Mutex<Option<Result<Arc<Kek>, KekError>>>,
-    /// True if a store without a root key is refused (`kek.root_key`).
+    /// True if a store without a root key is an error (`kek.root_key`).
     needs_root: bool,
     /// Unwrapped root keys, by id.
     unwrapped: Mutex<BTreeMap<[u8; 16], Arc<RootKey>>>,
     backoff: Backoff,
-    /// Number of times that the keys were wiped. A search that began before the last time keeps no
-    /// key.
+    /// Number of times that the keys were wiped. A search that started before the last wipe must
+    /// not keep a key.
     wipes: AtomicU64,
     copy: tokio::sync::Mutex<RecordCopy>,
     /// True if a state that was put back is served, without changes (`state.on_rollback`).
@@ -470,10 +468,12 @@ impl Unsealer {
             .iter()
             .map(|slot| (slot.number, (&*slot.provider, late_text())));
         let mut reasons: BTreeMap<u32, (&str, String)> = late.collect();
-        let (mut asked, mut numbers) = (JoinSet::new(), HashMap::new());
+        let mut asked = JoinSet::new();
+        let mut numbers = HashMap::new();
         for slot in root.slots.iter().cloned() {
-            let (providers, root, number) =
-                (Arc::clone(&self.providers), root.clone(), slot.number);
+            let providers = Arc::clone(&self.providers);
+            let root = root.clone();
+            let number = slot.number;
             let task = asked.spawn(async move { providers.unwrap_slot(set, &root, &slot).await });
             numbers.insert(task.id(), number);
         }

@@ -16,7 +16,8 @@ use crate::jobs::tokens::store_io::{ROW_BYTES, Tokens};
 use sealwire_settings::{Config, Mode, Postgres};
 use sealwire_telemetry::metrics::Metrics;
 
-/// One writer task owns the store; reads are as many as there are threads to hand them to.
+/// Limits of batches for the embedded store, which one writer task owns. The number of reads is the
+/// number of reader threads.
 const EMBEDDED_LANES: BatchLimits = BatchLimits {
     writers: 1,
     readers: 2,
@@ -54,7 +55,7 @@ pub enum Access {
 }
 
 impl Stores {
-    /// Opens what a configuration names.
+    /// Opens the stores that a configuration names.
     ///
     /// # Errors
     ///
@@ -83,10 +84,12 @@ impl Stores {
                     blocking(move || EmbeddedStore::open(&state.folder, &Options::default()))
                         .await?,
                 );
-                let (control, lanes) = (Arc::clone(&store), EMBEDDED_LANES);
+                let control = Arc::clone(&store);
+                let lanes = EMBEDDED_LANES;
                 let (tokens, objects): (Arc<dyn TokenStore>, Arc<dyn ObjectStore>) =
                     (store.clone(), store.clone());
-                let (tokens, objects) = (Some(tokens), Some(objects));
+                let tokens = Some(tokens);
+                let objects = Some(objects);
                 Ok(Self {
                     control,
                     tokens,
@@ -99,16 +102,15 @@ impl Stores {
             Mode::Postgres => {
                 let store =
                     Arc::new(PostgresStore::connect(postgres_options(&config.postgres)).await?);
-                let (control, tokens) = (Arc::clone(&store), Arc::clone(&store));
+                let control = Arc::clone(&store);
+                let tokens = Arc::clone(&store);
                 let objects = Arc::clone(&store);
                 let lanes = BatchLimits {
                     writers: config.postgres.writers,
                     readers: config.postgres.readers,
                 };
-                let (tokens, objects) = (
-                    Some(tokens as Arc<dyn TokenStore>),
-                    Some(objects as Arc<dyn ObjectStore>),
-                );
+                let tokens = Some(tokens as Arc<dyn TokenStore>);
+                let objects = Some(objects as Arc<dyn ObjectStore>);
                 Ok(Self {
                     control,
                     tokens,
@@ -156,7 +158,7 @@ impl Stores {
         }
     }
 
-    /// Gives up what is held, so that another process can have it when this returns.
+    /// Closes the stores, so that another process can open them when this returns.
     pub async fn close(&self) {
         if let Some(store) = &self.embedded {
             store.close().await;

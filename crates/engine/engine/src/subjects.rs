@@ -1,7 +1,7 @@
 //! Data subjects of objects and tokens: their stored keys, and the removal of their objects.
 //!
-//! The row of a subject's key is read whenever objects or tokens of the subject are read, and never
-//! cached. So an erasure takes effect on every engine as soon as it is durable.
+//! The row of a subject's key is read with every read of the subject's objects or tokens, and never
+//! cached. So an erasure takes effect on every engine as soon as the erasure is durable.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -124,7 +124,7 @@ impl SubjectKeyCache {
     /// Returns the key of a subject; `None` if a row names none.
     ///
     /// # Errors
-    /// [`CannotOpen`] if there is no key, or it does not open.
+    /// [`CannotOpen`] if the key is missing or does not open.
     pub(crate) fn key(
         &mut self,
         subject: Option<SubjectId>,
@@ -154,13 +154,11 @@ pub(crate) async fn stored_subjects(
     if ids.is_empty() {
         return Ok(StoredSubjects::new());
     }
-    let (view, now) = (
-        MapView {
-            map: MapId::of_subjects(app),
-            generation,
-        },
-        now(),
-    );
+    let view = MapView {
+        map: MapId::of_subjects(app),
+        generation,
+    };
+    let now = now();
     let ids: Vec<ObjectId> = ids.into_iter().map(SubjectId::row).collect();
     let ask =
         move |store: Arc<dyn ObjectStore>| async move { store.get_objects(now, view, &ids).await };
@@ -237,7 +235,9 @@ impl SubjectKeyLoad {
             let stored = stored_subjects(objects, generation, keys.app(), vec![id])
                 .await?
                 .remove(&id);
-            let (app, keys, time) = (keys.app(), Arc::clone(&keys), now());
+            let app = keys.app();
+            let keys = Arc::clone(&keys);
+            let time = now();
             let step = move |()| claim(&keys, id, stored.as_deref(), time);
             let claimed = each(
                 admission,
@@ -272,8 +272,8 @@ impl SubjectKeyLoad {
     }
 }
 
-/// Opens the key of a subject, or creates one. Returns the key, and what the store must check or
-/// write.
+/// Opens the key of a subject, or creates one. Returns the key, and the claim that the store must
+/// check or write.
 ///
 /// # Errors
 /// [`CallFailure::NoKey`] if the app has no active token key, or the stored key does not open.
@@ -365,9 +365,9 @@ pub(crate) fn unfinished_version(row: &ObjectRow) -> u64 {
     row.sealed.as_ref().try_into().map_or(0, u64::from_be_bytes)
 }
 
-/// One step of the removal of a subject's objects.
+/// A step of the removal of a subject's objects.
 pub(crate) struct ErasureStep {
-    /// By map. Removing an object that has changed in between changes nothing.
+    /// Objects to remove, by map. An object that has changed in between is not removed.
     pub(crate) groups: Vec<ObjectGroup>,
     /// Cursor of the next page; `None` at the end.
     pub(crate) next: Option<(MapId, ObjectId)>,

@@ -1,5 +1,5 @@
 //! The background sweep of token maps and objects. A sweep archives expired rows and prunes
-//! archived rows after their collection's retention time. It also erases the rows of deleted
+//! archived rows after their collection's retention time. A sweep also erases the rows of deleted
 //! collections and apps, and the objects and tokens of data subjects whose erasure was interrupted.
 //!
 //! Engines that share a database share a lease, so one of them sweeps at a time. All changes are
@@ -48,9 +48,9 @@ pub struct Swept {
     pub action: SweepAction,
     /// The map.
     pub map: MapId,
-    /// Its app, if the name is known.
+    /// App of the map, if the name is known.
     pub app: Option<String>,
-    /// Its collection, if the name is known.
+    /// Collection of the map, if the name is known.
     pub collection: Option<String>,
     /// Number of rows.
     pub rows: u64,
@@ -202,7 +202,7 @@ impl<L: Ledger> Sweeper<L> {
         self.check(&mut states).await?;
         let mut checked = Instant::now();
         match self.sweep_erasures(&mut states, &mut checked).await {
-            // Other rows do not wait for a subject whose rows cannot be removed.
+            // The rest of the sweep does not wait for a subject whose rows cannot be removed.
             Err(End::Store(error)) => {
                 tracing::warn!(%error, "an erasure of a data subject could not be finished; the next sweep goes on");
             }
@@ -273,14 +273,16 @@ impl<L: Ledger> Sweeper<L> {
         (states, checked): (&mut MapStates, &mut Instant),
         rows: &mut u64,
     ) -> Result<(), End> {
-        let (subject, version) = ((map.app, SubjectId(mark.id.0)), unfinished_version(mark));
+        let subject = (map.app, SubjectId(mark.id.0));
+        let version = unfinished_version(mark);
         let mut after = None;
         loop {
             if checked.elapsed() >= CHECK_PERIOD {
                 self.check(states).await?;
                 *checked = Instant::now();
             }
-            let (begun, limit) = (Instant::now(), self.page_rows());
+            let begun = Instant::now();
+            let limit = self.page_rows();
             let page = tokens
                 .erase_subject_rows(subject.0, subject.1, version, after, limit)
                 .await?;
@@ -297,7 +299,8 @@ impl<L: Ledger> Sweeper<L> {
                 break;
             }
         }
-        let (mut after, mut in_pass) = (None, 0);
+        let mut after = None;
+        let mut in_pass = 0;
         loop {
             if checked.elapsed() >= CHECK_PERIOD {
                 self.check(states).await?;
@@ -358,7 +361,7 @@ impl<L: Ledger> Sweeper<L> {
             .clamp(1, BATCH_ROWS_MAX)
     }
 
-    /// Returns the rest after a statement that looked at so many rows and took this time.
+    /// Returns the pause after a statement that examined `rows` rows and took this time.
     fn pace(&self, rows: u64, took: Duration) -> Duration {
         let pace = Duration::from_secs_f64(rows as f64 / self.options.rows_per_s as f64);
         pace.max(took * REST).min(REST_MAX)
@@ -399,7 +402,9 @@ impl<L: Ledger> Sweeper<L> {
         states: &mut MapStates,
         checked: &mut Instant,
     ) -> Result<(), End> {
-        let (mut after, mut rows, mut recorded) = (None, 0, Instant::now());
+        let mut after = None;
+        let mut rows = 0;
+        let mut recorded = Instant::now();
         let limit = self.page_rows();
         let mut names = (None, None);
         let end = loop {
@@ -447,7 +452,8 @@ impl<L: Ledger> Sweeper<L> {
     fn record(&self, action: SweepAction, map: MapId, (app, collection): &Names, rows: &mut u64) {
         let rows = std::mem::take(rows);
         if rows > 0 {
-            let (app, collection) = (app.clone(), collection.clone());
+            let app = app.clone();
+            let collection = collection.clone();
             tracing::info!(
                 action = action.as_str(),
                 app,

@@ -198,10 +198,10 @@ fn found(needles: &[Needle], window: &mut [u8]) -> Vec<Vec<String>> {
     places
 }
 
-const TEST: &str = "no_secret_stays_in_memory_after_a_seal";
+const TEST: &str = "secrets_leave_memory_after_a_seal";
 
 #[test]
-fn no_secret_stays_in_memory_after_a_seal() {
+fn secrets_leave_memory_after_a_seal() {
     if let Ok(folder) = std::env::var(MAKE_IN) {
         return runtime().block_on(make(&folder));
     }

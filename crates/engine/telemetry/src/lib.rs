@@ -1,7 +1,7 @@
 //! Telemetry of an engine: metrics, spans, readiness, and throttled log lines.
 //!
-//! Nothing here decides anything. Other crates record events; the admin listener and the exporter
-//! of spans read them.
+//! This crate makes no decisions. The engine's crates record events, which the admin listener and
+//! the span exporter read.
 
 pub mod metrics;
 pub mod panics;
@@ -17,7 +17,7 @@ pub use sealwire_service::log_throttle::LogThrottle;
 /// Readiness and metrics of one engine, as the admin listener serves them.
 #[derive(Debug, Default)]
 pub struct Telemetry {
-    /// Says whether requests should be sent here.
+    /// Readiness of the engine for requests.
     pub readiness: Readiness,
     /// The content of `/metrics`.
     pub metrics: Arc<Metrics>,

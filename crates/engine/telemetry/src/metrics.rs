@@ -1,12 +1,12 @@
-//! Counts what the engine does, in the OpenMetrics text that Prometheus reads.
+//! Metrics of an engine, in the OpenMetrics text format that Prometheus reads.
 //!
 //! Labels are closed enums, or names of providers in the configuration: no app, key, principal or
 //! value ever becomes a label, so the number of series is fixed at start. Every series exists from
-//! the start, at zero. Handles are resolved once, by array index; a call in the hot path never
-//! looks a label up in a map.
+//! the start, at zero. Handles are resolved once, by array index, so the hot path never looks up a
+//! label in a map.
 //!
-//! Time in the queue and time at work are two histograms: one says the engine is full, the other
-//! says it is slow.
+//! Queue time and processing time are two histograms: the first one shows that the engine is full,
+//! the second one that it is slow.
 
 mod access;
 pub mod exposition;
@@ -61,10 +61,10 @@ const RATIOS: [f64; 11] = [
     0.031_25, 0.062_5, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0,
 ];
 
-/// Upper bounds of the buckets of what is sent to the token store together.
+/// Upper bounds of the buckets for the number of items in a store batch.
 const ITEMS: [f64; 8] = [1.0, 4.0, 16.0, 64.0, 256.0, 512.0, 1_024.0, 10_000.0];
 
-/// When something ends that never does.
+/// Expiry time of a certificate that never expires.
 const NEVER: i64 = i64::MAX;
 
 /// Facts about a request once its response is sent.
@@ -72,21 +72,21 @@ const NEVER: i64 = i64::MAX;
 pub struct CallReport {
     /// Method.
     pub method: MethodLabel,
-    /// How it ended.
+    /// Outcome.
     pub code: CallCode,
-    /// Set if the job ended by itself. Requests that never ran would pull the histograms towards
+    /// Durations, if the job finished. Requests that never ran would pull the histograms towards
     /// zero.
     pub times: Option<CallTimes>,
 }
 
-/// How long a call took.
+/// Durations of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct CallTimes {
-    /// Its size.
+    /// Size class of the request.
     pub class: Class,
-    /// Time from its last byte to the first work.
+    /// Time from the request's last byte to its first slice.
     pub queue: Duration,
-    /// Time at work, without pauses.
+    /// Processing time, without pauses.
     pub work: Duration,
     /// Predicted time at admission.
     pub predicted: Duration,
@@ -98,29 +98,29 @@ pub struct CallTimes {
 /// Gauges of apps and their keys.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AppGauges {
-    /// The generation that calls are served under.
+    /// Generation of the control state that requests use.
     pub generation: u64,
-    /// How many apps.
+    /// Number of apps.
     pub apps: usize,
-    /// Key schedules that are kept, and how many look-ups found one and found none.
+    /// Number of cached key schedules, of cache hits and of cache misses.
     pub opened: (usize, u64, u64),
-    /// Connections to the database that are there, and those that are not.
+    /// Number of database connections that are up, and of those that are down.
     pub links: (usize, usize),
     /// True while an older state that was put back is served.
     pub rolled_back: bool,
 }
 
 metrics! {
-    /// Every metric of one engine. Updating one is an atomic addition; a histogram takes a short
-    /// lock of its own.
+    /// Every metric of one engine. An update is an atomic addition; each histogram has a lock that
+    /// is held briefly.
     pub struct Metrics {
         /// Finished requests, including rejected ones
-        calls: ByLabel<(MethodLabel, CallCode), Counter> = "sealwire_requests_total";
+        requests: ByLabel<(MethodLabel, CallCode), Counter> = "sealwire_requests_total";
         /// Fields processed
         fields: ByLabel<MethodLabel, Counter> = "sealwire_fields_total";
         /// Fields masked by the request's rules or the role's mask
         masked: ByLabel<MaskLabel, Counter> = "sealwire_fields_masked_total";
-        /// Key agreements to open fields. idle_thread: begun in advance by an idle crypto thread
+        /// Key agreements to open fields. idle_thread: started in advance by an idle crypto thread
         key_agreements: ByLabel<AgreementLabel, Counter> = "sealwire_key_agreements_total";
         /// Fields of decrypt and rewrap requests that did not open, by the suite that they name
         cannot_open: ByLabel<SuiteLabel, Counter> = "sealwire_fields_cannot_open_total";
@@ -133,7 +133,7 @@ metrics! {
         /// Delay of writes by the write throttle
         store_throttle_seconds: Histogram = "sealwire_store_throttle_seconds", SECONDS;
         /// Rows admitted by the write throttle, not committed yet
-        undurable_rows: Gauge64 = "sealwire_store_uncommitted_rows";
+        uncommitted_rows: Gauge64 = "sealwire_store_uncommitted_rows";
         /// Rows or keys per store batch
         store_batch_items: ByLabel<StoreLabel, Histogram> = "sealwire_store_batch_items", ITEMS;
         /// Rows, bytes and keys that wait for a store batch; writers: throttled requests
@@ -161,16 +161,16 @@ metrics! {
         /// Actual divided by predicted time of a request
         prediction_ratio: Histogram = "sealwire_prediction_ratio", RATIOS;
         /// Requests rejected as overloaded
-        refusals: ByLabel<RefusalReason, Counter> = "sealwire_rejections_total";
+        rejections: ByLabel<RefusalReason, Counter> = "sealwire_rejections_total";
         /// Remaining admitted work, in seconds of one crypto thread; class: remaining size
         backlog_seconds: ByLabel<ClassLabel, Gauge64> = "sealwire_backlog_seconds";
         /// Requests that wait for admission
-        calls_waiting: ByLabel<ClassLabel, Gauge> = "sealwire_requests_waiting";
+        requests_waiting: ByLabel<ClassLabel, Gauge> = "sealwire_requests_waiting";
         /// Estimated divided by actual time of work; below 1: the machine is busy with other work
         speed: Gauge64 = "sealwire_speed_ratio";
         /// Principals with requests in the scheduler now or recently
-        callers: Gauge = "sealwire_active_clients";
-        /// Requests begun without a response yet
+        active_clients: Gauge = "sealwire_active_clients";
+        /// Requests started without a response yet
         pub calls_in_flight: Gauge = "sealwire_requests_in_flight";
         /// Bytes held for requests and responses, limited by schedule.memory_mib
         bytes_in_flight: Gauge = "sealwire_bytes_in_flight";
@@ -193,9 +193,9 @@ metrics! {
         /// Reloads of changed certificate files
         certificate_reloads: ByLabel<ReloadLabel, Counter> = "sealwire_certificate_reloads_total";
         /// 1 while changed certificate files do not load; the previous ones stay in use
-        certificate_files_refused: Gauge = "sealwire_certificate_files_rejected";
+        certificate_files_rejected: Gauge = "sealwire_certificate_files_rejected";
         /// Connections closed because of their client certificate
-        expelled: ByLabel<ExpulsionLabel, Counter> = "sealwire_disconnected_clients_total";
+        disconnected_clients: ByLabel<ExpulsionLabel, Counter> = "sealwire_disconnected_clients_total";
         /// 1 while /ready succeeds, else 0
         ready: Gauge = "sealwire_ready";
         /// 1 while a health check fails, else 0
@@ -207,11 +207,11 @@ metrics! {
         /// Served apps
         apps: Gauge = "sealwire_apps";
         /// Cached key schedules of opened envelopes, limited by crypto.open_key_cache_entries
-        opened_keys: Gauge = "sealwire_open_key_cache_entries";
+        open_key_cache_entries: Gauge = "sealwire_open_key_cache_entries";
         /// Open key cache lookups; a hit saves a Diffie-Hellman
-        opened_lookups: ByLabel<LookupLabel, Counter> = "sealwire_open_key_cache_lookups_total";
+        open_key_cache_lookups: ByLabel<LookupLabel, Counter> = "sealwire_open_key_cache_lookups_total";
         /// Database connections of the token and control stores
-        store_links: ByLabel<LinkLabel, Gauge> = "sealwire_store_connections";
+        store_connections: ByLabel<LinkLabel, Gauge> = "sealwire_store_connections";
         /// Metrics of the providers that wrap and unwrap root keys.
         pub providers: ProviderMetrics;
         /// Audit records written
@@ -230,7 +230,7 @@ metrics! {
         /// Number of the last audit record
         audit_sequence: Gauge = "sealwire_audit_sequence";
         /// First 48 bits of the last audit record's hash, as a number
-        audit_head: Gauge = "sealwire_audit_checkpoint";
+        audit_checkpoint: Gauge = "sealwire_audit_checkpoint";
         /// Spans; no_room: queue full, undelivered: not accepted by the collector, over_rate: above
         /// traces.spans_per_s_max
         spans: ByLabel<SpanOutcome, Counter> = "sealwire_spans_total";
@@ -240,16 +240,17 @@ metrics! {
         pub build: BuildInfo = "sealwire_build_info";
         /// Metrics of the process.
         process: Process;
-        /// Reads what waits for the token store.
+        /// Reads the amount of work that waits for the token store.
         token_store: State<Probe<(Waiting, Pressure)>>;
-        /// Reads what the scheduler knows.
+        /// Reads the scheduler's gauges.
         scheduler: State<Probe<Gauges>>;
-        /// Reads what is served.
+        /// Reads the gauges of apps and their keys.
         served: State<Probe<AppGauges>>;
-        /// Reads what the audit trail says of itself.
+        /// Reads the state of the audit log.
         audit: State<Probe<sealwire_audit::TrailState>>;
-        /// When the first certificate or list of a kind ends, in seconds since 1970.
-        certificate_ends: State<[AtomicI64; CertificateLabel::ALL.len()]>;
+        /// Time of the first expiry among the certificates or lists of a kind, in seconds since
+        /// 1970.
+        certificate_expiries: State<[AtomicI64; CertificateLabel::ALL.len()]>;
         /// The registry.
         registry: State<Registry>;
     }
@@ -268,19 +269,19 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Every series, at zero.
+    /// Creates every series, at zero.
     pub fn new() -> Self {
         let mut registrar = Registrar::default();
         let mut metrics = Self::register(&mut registrar);
         *metrics.registry = registrar.finish();
         metrics.audit_free_bytes.set(f64::INFINITY);
-        for ends in &*metrics.certificate_ends {
-            ends.store(NEVER, Ordering::Relaxed);
+        for expiry in &*metrics.certificate_expiries {
+            expiry.store(NEVER, Ordering::Relaxed);
         }
         metrics
     }
 
-    /// Counters of spans.
+    /// Returns the counters of spans.
     pub fn traces(&self) -> SpanMetrics {
         SpanMetrics {
             spans: self.spans.clone(),
@@ -296,9 +297,10 @@ impl Metrics {
         metrics
     }
 
-    /// One call was answered. Does not touch `calls_in_flight`, which follows the call's permit.
+    /// Counts a request whose response was sent. Does not change `calls_in_flight`, which follows
+    /// the request's permit.
     pub fn call_done(&self, report: &CallReport) {
-        self.calls.of((report.method, report.code)).inc();
+        self.requests.of((report.method, report.code)).inc();
         if let Some(times) = &report.times {
             let class = ClassLabel::from(times.class);
             self.queue_seconds
@@ -317,44 +319,46 @@ impl Metrics {
         }
     }
 
-    /// So many audit records were written together, in that time.
+    /// Counts audit records that were written as one batch, and the duration of the write.
     pub fn audited(&self, records: u64, took: Duration) {
         self.audit_records.inc_by(records);
         self.audit_write_seconds.observe(took.as_secs_f64());
     }
 
-    /// Where to look for what the audit trail says of itself. Once.
+    /// Sets the function that reads the state of the audit log at each scrape. Must be called at
+    /// most once.
     pub fn watch_audit(&self, probe: Read<sealwire_audit::TrailState>) {
         self.audit.watch(probe);
     }
 
-    fn look_at_audit(&self) {
+    fn update_audit(&self) {
         let Some(state) = self.audit.read() else {
             return;
         };
-        let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+
         self.audit_lost
             .inc_by(state.lost.saturating_sub(self.audit_lost.get()));
-        self.audit_waiting.set(gauge(state.waiting as u64));
+        self.audit_waiting.set(gauge_value(state.waiting as u64));
         self.audit_failing.set(i64::from(state.fails));
         self.audit_free_bytes
             .set(state.free_bytes.map_or(f64::INFINITY, |bytes| bytes as f64));
-        self.audit_sequence.set(gauge(state.seq));
-        let head = state
+        self.audit_sequence.set(gauge_value(state.seq));
+
+        let checkpoint = state
             .hash
             .0
             .iter()
             .take(6)
-            .fold(0, |head, byte| head << 8 | i64::from(*byte));
-        self.audit_head.set(head);
+            .fold(0, |number, byte| number << 8 | i64::from(*byte));
+        self.audit_checkpoint.set(checkpoint);
     }
 
-    /// That many fields were worked on, whatever became of their call.
+    /// Counts processed fields, regardless of the outcome of their request.
     pub fn fields_done(&self, method: MethodLabel, fields: u64) {
         self.fields.of(method).inc_by(fields);
     }
 
-    /// That many key agreements were needed to open fields.
+    /// Counts key agreements to open fields.
     pub fn key_agreements(&self, thread: AgreementLabel, agreements: u64) {
         self.key_agreements.of(thread).inc_by(agreements);
     }
@@ -364,108 +368,112 @@ impl Metrics {
         self.cannot_open.of(suite).inc_by(fields);
     }
 
-    /// That many fields were masked.
+    /// Counts masked fields.
     pub fn fields_masked(&self, by: MaskLabel, fields: u64) {
         self.masked.of(by).inc_by(fields);
     }
 
-    /// That became of so many tokens.
+    /// Counts tokens with this outcome.
     pub fn tokens(&self, outcome: TokenLabel, tokens: u64) {
         self.tokens.of(outcome).inc_by(tokens);
     }
 
-    /// The token store answered after so long, or failed.
+    /// Counts an operation of the token store with its duration and success.
     pub fn store_answered(&self, operation: StoreLabel, took: Duration, is_ok: bool) {
         self.store_seconds.of(operation).observe(took.as_secs_f64());
         self.store_failures.of(operation).inc_by(u64::from(!is_ok));
     }
 
-    /// Where to look for what waits for the token store. Once.
+    /// Sets the function that reads the load of the token store at each scrape. Must be called at
+    /// most once.
     pub fn watch_token_store(&self, probe: Read<(Waiting, Pressure)>) {
         self.token_store.watch(probe);
     }
 
-    fn look_at_token_store(&self) {
+    fn update_token_store(&self) {
         let Some((waiting, pressure)) = self.token_store.read() else {
             return;
         };
+
         let Waiting { rows, bytes, keys } = waiting;
         for (gauge, count) in self
             .store_waiting
             .iter()
             .zip([rows, bytes, keys, pressure.waiting])
         {
-            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+            gauge.set(gauge_value(count as u64));
         }
-        self.undurable_rows.set(pressure.dirty);
+        self.uncommitted_rows.set(pressure.dirty);
     }
 
-    /// A call was refused as overloaded. Counts beside [`Self::call_done`].
+    /// Counts a request that was rejected as overload. [`Self::call_done`] counts the request, too.
     pub fn refused(&self, reason: RefusalReason) {
-        self.refusals.of(reason).inc();
+        self.rejections.of(reason).inc();
     }
 
-    /// A call was let in with what it is to write, after so long.
+    /// Records how long the write throttle delayed a request.
     pub fn throttled(&self, waited: Duration) {
         self.store_throttle_seconds.observe(waited.as_secs_f64());
     }
 
-    /// Counts a call that was stopped with `fields_saved` fields left to do, and the CPU time they
-    /// are estimated at.
+    /// Counts a stopped request, its `fields_saved` unprocessed fields, and their estimated CPU
+    /// time.
     pub fn call_stopped(&self, reason: CancelReason, fields_saved: u64, cpu_saved: Duration) {
         self.cancels.of(reason).inc();
         self.fields_saved.of(reason).inc_by(fields_saved);
         self.cpu_saved.of(reason).inc_by(cpu_saved.as_secs_f64());
     }
 
-    /// Where to look for what the scheduler knows. Once.
+    /// Sets the function that reads the scheduler's gauges at each scrape. Must be called at most
+    /// once.
     pub fn watch_scheduler(&self, probe: Read<Gauges>) {
         self.scheduler.watch(probe);
     }
 
-    fn look_at_scheduler(&self) {
+    fn update_scheduler(&self) {
         let Some(gauges) = self.scheduler.read() else {
             return;
         };
+
         for (gauge, nanos) in self.backlog_seconds.iter().zip(gauges.backlog) {
             gauge.set(nanos as f64 / 1e9);
         }
-        for (gauge, calls) in self.calls_waiting.iter().zip(gauges.waiting) {
-            gauge.set(calls.into());
+        for (gauge, requests) in self.requests_waiting.iter().zip(gauges.waiting) {
+            gauge.set(requests.into());
         }
+
         self.speed.set(gauges.speed);
-        self.callers
+        self.active_clients
             .set(i64::try_from(gauges.tenants).unwrap_or(i64::MAX));
         self.bytes_in_flight
             .set(i64::try_from(gauges.bytes).unwrap_or(i64::MAX));
     }
 
-    /// Where to look for what is served. Once.
+    /// Sets the function that reads the gauges of apps and keys at each scrape. Must be called at
+    /// most once.
     pub fn watch_served(&self, probe: Read<AppGauges>) {
         self.served.watch(probe);
     }
 
-    fn look_at_served(&self) {
+    fn update_apps(&self) {
         let Some(served) = self.served.read() else {
             return;
         };
-        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        let (kept, hits, misses) = served.opened;
-        self.generation
-            .set(i64::try_from(served.generation).unwrap_or(i64::MAX));
+
+        self.generation.set(gauge_value(served.generation));
         self.rolled_back.set(served.rolled_back.into());
-        self.apps.set(count(served.apps));
-        self.opened_keys.set(count(kept));
-        for (counter, total) in self.opened_lookups.iter().zip([hits, misses]) {
-            // The count is kept where the look-ups are made, and never falls.
+        self.apps.set(gauge_value(served.apps as u64));
+
+        let (entries, hits, misses) = served.opened;
+        self.open_key_cache_entries.set(gauge_value(entries as u64));
+        for (counter, total) in self.open_key_cache_lookups.iter().zip([hits, misses]) {
+            // The cache counts its lookups itself, and the counts never fall.
             counter.inner().store(total, Ordering::Relaxed);
         }
-        for (gauge, links) in self
-            .store_links
-            .iter()
-            .zip([served.links.0, served.links.1])
-        {
-            gauge.set(count(links));
+
+        let (up, down) = served.links;
+        for (gauge, connections) in self.store_connections.iter().zip([up, down]) {
+            gauge.set(gauge_value(connections as u64));
         }
     }
 
@@ -477,50 +485,51 @@ impl Metrics {
         }
     }
 
-    /// A connection arrived, and this became of it. Does not touch `connections`, which follows its
-    /// guard.
+    /// Counts an incoming connection with its outcome. Does not change `connections`, which follows
+    /// the connection's guard.
     pub fn connection(&self, outcome: ConnectionOutcome) {
         self.connections_by_outcome.of(outcome).inc();
     }
 
-    /// When the first certificate or list of that kind in service ends, in seconds since 1970;
-    /// `None`: never.
-    pub fn certificate_ends(&self, of: CertificateLabel, ends: Option<i64>) {
-        self.certificate_ends[of as usize].store(ends.unwrap_or(NEVER), Ordering::Relaxed);
+    /// Sets the time of the first expiry among the certificates or lists of a kind in use, in
+    /// seconds since 1970. `None`: they never expire.
+    pub fn certificate_ends(&self, of: CertificateLabel, expiry: Option<i64>) {
+        self.certificate_expiries[of as usize].store(expiry.unwrap_or(NEVER), Ordering::Relaxed);
     }
 
-    /// Certificate files were put in service, or were refused and stay so until they change.
+    /// Counts a reload of certificate files. Rejected files stay rejected until they change.
     pub fn certificate_files(&self, outcome: ReloadLabel) {
         self.certificate_reloads.of(outcome).inc();
-        self.certificate_files_refused
+        self.certificate_files_rejected
             .set(i64::from(outcome == ReloadLabel::Refused));
     }
 
-    /// The files that had been refused are those in service again.
+    /// Records that the rejected files were replaced by those in use.
     pub fn certificate_files_back(&self) {
-        self.certificate_files_refused.set(0);
+        self.certificate_files_rejected.set(0);
     }
 
-    /// So many connections are closed for their certificate.
+    /// Counts connections that are closed because of their client certificate.
     pub fn expelled(&self, reason: ExpulsionLabel, connections: u64) {
-        self.expelled.of(reason).inc_by(connections);
+        self.disconnected_clients.of(reason).inc_by(connections);
     }
 
-    fn look_at_certificates(&self) {
+    fn update_certificates(&self) {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
             .as_secs_f64();
-        for (gauge, ends) in self
+
+        for (gauge, expiry) in self
             .certificate_remaining
             .iter()
-            .zip(&*self.certificate_ends)
+            .zip(&*self.certificate_expiries)
         {
-            let ends = ends.load(Ordering::Relaxed);
-            gauge.set(if ends == NEVER {
+            let expiry = expiry.load(Ordering::Relaxed);
+            gauge.set(if expiry == NEVER {
                 f64::INFINITY
             } else {
-                ends as f64 - now
+                expiry as f64 - now
             });
         }
     }
@@ -530,25 +539,26 @@ impl Metrics {
         self.read_pauses.inc();
     }
 
-    /// That many bytes were read.
+    /// Counts bytes that were read.
     pub fn request_bytes(&self, bytes: u64) {
         self.request_bytes.inc_by(bytes);
     }
 
-    /// That many bytes were written.
+    /// Counts bytes that were written.
     pub fn reply_bytes(&self, bytes: u64) {
         self.reply_bytes.inc_by(bytes);
     }
 
-    /// The whole exposition in the text format of OpenMetrics, about 80 KB.
+    /// Returns the whole exposition in the text format of OpenMetrics, about 80 KB.
     pub fn encode(&self) -> String {
-        self.look_at_scheduler();
-        self.look_at_token_store();
-        self.access.look();
-        self.look_at_served();
-        self.look_at_certificates();
-        self.process.look();
-        self.look_at_audit();
+        self.update_scheduler();
+        self.update_token_store();
+        self.access.update();
+        self.update_apps();
+        self.update_certificates();
+        self.process.update();
+        self.update_audit();
+
         let mut text = String::with_capacity(96 << 10);
         // Writing to a String cannot fail.
         let _ = text::encode(&mut text, &self.registry);
@@ -556,21 +566,26 @@ impl Metrics {
     }
 }
 
+/// Converts a count for a gauge.
+fn gauge_value(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
 impl Observer for Metrics {
-    fn landed(&self, flight: &BatchStats) {
-        let operation = StoreLabel::from(flight.kind);
+    fn landed(&self, batch: &BatchStats) {
+        let operation = StoreLabel::from(batch.kind);
         self.store_seconds
             .of(operation)
-            .observe(flight.took.as_secs_f64());
+            .observe(batch.took.as_secs_f64());
         self.store_wait_seconds
             .of(operation)
-            .observe(flight.waited.as_secs_f64());
+            .observe(batch.waited.as_secs_f64());
         self.store_batch_items
             .of(operation)
-            .observe(flight.items as f64);
+            .observe(batch.items as f64);
         self.store_failures
             .of(operation)
-            .inc_by(flight.failed as u64);
+            .inc_by(batch.failed as u64);
     }
 }
 
@@ -581,7 +596,7 @@ mod tests {
 
     use super::*;
 
-    /// The value of one series, by its text as scraped.
+    /// Returns the value of one series by its scraped text.
     fn value(metrics: &Metrics, series: &str) -> f64 {
         let text = metrics.encode();
         let line = text.lines().find(|line| {
@@ -597,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_lists_what_is_scraped_and_nothing_else() {
+    fn table_lists_exactly_the_scraped_metrics() {
         let families = exposition::parse(&Metrics::example().encode());
         let docs = Metrics::docs();
         assert_eq!(families.len(), docs.len(), "{:?}", families.keys());
@@ -849,7 +864,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exposition_ends_and_says_the_version() {
+    fn exposition_has_end_marker_and_version() {
         let text = Metrics::new().encode();
         assert!(text.ends_with("# EOF\n"));
         assert!(text.contains(&format!(

@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use crate::LogThrottle;
 
-/// Logs panics of this process in place of the runtime's own lines, which may hold what a call was
-/// about.
+/// Installs a panic hook that logs without values. The runtime's default hook prints the panic
+/// message, which can contain data of a request.
 pub fn log() {
-    std::panic::set_hook(Box::new(said));
+    std::panic::set_hook(Box::new(log_panic));
 }
 
-fn said(panic: &PanicHookInfo<'_>) {
+fn log_panic(panic: &PanicHookInfo<'_>) {
     static THROTTLE: LogThrottle = LogThrottle::new();
     if let Some(suppressed) = THROTTLE.record(Instant::now()) {
         let place = panic
@@ -21,7 +21,7 @@ fn said(panic: &PanicHookInfo<'_>) {
             .unwrap_or_default();
         tracing::error!(
             place,
-            what = what(panic.payload()),
+            what = constant_message(panic.payload()),
             suppressed,
             "a part of the engine panicked: report it"
         );
@@ -30,7 +30,7 @@ fn said(panic: &PanicHookInfo<'_>) {
 
 /// Returns a panic message that is a constant of the program. A formatted message could contain a
 /// secret.
-fn what(payload: &(dyn Any + Send)) -> &'static str {
+fn constant_message(payload: &(dyn Any + Send)) -> &'static str {
     payload
         .downcast_ref::<&'static str>()
         .copied()
@@ -42,10 +42,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_told_without_values() {
-        let caught = |panic: fn()| std::panic::catch_unwind(panic).unwrap_err();
-        assert_eq!(what(&*caught(|| panic!("on purpose"))), "on purpose");
-        assert_eq!(what(&*caught(|| panic!("of {}", String::from("4242")))), "");
-        assert_eq!(what(&*caught(|| std::panic::panic_any(7))), "");
+    fn panic_messages_contain_no_formatted_values() {
+        fn message_of(panic: fn()) -> &'static str {
+            constant_message(&*std::panic::catch_unwind(panic).unwrap_err())
+        }
+
+        assert_eq!(message_of(|| panic!("on purpose")), "on purpose");
+        assert_eq!(message_of(|| panic!("of {}", String::from("4242"))), "");
+        assert_eq!(message_of(|| std::panic::panic_any(7)), "");
     }
 }

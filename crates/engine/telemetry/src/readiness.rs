@@ -1,38 +1,38 @@
-//! Readiness for requests: a phase and a set of failing conditions, both atomics.
+//! Readiness for requests: a phase and a set of failing conditions.
 //!
-//! Writers say what they know when they learn it; a reader takes two loads and asks nobody.
+//! Both are atomics. The parts of the engine update them at every change, so a reader needs only
+//! two loads.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use sealwire_service::metrics::Labels;
 
-/// Where in its life the engine is.
+/// Phase in the life of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Not listening yet.
     Starting = 0,
-    /// Takes calls.
+    /// Accepts requests.
     Ready = 1,
-    /// Finishes what runs and takes nothing new.
+    /// Finishes running requests and accepts no new ones.
     Draining = 2,
 }
 
-/// Something the engine needs to answer well. Each fails and recovers on its own.
+/// A condition for serving requests. Conditions fail and recover independently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// The store of apps and keys does not answer.
+    /// The store of apps and keys does not respond.
     Store = 0,
     /// The store has been unreadable for so long that the cached permissions of principals may no
     /// longer be used.
     Permissions = 1,
-    /// The server certificate has ended.
+    /// The server certificate has expired.
     Certificate = 2,
-    /// The audit trail cannot be written.
+    /// The audit log cannot be written.
     Audit = 3,
-    /// The control state is not what holders of the root key wrote last, or an older one was put
-    /// back.
+    /// The control state is not authentic, or an older state was put back.
     ControlState = 4,
-    /// The store is sealed, and this engine holds no keys.
+    /// The store is sealed, so this engine has no keys.
     Sealed = 5,
 }
 
@@ -47,7 +47,7 @@ impl Condition {
         Self::Sealed,
     ];
 
-    /// Its name in `/ready`.
+    /// Returns the name in `/ready`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Store => "store",
@@ -59,7 +59,7 @@ impl Condition {
         }
     }
 
-    /// Its name in `/metrics`.
+    /// Returns the label value in `/metrics`.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Store => "store",
@@ -71,8 +71,8 @@ impl Condition {
         }
     }
 
-    /// Returns true if the engine serves requests that need no store while this condition fails: it
-    /// keeps the last good control state.
+    /// Returns true if the engine serves requests that need no store while this condition fails.
+    /// The engine then uses the last good control state.
     const fn allows_service_without_store(self) -> bool {
         match self {
             Self::Store | Self::ControlState => true,
@@ -98,7 +98,7 @@ impl Labels for Condition {
     }
 }
 
-/// The readiness of one engine. Begins as [`Phase::Starting`] with nothing failing.
+/// The readiness of one engine. The initial phase is [`Phase::Starting`], and no condition fails.
 #[derive(Debug, Default)]
 pub struct Readiness {
     phase: AtomicU8,
@@ -106,13 +106,13 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Enters a phase. Draining is final: a late `Ready` from a slow start must not call the
+    /// Enters a phase. Draining is final: a slow start that reports `Ready` late must not bring
     /// traffic back.
     pub fn enter(&self, phase: Phase) {
         self.phase.fetch_max(phase as u8, Ordering::Relaxed);
     }
 
-    /// The phase it is in.
+    /// Returns the current phase.
     pub fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Relaxed) {
             0 => Phase::Starting,
@@ -121,7 +121,7 @@ impl Readiness {
         }
     }
 
-    /// Notes that a condition fails, or that it holds again.
+    /// Records whether a condition holds or fails.
     pub fn set(&self, condition: Condition, holds: bool) {
         if holds {
             self.failing.fetch_and(!condition.bit(), Ordering::Relaxed);
@@ -142,32 +142,37 @@ impl Readiness {
             Phase::Draining => return State::NotReady("draining".into()),
             Phase::Ready => {}
         }
-        let failing = || {
-            Condition::ALL
-                .iter()
-                .filter(|condition| self.is_failing(**condition))
-        };
-        let names = failing()
-            .map(|condition| condition.name())
-            .collect::<Vec<_>>()
-            .join(", ");
-        match failing().all(|condition| condition.allows_service_without_store()) {
-            true if names.is_empty() => State::Ready,
-            true => State::ReadyWithoutStore(format!("failing: {names}")),
-            false => State::NotReady(format!("failing: {names}")),
+
+        let failing: Vec<Condition> = Condition::ALL
+            .into_iter()
+            .filter(|condition| self.is_failing(*condition))
+            .collect();
+        if failing.is_empty() {
+            return State::Ready;
+        }
+
+        let names: Vec<_> = failing.iter().map(|condition| condition.name()).collect();
+        let reason = format!("failing: {}", names.join(", "));
+        if failing
+            .iter()
+            .all(|condition| condition.allows_service_without_store())
+        {
+            State::ReadyWithoutStore(reason)
+        } else {
+            State::NotReady(reason)
         }
     }
 }
 
-/// Which requests an engine serves.
+/// The set of requests that an engine serves now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// All.
+    /// The engine serves every request.
     Ready,
-    /// Those that need no store: encryption and decryption of documents. Tokens, objects and
-    /// changes fail for this reason.
+    /// The engine serves only requests that need no store, such as encryption and decryption of
+    /// documents. Requests on tokens and objects, and changes, fail for this reason.
     ReadyWithoutStore(String),
-    /// None, for this reason.
+    /// The engine serves no requests, for this reason.
     NotReady(String),
 }
 
@@ -183,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_state_follows_the_phase_and_every_condition() {
+    fn state_follows_phase_and_conditions() {
         fn not_ready(reason: &str) -> State {
             State::NotReady(reason.into())
         }
@@ -210,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_store_and_records_that_are_not_authentic_take_no_engine_from_balancers() {
+    fn engine_stays_ready_without_store_or_authentic_control_state() {
         for condition in Condition::ALL {
             let readiness = Readiness::default();
             readiness.enter(Phase::Ready);
@@ -234,13 +239,13 @@ mod tests {
     }
 
     #[test]
-    fn every_condition_has_a_bit_of_its_own() {
+    fn condition_bits_are_distinct() {
         let bits: u32 = Condition::ALL.iter().map(|condition| condition.bit()).sum();
         assert_eq!(bits.count_ones() as usize, Condition::ALL.len());
     }
 
     #[test]
-    fn a_condition_is_called_alike_in_metrics() {
+    fn condition_labels_match_their_names() {
         for condition in Condition::ALL {
             assert_eq!(condition.label(), condition.name().replace([' ', '-'], "_"));
         }

@@ -2,7 +2,7 @@
 //! token, path, context or reason.
 //!
 //! Attributes follow OpenTelemetry's conventions for RPC where these have a name; others begin with
-//! `sealwire.`. Times in the queue and at work are attributes and no spans: they are sums over
+//! `sealwire.`. Queue time and processing time are attributes instead of spans: each is a sum over
 //! slices, between which other requests ran.
 
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub struct RequestEnd<'a> {
     pub app: Option<&'a str>,
     /// The collection that the request named.
     pub collection: Option<&'a str>,
-    /// Fields that were worked on, and the number of those that failed.
+    /// Number of processed fields, and the number of those that failed.
     pub fields: (u64, u64),
     /// Bytes of the request.
     pub bytes: u64,
@@ -37,7 +37,7 @@ pub struct RequestEnd<'a> {
 }
 
 impl RequestEnd<'_> {
-    /// Returns the span's end.
+    /// Returns the data that completes the request's span.
     pub fn span(&self) -> SpanEnd {
         let mut attributes = vec![
             Attribute::text("rpc.system.name", "sealwire"),
@@ -60,7 +60,7 @@ impl RequestEnd<'_> {
             attributes.push(Attribute::seconds("sealwire.queue_seconds", times.queue));
             attributes.push(Attribute::seconds("sealwire.work_seconds", times.work));
         }
-        let failure = is_ours(self.code).then(|| self.code.as_str());
+        let failure = is_engine_failure(self.code).then(|| self.code.as_str());
         SpanEnd {
             name: self.method.as_str().into(),
             took: self.took,
@@ -70,9 +70,9 @@ impl RequestEnd<'_> {
     }
 }
 
-/// Returns true if the engine caused the failure. A client's mistake is no error of a server's
-/// span.
-fn is_ours(code: CallCode) -> bool {
+/// Returns true if the engine caused the failure. A server span is not marked as an error for a
+/// client's mistake.
+fn is_engine_failure(code: CallCode) -> bool {
     [
         ErrorCode::Internal,
         ErrorCode::Unavailable,
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_has_the_attributes_of_the_conventions_and_ours() {
+    fn span_has_standard_and_sealwire_attributes() {
         let end = end(ErrorCode::Overloaded.into());
         let expected = [
             Attribute::text("rpc.system.name", "sealwire"),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn only_failures_of_the_engine_are_errors_of_its_spans() {
+    fn span_failures_are_only_engine_failures() {
         for code in CallCode::ALL {
             let fails = ["internal", "unavailable", "overloaded", "deadline_exceeded"]
                 .contains(&code.as_str());

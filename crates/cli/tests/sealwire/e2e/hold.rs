@@ -95,7 +95,7 @@ impl Slices for Blocker {
         0
     }
 
-    fn has_begun(&self) -> bool {
+    fn has_started(&self) -> bool {
         true
     }
 
@@ -228,7 +228,7 @@ impl Slices for Spinning {
         16
     }
 
-    fn has_begun(&self) -> bool {
+    fn has_started(&self) -> bool {
         self.slices.load(Ordering::Relaxed) > 0
     }
 

@@ -112,10 +112,8 @@ mod tests {
 
     #[test]
     fn a_bucket_holds_the_limit_and_drains_evenly() {
-        let (limiter, grants) = (
-            HourlyLimiter::default(),
-            grants("decrypt,tokenize apps=shop hourly=3600"),
-        );
+        let limiter = HourlyLimiter::default();
+        let grants = grants("decrypt,tokenize apps=shop hourly=3600");
         let start = Instant::now();
         let charge = |principal: &str, operation, fields, seconds| {
             let permit = grants.decide(ask(operation)).unwrap();
@@ -163,11 +161,10 @@ mod tests {
             grant("decrypt apps=cards hourly=10"),
             grant("decrypt apps=misc hourly=1000000"),
         ];
-        let (limiter, grants) = (
-            HourlyLimiter::default(),
-            Grants::of([Role::new("r", role).unwrap().into()]),
-        );
-        let (principal, now) = (Principal::from_text("a").unwrap(), Instant::now());
+        let limiter = HourlyLimiter::default();
+        let grants = Grants::of([Role::new("r", role).unwrap().into()]);
+        let principal = Principal::from_text("a").unwrap();
+        let now = Instant::now();
         let charge = |app, fields, ms| {
             let permit = grants
                 .decide(AuthorizationRequest::new(
@@ -186,11 +183,9 @@ mod tests {
 
     #[test]
     fn only_limited_principals_use_buckets_and_buckets_are_bounded() {
-        let (limiter, unlimited, limited) = (
-            HourlyLimiter::default(),
-            grants("tokenize apps=shop"),
-            grants("tokenize apps=shop hourly=10"),
-        );
+        let limiter = HourlyLimiter::default();
+        let unlimited = grants("tokenize apps=shop");
+        let limited = grants("tokenize apps=shop hourly=10");
         let now = Instant::now();
         let charge = |grants: &Grants, principal: usize, now| {
             let principal = Principal::from_text(&format!("p{principal}")).unwrap();

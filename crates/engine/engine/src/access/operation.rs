@@ -28,9 +28,9 @@ pub struct RequestTarget<'a> {
 }
 
 impl<'a> RequestTarget<'a> {
-    /// Returns what a control call names.
+    /// Returns the target of a control request.
     pub fn by_control(call: &Control<'a>) -> Self {
-        // The question names an app too, which it is not about.
+        // The app in a check request is part of the question. The check itself has no target.
         if matches!(call, Control::Check(_)) {
             return Self::default();
         }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_method_but_three_is_an_operation_of_its_plane() {
+    fn methods_except_three_are_operations_of_their_plane() {
         let free = [Method::Inspect, Method::Info, Method::Health];
         let mut methods = 0;
         for method in Method::ALL {

@@ -32,11 +32,9 @@ struct Faulty {
 
 impl Faulty {
     fn over(store: Arc<dyn ControlStore>) -> Self {
-        let (down, not_authentic, reads) = (
-            AtomicBool::default(),
-            AtomicBool::default(),
-            AtomicU64::default(),
-        );
+        let down = AtomicBool::default();
+        let not_authentic = AtomicBool::default();
+        let reads = AtomicU64::default();
         Self {
             store,
             down,
@@ -48,10 +46,8 @@ impl Faulty {
 
     fn up(&self) -> Result<(), StoreError> {
         if self.not_authentic.load(Ordering::SeqCst) {
-            let (key, what) = (
-                "principal/dns/relay.internal".to_owned(),
-                "changed".to_owned(),
-            );
+            let key = "principal/dns/relay.internal".to_owned();
+            let what = "changed".to_owned();
             return Err(StoreError::NotAuthentic { key, what });
         }
         if self.down.load(Ordering::SeqCst) {
@@ -307,7 +303,8 @@ async fn roles_and_those_who_have_them_are_of_one_generation() {
 async fn ten_thousand_calls_at_once_are_one_query_on_postgresql() {
     let server = Postgres::shared();
     let database = server.database().unwrap();
-    let (password, timeout) = (Some(server.password().into()), Duration::from_secs(60));
+    let password = Some(server.password().into());
+    let timeout = Duration::from_secs(60);
     let options = PostgresOptions {
         password,
         timeout,
@@ -339,7 +336,7 @@ async fn ten_thousand_calls_at_once_are_one_query_on_postgresql() {
 }
 
 #[tokio::test]
-async fn what_is_observed_passes_and_what_is_off_asks_nobody() {
+async fn access_mode_observe_permits_and_off_reads_no_roles() {
     let observes = under(|access| access.mode = AccessMode::Observe).await;
     assert_eq!(observes.missing("shop").await, None);
     observes.apps.changed_here().await;

@@ -272,7 +272,8 @@ async fn callers_who_ask_for_a_generation_cost_the_store_a_read_a_second() {
         "127.0.0.1:1",
         "said at once"
     );
-    let (looks, beats) = (noting.looks.load(Relaxed), noting.beats.load(Relaxed));
+    let looks = noting.looks.load(Relaxed);
+    let beats = noting.beats.load(Relaxed);
     for _ in 0..10_000 {
         apps.look();
         tokio::time::sleep(Duration::from_millis(1)).await;

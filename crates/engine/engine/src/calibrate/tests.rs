@@ -23,7 +23,8 @@ const RATIO_MAX: f64 = 3.0;
 fn leaves(document: &[u8]) -> u64 {
     let mut reader = TokenReader::new(document);
     // Values that are left of each container, and whether it is a map.
-    let (mut open, mut leaves) = (vec![(1_u64, false)], 4);
+    let mut open = vec![(1_u64, false)];
+    let mut leaves = 4;
     while let Some((left, is_map)) = open.last_mut() {
         if *left == 0 {
             open.pop();
@@ -73,17 +74,22 @@ fn mask(
     };
     let extra = wanted().extra_work(leaves(&document) - 4, document.len() as u64);
     let task = move || {
-        let (wanted, keys) = (wanted(), Arc::clone(&keys));
+        let wanted = wanted();
+        let keys = Arc::clone(&keys);
         start(Containers::Descend, move |context| {
             let masks = Arc::new(wanted.into_masks(masks::secret(&keys))?);
-            let (faults, cancel) = (context.errors(OnError::Report), context.cancel);
+            let field_errors = context.errors(OnError::Report);
+            let cancel = context.cancel;
             Ok(Fields::Document(Box::new(MaskFields::new(
-                masks, cancel, faults,
+                masks,
+                cancel,
+                field_errors,
             ))))
         })
     };
     let kind = OperationKind::of(Method::Mask, Suite::P256, KeyScope::Epoch);
-    let (name, document) = (format!("mask: {name}"), document.into());
+    let name = format!("mask: {name}");
+    let document = document.into();
     Case {
         name,
         kind,
@@ -356,19 +362,22 @@ fn seal_case(
     let context = vec![7; context];
     let metrics = Arc::new(Metrics::new());
     let sealing = {
-        let (keys, context) = (Arc::clone(&keys), context.clone());
+        let keys = Arc::clone(&keys);
+        let context = context.clone();
         move || -> Task {
-            let (keys, context) = (Arc::clone(&keys), context.clone());
+            let keys = Arc::clone(&keys);
+            let context = context.clone();
             start(Containers::Whole, move |job| {
                 let newest = keys.newest(of).cloned().ok_or(CallFailure::NoKey)?;
                 let sealer =
                     Sealer::new(keys.app(), newest, scope, crypto::Encoding::Text, &context)
                         .map_err(|_| CallFailure::Internal("the crypto library failed"))?;
-                let (faults, cancel) = (job.errors(OnError::Fail), job.cancel);
+                let field_errors = job.errors(OnError::Fail);
+                let cancel = job.cancel;
                 Ok(Fields::Document(Box::new(SealFields {
                     writer: FieldSealer::Native(sealer.into()),
                     cancel,
-                    faults,
+                    field_errors,
                 })))
             })
         }

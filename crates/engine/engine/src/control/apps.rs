@@ -21,10 +21,10 @@ use super::refusal::{bad, of};
 use super::{schema, views};
 use crate::suite;
 
-/// Entries on a page that names no limit.
+/// Default number of entries on a page.
 pub(crate) const PAGE_DEFAULT: u32 = 100;
 
-/// Pause before a page is asked for again that a change ran into.
+/// Pause before a retry of a page that a concurrent change interrupted.
 const EXPORT_RETRY_MS: u32 = 50;
 
 /// `apps.list`.
@@ -171,7 +171,9 @@ pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChang
                 settings.write_suite = write_suite.map_or(settings.write_suite, suite::from_wire);
                 settings.read_suites = read_suites.unwrap_or(settings.read_suites);
                 if let Some(ms) = epoch_ms {
-                    settings.epoch = EpochLifetime::from_ms(ms).ok(); // Only 0 is none: the rest is refused before.
+                    // Only 0 fails here and turns epochs off. Other invalid lifetimes were rejected
+                    // before.
+                    settings.epoch = EpochLifetime::from_ms(ms).ok();
                 }
             };
             control.configure(app, change).await

@@ -57,12 +57,13 @@ pub async fn first_start(
 }
 
 async fn make(administrators: &[Principal], store: &dyn ControlStore) -> Result<(), StoreError> {
-    let (role, mut steps) = (Role::administrator(), CommitSteps::default());
+    let role = Role::administrator();
+    let mut steps = CommitSteps::default();
     for principal in administrators {
         let generation = match bind(store, principal, role.name()).await {
             Ok(generation) => steps.made(Ok(generation))?,
             Err(BindError::Store(error)) => steps.made(Err(error))?,
-            // It is built in, and they have no other.
+            // Neither error occurs: the role is built in, and the principals have no other role.
             Err(BindError::NoRole | BindError::TooMany) => continue,
         };
         tracing::warn!(%principal, generation, "is an administrator from now on: nobody had a role");

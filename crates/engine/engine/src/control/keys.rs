@@ -1,10 +1,10 @@
 //! `keys.census`: counts the rows of an app by key version, and proves that no engine writes under
 //! an older one.
 //!
-//! A row can only come under a key version by a write. So once no engine can seal under a version
-//! any more, a count that begins then and finds no row proves that there is none. Two things keep
-//! engines from it: every live engine has loaded the generation of the count, and a fence on each
-//! map of objects rejects all engines that have not.
+//! Only a write can add a row under a key version. So if a count starts after the last engine has
+//! stopped sealing under a version, and the count finds no row, then no such row exists. Two
+//! conditions stop engines from sealing under the version: every live engine has loaded the
+//! generation of the count, and a fence on each map of objects rejects all engines that have not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -157,8 +157,8 @@ pub async fn census(
     check_stores(engine)?;
     let control = engine.apps.control();
     engine.apps.refresh().await.map_err(of)?;
-    // Before the generation: what is newest here is also newest, or older, for engines that have
-    // loaded that generation.
+    // The summary must be read before the generation. Then the newest versions in the summary are
+    // the newest ones, or older, for engines that have loaded that generation.
     let summary = control.app(&app_id(call.app)?).await.map_err(of)?;
     let generation = control.generation().await.map_err(of)?;
     let cursor = match call.after {
@@ -206,7 +206,7 @@ pub async fn census(
     })
 }
 
-/// Fails if the engine has no stores of rows. It would count nothing, which proves nothing.
+/// Fails if the engine has no stores of rows, because a count without stores proves nothing.
 pub(super) fn check_stores(engine: &Engine) -> Result<(), RpcError> {
     engine
         .objects()
@@ -307,7 +307,8 @@ pub(super) async fn fence(
     let Some(objects) = &engine.objects else {
         return Ok(());
     };
-    let (store, mut wait) = (objects.store(), Duration::ZERO);
+    let store = objects.store();
+    let mut wait = Duration::ZERO;
     for map in maps {
         let since = match permits.raised(map, generation) {
             Some(since) => since,

@@ -1,11 +1,11 @@
 //! `collections.migrate`: seals the old records of a collection of objects again, in the
 //! authenticated format.
 //!
-//! Old records do not prove who sealed them (`sealwire_records::objects::old`). The first page marks the
-//! collection as `migrating` and raises the fence of its map. Engines that write old records cannot
-//! load this mark, and the fence rejects their writes. The last page of a walk that left no old
-//! record marks the collection as `authenticated`. From then on records in an old format do not
-//! open.
+//! Old records do not prove who sealed them (`sealwire_records::objects::old`). The first page
+//! marks the collection as `migrating` and raises the fence of its map. Engines that write old
+//! records cannot load this mark, and the fence rejects their writes. The last page of a walk that
+//! left no old record marks the collection as `authenticated`. From then on records in an old
+//! format do not open.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ pub async fn migrate(
     let sealer = ObjectSealer::new(Arc::clone(&collection)).map_err(|failure| failure.answer())?;
     let found = classified(objects, &sealer, view, rows, call.accept_unauthenticated).await?;
 
-    // A dry run leaves every record as it is, so no walk that goes on from it is clean.
+    // A dry run changes no record, so no walk that continues from it is clean.
     let is_clean = !call.dry_run && cursor.is_none_or(|cursor| cursor.is_clean) && found.left == 0;
     let ClassifiedRows {
         resealed,
@@ -161,7 +161,7 @@ async fn mark_migrating(
     (mut view, mut collection): LocatedCollection,
 ) -> Result<LocatedCollection, RpcError> {
     if collection.schema.records == AcceptedRecords::All {
-        // Repeated, it goes on from here.
+        // A repeated command continues from here.
         set_accepted_records(engine, call, AcceptedRecords::Migrating)
             .await?
             .map_err(|error| of(error.unfinished()))?;
@@ -201,10 +201,8 @@ async fn set_accepted_records(
     call: &MigrateCall<'_>,
     records: AcceptedRecords,
 ) -> Result<Result<u64, StoreError>, RpcError> {
-    let (app, name) = (
-        app_id(call.app)?,
-        CollectionName::new(call.collection).map_err(of)?,
-    );
+    let app = app_id(call.app)?;
+    let name = CollectionName::new(call.collection).map_err(of)?;
     let changed = engine
         .apps
         .control()
@@ -303,14 +301,14 @@ async fn page(
 /// The old records among the rows of a page.
 #[derive(Default)]
 struct ClassifiedRows {
-    /// Those to replace.
+    /// Rows to replace.
     resealed: Vec<Reseal<ObjectId>>,
     unauthenticated: Vec<String>,
     unopened: Vec<String>,
-    /// Those whose row says that their subject was erased. They do not keep the collection open,
-    /// because nothing opens them any more.
+    /// Objects whose subject was erased, according to their row. The migration can end with such
+    /// objects, because nothing opens them any more.
     erased: Vec<String>,
-    /// Number of those that stay as they are.
+    /// Number of rows that stay unchanged.
     left: usize,
 }
 
@@ -326,10 +324,8 @@ async fn classified(
     let rows: Vec<ObjectRow> = rows.into_iter().filter(is_old).collect();
     let subjects =
         stored_subjects(objects, view.generation, view.map.app, subjects_of(&rows)).await;
-    let (subjects, sealer) = (
-        subjects.map_err(|failure| failure.answer())?,
-        sealer.clone(),
-    );
+    let subjects = subjects.map_err(|failure| failure.answer())?;
+    let sealer = sealer.clone();
     blocking(move || classify(&sealer, rows, &subjects, accepts)).await
 }
 

@@ -5,10 +5,10 @@ use sealwire_wire::{ErrorCode, RpcError};
 
 use sealwire_telemetry::LogThrottle;
 
-/// Pause until a store may answer again, and until other instances have heard of a change.
+/// Suggested pause until a store can respond again, and until other instances have loaded a change.
 const RETRY_MS: u32 = 1_000;
 
-/// Operators may know what is wrong in full, so the text is the store's; it names no secret.
+/// Converts a store's error for operators, who may see the whole text. The text contains no secret.
 pub fn of(error: StoreError) -> RpcError {
     let code = match &error {
         StoreError::Exists { .. }

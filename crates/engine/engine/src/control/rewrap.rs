@@ -318,7 +318,8 @@ fn reseal_objects(
     sealer: &ObjectSealer,
     rows: Vec<ReadableRow>,
 ) -> Result<(Vec<Reseal<ObjectId>>, u64), RpcError> {
-    let (mut resealed, mut unopened) = (Vec::with_capacity(rows.len()), 0);
+    let mut resealed = Vec::with_capacity(rows.len());
+    let mut unopened = 0;
     for row in rows {
         match sealer.reseal(&row).map_err(seal_failed)? {
             Some(new) => resealed.push(Reseal {
@@ -340,7 +341,8 @@ async fn rewrap_tokens(
 ) -> Result<RewrapPage, RpcError> {
     let answer = |failure: CallFailure| failure.answer();
     let tokens = engine.tokens().map_err(answer)?;
-    let (map, keys) = (collection.map, Arc::clone(&collection.keys));
+    let map = collection.map;
+    let keys = Arc::clone(&collection.keys);
     let number = keys
         .newest()
         .ok_or_else(|| CallFailure::NoTokenKey.answer())?;
@@ -372,8 +374,9 @@ fn reseal_rows<I: Copy>(
     rows: Vec<(I, Option<SubjectId>, Bytes)>,
     bytes: fn(I) -> [u8; 16],
 ) -> Result<(Vec<Reseal<I>>, u64), RpcError> {
-    let (mut resealed, mut unopened, mut buffer) =
-        (Vec::with_capacity(rows.len()), 0, RowBuffer::default());
+    let mut resealed = Vec::with_capacity(rows.len());
+    let mut unopened = 0;
+    let mut buffer = RowBuffer::default();
     for (id, subject, old) in rows {
         let subject = subject.as_ref().map(|subject| &subject.0);
         match keys

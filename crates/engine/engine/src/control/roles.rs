@@ -1,6 +1,7 @@
 //! Control operations on roles and their principals, over any store.
 //!
-//! Every change is one record, made from what is there and written only if nothing came between.
+//! Every change writes one record. The record is derived from the stored one and written only if
+//! the stored one has not changed in between.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -84,10 +85,8 @@ fn grant(at: usize, text: &str) -> Result<Grant, RpcError> {
 async fn set_role(store: &dyn ControlStore, role: &Role) -> Result<u64, RpcError> {
     for tries in 0..TRIES_MAX {
         let snapshot = store.load().await.map_err(refused)?;
-        let (before, mut after) = (
-            readable_roles(&snapshot.records),
-            readable_roles(&snapshot.records),
-        );
+        let before = readable_roles(&snapshot.records);
+        let mut after = readable_roles(&snapshot.records);
         after.insert(role.name().as_str().into(), Arc::new(role.clone()));
         let left = administrators(store, snapshot.generation, [&before, &after], None)
             .await
@@ -404,7 +403,7 @@ async fn revoke(
 ///
 /// # Errors
 ///
-/// The call names no principal or operation, or what the operation is not about.
+/// The request names no principal or operation, or a target that the operation does not have.
 pub async fn check(authorizer: &Authorizer, call: &CheckCall<'_>) -> Result<Checked, RpcError> {
     let (who, ask) = checked_request(call)?;
     Ok(authorizer.check(&who, ask, call.property).await)

@@ -18,19 +18,19 @@ use tokio::sync::Notify;
 pub enum StopReason {
     /// The client sent `cancel`.
     Cancel = 1,
-    /// Its deadline passed.
+    /// The request's deadline passed.
     Deadline = 2,
-    /// Its connection ended.
+    /// The request's connection ended.
     Disconnect = 3,
     /// The engine shuts down.
     Drain = 4,
-    /// The certificate that opened its connection is not accepted any more.
+    /// The client certificate of the connection is no longer accepted.
     Expelled = 5,
 }
 
 impl StopReason {
-    /// Returns the label under which stopped calls are counted. Drains and expired certificates are
-    /// not counted, since the operator caused them.
+    /// Returns the label under which stopped requests are counted. Drains and expired certificates
+    /// are not counted, since the operator caused them.
     pub fn counted(self) -> Option<CancelReason> {
         match self {
             Self::Cancel => Some(CancelReason::Cancel),
@@ -41,13 +41,13 @@ impl StopReason {
     }
 }
 
-/// Tells the job of one request whether to go on.
+/// Tells the job of one request whether to continue.
 #[derive(Debug, Default)]
 pub struct CancelToken {
     stopped: AtomicU8,
     notify: Notify,
     done: [AtomicU64; 2],
-    /// One more than the generation; 0: not planned yet.
+    /// The generation plus one; 0: not planned yet.
     planned: AtomicU64,
     /// The mask through which the principal sees values, if its role has one.
     mask: OnceLock<Box<str>>,
@@ -58,7 +58,7 @@ pub struct CancelToken {
 /// Notes on data subjects, for the audit record of a request.
 #[derive(Debug, Default)]
 struct SubjectNotes {
-    /// Those whose objects the request reads or writes.
+    /// Data subjects whose objects the request reads or writes.
     ids: BTreeSet<[u8; 16]>,
     /// Version and creation time of the key that the request erases.
     erases: Option<(u64, u64)>,
@@ -77,7 +77,7 @@ impl CancelToken {
         }
     }
 
-    /// Returns the reason for which the request is stopped, if it is. One relaxed load.
+    /// Returns the reason for which the request is stopped, if it is. Takes one relaxed load.
     #[inline]
     pub fn stop_reason(&self) -> Option<StopReason> {
         match self.stopped.load(Ordering::Relaxed) {
@@ -96,7 +96,7 @@ impl CancelToken {
         self.done[1].store(errors, Ordering::Relaxed);
     }
 
-    /// Returns the counts noted last. They are complete once the job has sent its end.
+    /// Returns the last noted counts. The counts are final once the job has sent its result.
     pub fn done(&self) -> (u64, u64) {
         (
             self.done[0].load(Ordering::Relaxed),
@@ -152,7 +152,7 @@ impl CancelToken {
             .map_or_else(Vec::new, |notes| lock(notes).ids.iter().copied().collect())
     }
 
-    /// Waits until the request is stopped. One waiter at a time. Cancel-safe.
+    /// Waits until the request is stopped. There must be at most one waiter. Cancel-safe.
     pub async fn stopped(&self) -> StopReason {
         loop {
             if let Some(reason) = self.stop_reason() {

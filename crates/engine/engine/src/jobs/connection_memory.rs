@@ -17,7 +17,8 @@ pub struct ConnectionMemory {
 }
 
 impl ConnectionMemory {
-    /// A connection that holds nothing; it may pass `max` by the call that takes it there.
+    /// Creates the account of a connection that holds nothing. The request that reaches `max` can
+    /// exceed it.
     pub fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
             used: AtomicUsize::new(0),
@@ -26,12 +27,12 @@ impl ConnectionMemory {
         })
     }
 
-    /// Returns true if one more request can begin.
+    /// Returns true if one more request can start.
     pub fn is_below_max(&self) -> bool {
         self.used.load(Ordering::Acquire) <= self.max
     }
 
-    /// Waits until it is so. Safe to drop midway.
+    /// Waits until one more request can start. Cancel-safe.
     pub async fn below_max(&self) {
         loop {
             let lowered = self.lowered.notified();
@@ -43,7 +44,7 @@ impl ConnectionMemory {
     }
 }
 
-/// Bytes of one call, counted with those of its connection; given back on drop.
+/// Bytes of one request, counted with those of its connection and released on drop.
 #[derive(Debug)]
 pub struct Reservation {
     connection: Arc<ConnectionMemory>,
@@ -65,7 +66,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// Counts `bytes` in admission of what there was.
+    /// Changes the reservation to `bytes`.
     pub fn set(&mut self, bytes: usize) {
         if bytes >= self.bytes {
             self.connection
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_is_given_back() {
+    fn connection_memory_is_released_on_drop() {
         let connection = ConnectionMemory::new(50);
         let mut first = Reservation::new(&connection, 60);
         assert!(!connection.is_below_max());

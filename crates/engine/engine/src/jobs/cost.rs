@@ -1,8 +1,8 @@
 //! Predicted cost of requests on this machine: per kind of work, a linear function of keys, fields
 //! and bytes.
 //!
-//! Calibrated at start by doing some of each kind, then corrected by what slices take. Units are
-//! nanoseconds of CPU.
+//! The models are calibrated at start by running some work of each kind, then corrected by the
+//! measured time of slices. Units are nanoseconds of CPU.
 
 use std::time::Duration;
 
@@ -14,14 +14,15 @@ use sealwire_wire::{KeyScope, Method, Methods, Suite};
 
 use crate::jobs::slice_timer::SliceTimer;
 
-/// Scalars of a request that are no fields of its document: message type, msgid, method and app.
+/// Scalars of a request outside its document: message type, msgid, method and app.
 const HEAD_LEAVES: u64 = 4;
 /// Authenticated bytes that take as long as one byte that is sealed or opened.
 const AUTHENTICATED_PER_BYTE: u64 = 3;
-/// Most bytes walked in one slice: a run of kept values is as cheap per byte as anything gets.
+/// Maximum bytes walked in one slice. A run of values that stay unchanged has the least cost per
+/// byte.
 const SLICE_BYTES_MAX: u64 = 256 << 10;
 
-/// Adds work that the number of fields and their bytes do not tell.
+/// Adds work that is not proportional to the number of fields or their bytes.
 #[must_use]
 pub fn with_extra(work_size: WorkSize, extra: ExtraWork) -> WorkSize {
     let fields = work_size.fields.saturating_add(extra.fields);
@@ -32,7 +33,7 @@ pub fn with_extra(work_size: WorkSize, extra: ExtraWork) -> WorkSize {
     }
 }
 
-/// Returns the work of authenticating a context of so many bytes with each field.
+/// Returns the work of authenticating a context of `context_bytes` with each field.
 #[must_use]
 pub fn authenticated(fields: u64, context_bytes: usize) -> ExtraWork {
     ExtraWork {
@@ -41,7 +42,7 @@ pub fn authenticated(fields: u64, context_bytes: usize) -> ExtraWork {
     }
 }
 
-/// Most fields that the document in a message of so many scalars can have.
+/// Returns the maximum number of fields of the document in a message with `leaves` scalars.
 pub fn fields_max(leaves: u64) -> u64 {
     leaves.saturating_sub(HEAD_LEAVES)
 }
@@ -83,21 +84,21 @@ pub enum WorkKind {
 }
 
 impl OperationKind {
-    /// Those with suites and scopes.
+    /// Number of kinds with suites and scopes.
     const OF_ENVELOPES: usize = 3 * Suite::ALL.len() * KeyScope::ALL.len();
     const COUNT: usize = Self::OF_ENVELOPES + 7;
 
-    /// Tokens are made.
+    /// Makes tokens.
     const MAKE_TOKENS: Self = Self::without_suite(WorkKind::MakeTokens);
-    /// Tokens are hashed.
+    /// Hashes tokens.
     pub const HASH_TOKENS: Self = Self::without_suite(WorkKind::HashTokens);
-    /// Rows are opened.
+    /// Opens rows.
     pub const OPEN_ROWS: Self = Self::without_suite(WorkKind::OpenRows);
-    /// Fields are masked.
+    /// Masks fields.
     const MASK: Self = Self::without_suite(WorkKind::Mask);
-    /// Objects are sealed.
+    /// Seals objects.
     pub const SEAL_OBJECTS: Self = Self::without_suite(WorkKind::SealObjects);
-    /// Objects are opened.
+    /// Opens objects.
     pub const OPEN_OBJECTS: Self = Self::without_suite(WorkKind::OpenObjects);
 
     const fn without_suite(operation: WorkKind) -> Self {
@@ -213,7 +214,8 @@ impl OperationKind {
         }
     }
 
-    /// Keys made for sealing `fields`, the `first` ones of a call or later ones.
+    /// Returns the number of keys made for sealing `fields` fields. `first`: in the first slice of
+    /// a request.
     fn keys_made(self, first: bool, fields: u64) -> u64 {
         match self.scope {
             _ if self.operation == WorkKind::Open => 0,
@@ -224,12 +226,12 @@ impl OperationKind {
     }
 }
 
-/// How much of a call to do in one slice.
+/// The limits of one slice of work.
 #[derive(Clone, Copy, Debug)]
 pub struct SliceBudget {
     /// Fields.
     pub fields: usize,
-    /// Bytes of the document to pass.
+    /// Bytes of the document to walk.
     pub bytes: usize,
     /// Key agreements of opening, after which the slice ends at the next field.
     pub agreements: usize,
@@ -238,7 +240,7 @@ pub struct SliceBudget {
 }
 
 impl SliceBudget {
-    /// All of it.
+    /// A budget without limits.
     pub const UNLIMITED: Self = Self {
         fields: usize::MAX,
         bytes: usize::MAX,
@@ -247,15 +249,15 @@ impl SliceBudget {
     };
 }
 
-/// The prices.
+/// The cost models of all kinds of work.
 #[derive(Clone, Debug)]
 pub struct Costs([KindCosts; OperationKind::COUNT]);
 
-/// The prices of one kind of work.
+/// The cost model of one kind of work.
 #[derive(Clone, Debug)]
 struct KindCosts {
     model: CostModel,
-    /// What principals agree on.
+    /// Samples of several principals, on which corrections of the model must agree.
     agreement: Agreement<Principal>,
 }
 
@@ -284,74 +286,79 @@ impl Costs {
 }
 
 impl Costs {
-    /// The work in `work_size`.
+    /// Returns the predicted cost of `work_size`.
     pub fn estimate(&self, kind: OperationKind, work_size: WorkSize) -> Cost {
         self.0[kind.index()].model.estimate(work_size)
     }
 
-    /// The work in a whole call of `work_size`, with what comes behind the store's answer.
+    /// Returns the predicted cost of a whole request, with the work after the store's response.
     pub fn whole(&self, kind: OperationKind, work_size: WorkSize) -> Cost {
-        let behind = kind
+        let second_walk = kind
             .second_walk()
             .map_or(0, |kind| self.estimate(kind, work_size).as_nanos());
         Cost::from_nanos(
             self.estimate(kind, work_size)
                 .as_nanos()
-                .saturating_add(behind),
+                .saturating_add(second_walk),
         )
     }
 
     /// Returns the part of a request that `budget` covers, if its fields take `field_bytes` each.
-    /// `begun`: its first slice is over, and with it the making of its key.
-    pub fn allowance(
+    /// `has_started`: the first slice, which makes the request's key, is over.
+    pub fn slice_budget(
         &self,
         kind: OperationKind,
         budget: Cost,
         field_bytes: u64,
-        begun: bool,
+        has_started: bool,
     ) -> SliceBudget {
         let model = &self.0[kind.index()].model;
-        let head = if begun {
+        let request_cost = if has_started {
             0
         } else {
             model.estimate(kind.done(true, 0, 0, 0)).as_nanos()
         };
-        let fields_budget = Cost::from_nanos(budget.as_nanos().saturating_sub(head));
+        let fields_budget = Cost::from_nanos(budget.as_nanos().saturating_sub(request_cost));
         let fields = model.fields_within(fields_budget, kind.keys_made(false, 1), field_bytes);
-        let key = model
+
+        let key_cost = model
             .estimate(WorkSize {
                 key_agreements: 1,
                 ..WorkSize::default()
             })
             .as_nanos()
             .max(1);
-        // Twice what the fields take on average: they are not all alike, and a small token counts
-        // as 16.
+
+        // Twice the mean bytes of the fields, because fields differ, and a small token counts as 16
+        // bytes.
         let bytes = fields
             .saturating_mul(field_bytes.max(32))
             .saturating_mul(2)
             .min(SLICE_BYTES_MAX);
-        let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
-        let agreements = size((budget.as_nanos() / key).max(1));
+        let agreements = (budget.as_nanos() / key_cost).max(1);
+
         SliceBudget {
-            fields: size(fields),
-            bytes: size(bytes),
-            agreements,
+            fields: usize::try_from(fields).unwrap_or(usize::MAX),
+            bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+            agreements: usize::try_from(agreements).unwrap_or(usize::MAX),
             timer: SliceTimer::UNLIMITED,
         }
     }
 
-    /// Learns how much CPU a slice took, as far as the slices of most principals agree.
+    /// Corrects the model by the CPU time of a slice, as far as the slices of most principals
+    /// agree.
     pub fn observe(&mut self, now: Time, kind: OperationKind, sample: &Sample<'_, Principal>) {
         let KindCosts { model, agreement } = &mut self.0[kind.index()];
         agreement.learn(now, model, sample);
     }
 }
 
-/// CPU time of this thread. A few hundred nanoseconds: not for every slice.
+/// Returns the CPU time of this thread. A call takes a few hundred nanoseconds, which is too much
+/// for every slice.
 pub fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+    let seconds = u64::try_from(time.tv_sec);
+    let nanos = u32::try_from(time.tv_nsec);
     Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default())
 }
 
@@ -372,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_has_its_own_place() {
+    fn kinds_have_distinct_indexes() {
         let mut indexes: Vec<_> = OperationKind::all().map(OperationKind::index).collect();
         indexes.sort_unstable();
         assert_eq!(indexes, (0..OperationKind::COUNT).collect::<Vec<_>>());
@@ -408,7 +415,8 @@ mod tests {
     fn a_call_on_tokens_costs_both_of_its_walks() {
         let mut costs = costs();
         let of = |method| OperationKind::of(method, Suite::Xaes, KeyScope::Field);
-        let (mint, look) = (of(Method::Tokenize), of(Method::Detokenize));
+        let mint = of(Method::Tokenize);
+        let look = of(Method::Detokenize);
         assert_eq!(
             (look, of(Method::TokensGet), look.second_walk()),
             (
@@ -450,10 +458,8 @@ mod tests {
                 costs.observe(Time::default(), behind, &sample);
             }
         }
-        let (first, whole) = (
-            costs.estimate(mint, work_size).as_nanos(),
-            costs.whole(mint, work_size).as_nanos(),
-        );
+        let first = costs.estimate(mint, work_size).as_nanos();
+        let whole = costs.whole(mint, work_size).as_nanos();
         assert!(
             first == 25_500 && (76_000..=76_500).contains(&whole),
             "{first} {whole}"
@@ -466,7 +472,8 @@ mod tests {
 
     #[test]
     fn a_slice_is_as_much_as_its_budget_buys_and_at_least_a_field() {
-        let (costs, slice) = (costs(), Cost::from_nanos(100_000));
+        let costs = costs();
+        let slice = Cost::from_nanos(100_000);
         let of = |scope| OperationKind::of(Method::Encrypt, Suite::Xaes, scope);
         for (scope, begun, field_bytes, fields, agreements) in [
             (KeyScope::Request, true, 0, 500, 2),
@@ -475,7 +482,7 @@ mod tests {
             (KeyScope::Field, true, 20, 1, 2),
             (KeyScope::Field, false, 1 << 40, 1, 2),
         ] {
-            let allowance = costs.allowance(of(scope), slice, field_bytes, begun);
+            let allowance = costs.slice_budget(of(scope), slice, field_bytes, begun);
             assert_eq!(
                 (allowance.fields, allowance.agreements),
                 (fields, agreements),

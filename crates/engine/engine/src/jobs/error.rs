@@ -1,7 +1,7 @@
-//! Why a call fails, and what its caller may learn of that.
+//! Failures of requests, and their conversion to the errors that clients see.
 //!
-//! Every way a call can end badly is one variant; [`CallFailure::answer`] is the only place where
-//! it becomes something a peer sees. Nothing here carries a value from a payload.
+//! Each way in which a request can fail is one variant. [`CallFailure::answer`] is the only
+//! function that converts a failure for a client. No failure contains a value from a payload.
 
 use std::time::Duration;
 
@@ -14,51 +14,52 @@ use sealwire_wire::{CallError, Detail, ErrorCode, ItemError, OverloadReason, Rpc
 use crate::jobs::cancel_token::StopReason;
 use crate::jobs::field_errors;
 
-/// Time to stay away when a call that had begun finds no more memory: the core, which could tell
-/// better, was not asked.
+/// Suggested pause if a running request gets no more memory. The scheduler, which could predict a
+/// better pause, takes no part in this decision.
 const MEMORY_RETRY: Duration = Duration::from_millis(100);
-/// Pause suggested while the token store does not answer: about what a restart of a database takes.
+/// Suggested pause while the token store does not respond: about the time in which a database
+/// restarts.
 const STORE_RETRY_MS: u32 = 1_000;
-/// Pause suggested while the audit trail cannot be written: as long as between two tries.
+/// Suggested pause while the audit log cannot be written: the interval between two retries.
 const AUDIT_RETRY_MS: u32 = 1_000;
-/// Pause suggested to who waits for a generation: how often the engine looks at its store because
-/// callers ask for one.
+/// Suggested pause for a client that waits for a generation: the interval at which the engine reads
+/// its store because clients request one.
 const GENERATION_RETRY_MS: u32 = 1_000;
 
-/// Why a call failed.
+/// The failure of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum CallFailure {
-    /// The message was refused while it arrived. The peer's bug.
+    /// The message was found invalid while it arrived, by the client's mistake.
     #[error(transparent)]
     Scan(#[from] ScanError),
-    /// Valid MessagePack, not a valid call. The peer's bug.
+    /// The message is valid MessagePack but no valid request, by the client's mistake.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// A `select` path that does not parse. The peer's bug.
+    /// A `select` path does not parse, by the client's mistake.
     #[error("select: {0}")]
     Select(#[from] SelectError),
-    /// A `select` path that matches nothing, where the caller wants none such.
+    /// A `select` path matches nothing, and the client requires that each path matches.
     #[error("select: path {position} matches nothing in the payload")]
     Unmatched {
-        /// Its position, from 0.
+        /// Position of the path, from 0.
         position: u32,
     },
-    /// Rules of a `mask` that are none. The peer's bug.
+    /// The rules of a `mask` request are invalid, by the client's mistake.
     #[error("rules: {0}")]
     Rules(String),
-    /// The mask of the caller's role is none here: of a later version, or put into the store by
-    /// other means.
+    /// This engine does not know the mask of the principal's role. A later version wrote it, or
+    /// somebody changed the store directly.
     #[error("the mask of this principal's role is not one of this engine: {0}")]
     RoleMask(String),
-    /// Params that are each fine and cannot stand together. The peer's bug.
+    /// Parameters are valid one by one but not together, by the client's mistake.
     #[error("{name} {rule}")]
     Param {
-        /// The one to change.
+        /// The parameter to change.
         name: &'static str,
         /// The requirement and its reason.
         rule: &'static str,
     },
-    /// The payload is not one valid MessagePack value. The peer's bug.
+    /// The payload is not one valid MessagePack value, by the client's mistake.
     #[error("payload: {0}")]
     Payload(String),
     /// The payload nests deeper than the limit.
@@ -67,7 +68,7 @@ pub enum CallFailure {
         /// The limit.
         depth_max: usize,
     },
-    /// The reply would be longer than the limit.
+    /// The response would be longer than the limit.
     #[error("the reply would be longer than {reply_bytes_max} bytes")]
     ReplyTooLarge {
         /// The limit.
@@ -86,7 +87,7 @@ pub enum CallFailure {
         /// True if the values were written as text that could be binary.
         binary_is_shorter: bool,
     },
-    /// No role of the caller grants it.
+    /// No role of the principal grants the request.
     #[error(transparent)]
     Denied(#[from] Denied),
     /// The principal's permissions cannot be read now. Details go to the log only.
@@ -108,47 +109,49 @@ pub enum CallFailure {
         /// The limit, in fields per hour.
         hourly: u32,
     },
-    /// No such app. Its name is the caller's own word.
+    /// The app does not exist. The text omits the app's name, which the client chose.
     #[error("no app of that name")]
     NoApp,
     /// The app is disabled.
     #[error("the app is disabled")]
     AppDisabled,
-    /// No such collection of the app. Its name is the caller's own word.
+    /// The app has no such collection. The text omits the collection's name, which the client
+    /// chose.
     #[error("no collection of that name")]
     NoCollection,
     /// Every token key of the app is disabled.
     #[error("the app has no active token key")]
     NoTokenKey,
-    /// This engine has no token store. Its operator's choice.
+    /// The configuration of this engine names no token store.
     #[error("this engine keeps no tokens")]
     NoTokens,
-    /// More fields than one call may turn into tokens or back.
+    /// The request exceeds the maximum number of tokens.
     #[error("more than {max} tokens in one call")]
     TooManyTokens {
         /// The limit.
         max: usize,
     },
-    /// Every token of the format that was tried is taken.
+    /// Every tried token of the format is already in use.
     #[error("no token of this format is free")]
     Exhausted,
-    /// The token store is behind with what it has been given.
+    /// The token store cannot keep up with its writes.
     #[error("{0}")]
     StoreBehind(ThrottleRejection),
     /// The token store failed. Details go to the log only.
     #[error("token store: {0}")]
     Store(StoreError),
-    /// The app has no active key of that suite that may seal.
+    /// The app has no active key of that suite for sealing.
     #[error(
         "the app has no active key of that suite: its operator can make one with `sealwire apps rotate APP SUITE`"
     )]
     NoKey,
-    /// Others cannot seal for the app.
+    /// The app publishes no key, so outside parties cannot seal for the app.
     #[error(
         "the app publishes no key: its operator can make one with `sealwire apps rotate APP --outside`"
     )]
     NoPublicKey,
-    /// The app's operator does not allow that suite. Another suite would be another promise.
+    /// The app's operator does not allow that suite. The engine does not fall back to another
+    /// suite, which has other security properties.
     #[error(
         "suite \"{suite}\" is off for this app: its operator can allow it with `sealwire apps set APP --read-suites`"
     )]
@@ -156,51 +159,52 @@ pub enum CallFailure {
         /// The suite that the request or the app named.
         suite: &'static str,
     },
-    /// The app's operator has not allowed epoch scope. Another scope would be another promise, so
-    /// there is no falling back.
+    /// The app's operator has not allowed epoch scope. The engine does not fall back to another
+    /// scope, which has other security properties.
     #[error(
         "key_scope \"epoch\" is off for this app: the operator can allow it with `sealwire apps set APP --epoch-ms N`"
     )]
     NoEpoch,
-    /// A long message of a principal without a role. Nothing it could ask for would be permitted,
-    /// so it is not read.
+    /// A principal without a role sent a long message. No request of this principal is permitted,
+    /// so the engine does not read the message.
     #[error("a principal without a role cannot send a message of this length")]
     LongWithoutRole,
-    /// One field was refused.
-    #[error("{refusal}")]
+    /// One field could not be processed, and `on_error` ends the request.
+    #[error("{problem}")]
     Field {
-        /// Why.
-        refusal: field_errors::FieldProblem,
-        /// Where it is in the payload.
+        /// The problem of the field.
+        problem: field_errors::FieldProblem,
+        /// Path of the field in the payload.
         path: String,
     },
-    /// Parts of a request on objects are to blame. Nothing was done.
+    /// Parts of a request on objects are invalid or conflict with stored objects. Nothing was
+    /// changed.
     #[error("{} parts of the request are to blame, the first at {}", .errors.len(), .errors.first().map_or("$", |first| &first.path))]
     Items {
-        /// The parts, in the order of the request; at least one.
+        /// The failed parts, in the order of the request; at least one.
         errors: Vec<ItemError>,
     },
-    /// A data subject of the request was erased while the request ran. Nothing was done.
+    /// A data subject of the request was erased while the request ran. Nothing was changed.
     #[error("a data subject of the request was erased meanwhile; repeat the request")]
     SubjectsChanged,
-    /// The caller wants a later state than this.
+    /// The client requires a later generation than the current one.
     #[error("generation {have} is older than min_generation")]
     OldGeneration {
-        /// The present generation.
+        /// The current generation.
         have: u64,
     },
-    /// The scheduler turns the call away for now.
+    /// The scheduler rejected the request as overload.
     #[error("overloaded: {:?}", .0.reason)]
     Overloaded(Rejection),
-    /// The call was stopped.
+    /// The request was stopped.
     #[error("stopped: {0:?}")]
     Stopped(StopReason),
-    /// The store is sealed, so this engine holds no keys.
+    /// The store is sealed, so this engine has no keys.
     #[error(
         "the engine is sealed: it has no keys until an administrator runs `sealwire root unseal`"
     )]
     Sealed,
-    /// Its record cannot be written, and the operator wants none without.
+    /// The audit record cannot be written, and the operator requires a record for each request.
     #[error("the audit trail cannot be written")]
     Audit,
     /// A defect of the engine or its libraries. Details go to the log only.
@@ -209,7 +213,7 @@ pub enum CallFailure {
 }
 
 impl CallFailure {
-    /// The code a peer sees. No `_` arm: a new variant must choose its code here.
+    /// Returns the code that a client sees. No `_` arm: a new variant must choose its code here.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Scan(error) => error.code(),
@@ -237,12 +241,12 @@ impl CallFailure {
             Self::Unknown(_) => ErrorCode::Unavailable,
             Self::Exhausted | Self::SubjectsChanged => ErrorCode::Conflict,
             Self::Store(StoreError::Fenced { .. }) => ErrorCode::Conflict,
-            Self::Store(error) if passes(error) => ErrorCode::Unavailable,
+            Self::Store(error) if can_be_temporary(error) => ErrorCode::Unavailable,
             Self::Items { errors } => errors
                 .first()
                 .map_or(ErrorCode::BadRequest, |first| first.code),
             Self::Store(_) => ErrorCode::Internal,
-            Self::Field { refusal, .. } => refusal.code(),
+            Self::Field { problem, .. } => problem.code(),
             Self::OldGeneration { .. } => ErrorCode::Conflict,
             Self::Overloaded(_) | Self::StoreBehind(_) | Self::HourlyLimitReached { .. } => {
                 ErrorCode::Overloaded
@@ -255,64 +259,73 @@ impl CallFailure {
         }
     }
 
-    /// All that a peer learns.
+    fn plain(&self, message: String) -> RpcError {
+        RpcError::new(self.code(), message)
+    }
+
+    /// Returns the error for the client. Details for operators go to the log only.
     pub fn answer(&self) -> RpcError {
-        let plain = |message: String| RpcError::new(self.code(), message);
         match self {
             Self::Scan(error) => (*error).into(),
             Self::Call(error) => error.clone().into(),
-            Self::TooDeep { depth_max } => plain(self.to_string())
+            Self::TooDeep { depth_max } => self
+                .plain(self.to_string())
                 .with(Detail::text("limit", "depth_max"))
                 .with(Detail::number("max", *depth_max as u64)),
-            Self::ReplyTooLarge { reply_bytes_max } => plain(self.to_string())
+            Self::ReplyTooLarge { reply_bytes_max } => self
+                .plain(self.to_string())
                 .with(Detail::text("limit", "reply_bytes_max"))
                 .with(Detail::number("max", *reply_bytes_max as u64)),
             Self::SealedTooLarge {
                 message_bytes_max, ..
-            } => plain(self.to_string())
+            } => self
+                .plain(self.to_string())
                 .with(Detail::text("limit", "message_bytes_max"))
                 .with(Detail::number("max", *message_bytes_max as u64)),
-            Self::Field { path, .. } => {
-                plain(self.to_string()).with(Detail::text("path", path.clone()))
-            }
-            Self::Items { errors } => items(errors),
-            Self::Unmatched { position } => {
-                plain(self.to_string()).with(Detail::number("unmatched", (*position).into()))
-            }
-            Self::OldGeneration { .. } => {
-                plain(self.to_string()).retry_after_ms(GENERATION_RETRY_MS)
-            }
-            Self::Overloaded(refusal) => RpcError::overloaded(
-                reason(refusal.reason),
-                millis(refusal.retry_after),
-                Some(millis(refusal.predicted).into()),
+            Self::Field { path, .. } => self
+                .plain(self.to_string())
+                .with(Detail::text("path", path.clone())),
+            Self::Items { errors } => item_errors(errors),
+            Self::Unmatched { position } => self
+                .plain(self.to_string())
+                .with(Detail::number("unmatched", (*position).into())),
+            Self::OldGeneration { .. } => self
+                .plain(self.to_string())
+                .retry_after_ms(GENERATION_RETRY_MS),
+            Self::Overloaded(rejection) => RpcError::overloaded(
+                overload_reason(rejection.reason),
+                millis(rejection.retry_after),
+                Some(millis(rejection.predicted).into()),
             ),
-            Self::StoreBehind(refusal) => {
-                RpcError::overloaded(OverloadReason::Storage, millis(refusal.retry_after), None)
+            Self::StoreBehind(rejection) => {
+                RpcError::overloaded(OverloadReason::Storage, millis(rejection.retry_after), None)
             }
             Self::HourlyLimitReached { retry_after, .. } => {
                 RpcError::overloaded(OverloadReason::Hourly, millis(*retry_after), None)
             }
-            Self::AboveHourlyLimit { hourly } => plain(self.to_string())
+            Self::AboveHourlyLimit { hourly } => self
+                .plain(self.to_string())
                 .with(Detail::text("limit", "hourly"))
                 .with(Detail::number("max", (*hourly).into())),
-            Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => plain("cancelled".into()),
-            Self::Stopped(StopReason::Deadline) => plain("deadline exceeded".into()),
-            Self::Stopped(StopReason::Drain) => plain("the server is shutting down".into()),
+            Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => {
+                self.plain("cancelled".into())
+            }
+            Self::Stopped(StopReason::Deadline) => self.plain("deadline exceeded".into()),
+            Self::Stopped(StopReason::Drain) => self.plain("the server is shutting down".into()),
             Self::Stopped(StopReason::Expelled) => {
-                plain("the client certificate is not accepted any more".into())
+                self.plain("the client certificate is not accepted any more".into())
             }
-            Self::Store(StoreError::Fenced { .. }) => {
-                plain("the schema of the collection was changed".into())
-                    .retry_after_ms(GENERATION_RETRY_MS)
-            }
-            Self::Store(error) if passes(error) => {
-                plain("the token store does not answer".into()).retry_after_ms(STORE_RETRY_MS)
-            }
-            Self::Audit => plain(self.to_string()).retry_after_ms(AUDIT_RETRY_MS),
-            Self::Sealed => plain(self.to_string()).retry_after_ms(STORE_RETRY_MS),
-            Self::Internal(_) | Self::Store(_) => plain("internal error".into()),
-            Self::TooManyTokens { max } => plain(self.to_string())
+            Self::Store(StoreError::Fenced { .. }) => self
+                .plain("the schema of the collection was changed".into())
+                .retry_after_ms(GENERATION_RETRY_MS),
+            Self::Store(error) if can_be_temporary(error) => self
+                .plain("the token store does not answer".into())
+                .retry_after_ms(STORE_RETRY_MS),
+            Self::Audit => self.plain(self.to_string()).retry_after_ms(AUDIT_RETRY_MS),
+            Self::Sealed => self.plain(self.to_string()).retry_after_ms(STORE_RETRY_MS),
+            Self::Internal(_) | Self::Store(_) => self.plain("internal error".into()),
+            Self::TooManyTokens { max } => self
+                .plain(self.to_string())
                 .with(Detail::text("limit", "tokens_per_call_max"))
                 .with(Detail::number("max", *max as u64)),
             Self::Denied(denied) => RpcError::not_granted(
@@ -320,8 +333,11 @@ impl CallFailure {
                 denied.operation.name(),
                 denied.missing.name(),
             ),
-            Self::LongWithoutRole => plain(self.to_string()).with(Detail::text("missing", "role")),
-            Self::Unknown(_) => plain("what this principal may do cannot be looked up now".into())
+            Self::LongWithoutRole => self
+                .plain(self.to_string())
+                .with(Detail::text("missing", "role")),
+            Self::Unknown(_) => self
+                .plain("what this principal may do cannot be looked up now".into())
                 .retry_after_ms(STORE_RETRY_MS),
             Self::Select(_)
             | Self::Param { .. }
@@ -338,28 +354,27 @@ impl CallFailure {
             | Self::Exhausted
             | Self::SubjectsChanged
             | Self::NoEpoch
-            | Self::SuiteOff { .. } => plain(self.to_string()),
+            | Self::SuiteOff { .. } => self.plain(self.to_string()),
         }
     }
 }
 
 impl CallFailure {
-    /// A call's share is taken by what its caller has in flight already.
+    /// Creates the failure of a request whose principal has used its memory quota already.
     pub fn no_memory() -> Self {
-        let predicted = Duration::ZERO;
         Self::Overloaded(Rejection {
             reason: Reason::Memory,
             retry_after: MEMORY_RETRY,
-            predicted,
+            predicted: Duration::ZERO,
         })
     }
 }
 
-/// Parts that are listed to a client at most.
+/// Maximum number of parts that are listed to a client.
 const ITEM_ERRORS_MAX: usize = 64;
 
 /// Returns the error for parts of a request: that of the first part, with a list.
-fn items(errors: &[ItemError]) -> RpcError {
+fn item_errors(errors: &[ItemError]) -> RpcError {
     let Some(first) = errors.first() else {
         return RpcError::new(ErrorCode::BadRequest, "invalid");
     };
@@ -371,12 +386,13 @@ fn items(errors: &[ItemError]) -> RpcError {
 }
 
 /// Returns true if a store's failure can be temporary.
-fn passes(error: &StoreError) -> bool {
+fn can_be_temporary(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable(_) | StoreError::Io { .. })
 }
 
-/// The scheduler's word in those of the wire. No `_` arm: a new reason must find its name there.
-fn reason(reason: Reason) -> OverloadReason {
+/// Converts the scheduler's reason to that of the wire. No `_` arm: a new reason must get a name in
+/// the wire protocol.
+fn overload_reason(reason: Reason) -> OverloadReason {
     match reason {
         Reason::Backlog => OverloadReason::Backlog,
         Reason::Deadline => OverloadReason::Deadline,
@@ -385,19 +401,19 @@ fn reason(reason: Reason) -> OverloadReason {
     }
 }
 
-/// Whole milliseconds, rounded up: who comes earlier is refused again.
+/// Returns whole milliseconds, rounded up: a client that retries earlier would be rejected again.
 fn millis(span: Duration) -> u32 {
     u32::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)
 }
 
 impl From<field_errors::FieldFault> for CallFailure {
-    fn from(fault: field_errors::FieldFault) -> Self {
-        match fault {
-            field_errors::FieldFault::Refused(refusal) => Self::Field {
-                refusal,
+    fn from(failure: field_errors::FieldFault) -> Self {
+        match failure {
+            field_errors::FieldFault::Problem(problem) => Self::Field {
+                problem,
                 path: String::new(),
             },
-            field_errors::FieldFault::RefusedAt(refusal, path) => Self::Field { refusal, path },
+            field_errors::FieldFault::ProblemAt(problem, path) => Self::Field { problem, path },
             field_errors::FieldFault::Library => Self::Internal("the crypto library failed"),
             field_errors::FieldFault::Stopped(reason) => Self::Stopped(reason),
             field_errors::FieldFault::TooManyFields(max) => Self::TooManyTokens { max },
@@ -411,15 +427,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_learns_the_code_and_no_cause() {
-        let check = |failure: CallFailure, code: ErrorCode, message: &str| {
-            let answer = failure.answer();
-            assert_eq!((answer.code, &*answer.message), (code, message));
-        };
-        let field = |refusal| CallFailure::Field {
-            refusal,
-            path: "$.a".into(),
-        };
+    fn errors_for_clients_contain_the_code_without_the_cause() {
+        fn check(failure: CallFailure, code: ErrorCode, message: &str) {
+            let error = failure.answer();
+            assert_eq!((error.code, &*error.message), (code, message));
+        }
+        fn field(problem: field_errors::FieldProblem) -> CallFailure {
+            CallFailure::Field {
+                problem,
+                path: "$.a".into(),
+            }
+        }
+
         check(
             field(field_errors::FieldProblem::CannotOpen),
             ErrorCode::CannotOpen,
@@ -488,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_request_are_listed_up_to_a_limit() {
+    fn failed_parts_of_a_request_are_listed_up_to_a_limit() {
         let part = |n: usize| ItemError {
             path: format!("$[{n}]"),
             code: if n == 0 {
@@ -517,13 +536,13 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_tried_again_says_when() {
-        let refusal = Rejection {
+    fn retryable_failures_have_a_retry_time() {
+        let rejection = Rejection {
             reason: Reason::Memory,
             retry_after: Duration::from_micros(5_001),
             predicted: Duration::from_millis(7),
         };
-        let overloaded = CallFailure::Overloaded(refusal);
+        let overloaded = CallFailure::Overloaded(rejection);
         let details = [
             Detail::text("reason", "memory"),
             Detail::number("predicted_ms", 7),

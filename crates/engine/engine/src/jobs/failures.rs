@@ -1,4 +1,4 @@
-//! Log lines about calls that failed.
+//! Log lines about failed requests.
 
 use sealwire_access::Principal;
 use sealwire_telemetry::LogThrottle;
@@ -6,15 +6,16 @@ use sealwire_wire::ErrorCode;
 
 use crate::jobs::error::CallFailure;
 
-/// Throttles of the log lines about failed calls, which a client can cause as fast as it can call.
+/// Throttles of the log lines about failed requests. A client can cause failures as fast as it can
+/// send requests.
 #[derive(Debug, Default)]
 pub struct Failures {
     of_the_engine: LogThrottle,
     of_the_store: LogThrottle,
 }
 
-/// Logs a failed call. Defects of the engine are errors and an unavailable store is a warning, both
-/// throttled; failures that the client caused are debug lines.
+/// Logs a failed request. Defects of the engine are errors and an unavailable store is a warning,
+/// both throttled; failures that the client caused are debug lines.
 pub fn log_failure(failures: &Failures, principal: &Principal, msgid: u32, failure: &CallFailure) {
     let now = std::time::Instant::now();
     match failure {

@@ -1,5 +1,5 @@
-//! Turns at the store for what is long and rare: so many at once, app by app, so that who asks most
-//! waits for itself.
+//! A semaphore that serves waiting apps round-robin. Long and rare store operations use it, so that
+//! an app with many operations delays only itself.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::jobs::error::CallFailure;
 
-/// See the module.
+/// A semaphore that serves waiting apps round-robin.
 #[derive(Debug)]
 pub struct FairSemaphore {
     shared: Arc<Mutex<Waiting>>,
@@ -16,23 +16,23 @@ pub struct FairSemaphore {
 
 #[derive(Debug)]
 struct Waiting {
-    /// None while somebody waits.
+    /// Number of free permits; 0 while an app waits.
     free: usize,
-    /// By app, in the order they came.
+    /// Waiters by app, in the order of arrival.
     apps: HashMap<u32, VecDeque<oneshot::Sender<FairPermit>>>,
     /// Apps that wait, the next one first.
     next: VecDeque<u32>,
 }
 
-/// Goes to the next when it is dropped.
+/// A permit of a [`FairSemaphore`]. Dropping it passes it to the next waiter.
 #[derive(Debug)]
 pub struct FairPermit {
-    /// `None` once it was given on.
+    /// `None` once the permit was passed to the next waiter.
     shared: Option<Arc<Mutex<Waiting>>>,
 }
 
 impl FairSemaphore {
-    /// So many at once.
+    /// Creates a semaphore with `free` permits.
     pub fn new(free: usize) -> Self {
         Self {
             shared: Arc::new(Mutex::new(Waiting {
@@ -43,12 +43,13 @@ impl FairSemaphore {
         }
     }
 
-    /// The next one that is this app's. Dropping the future gives it up.
+    /// Waits for a permit for an app. Dropping the future ends the wait.
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Internal`], never in fact.
-    pub async fn take(&self, app: u32) -> Result<FairPermit, CallFailure> {
+    /// [`CallFailure::Internal`], which does not occur: a sender is dropped only after its waiter
+    /// has left.
+    pub async fn acquire(&self, app: u32) -> Result<FairPermit, CallFailure> {
         let given = {
             let mut waiting = locked(&self.shared);
             if waiting.free > 0 {
@@ -61,7 +62,7 @@ impl FairSemaphore {
         };
         given
             .await
-            .map_err(|_| CallFailure::Internal("turns are given on"))
+            .map_err(|_| CallFailure::Internal("a permit was not passed on"))
     }
 }
 
@@ -115,8 +116,8 @@ impl Drop for FairPermit {
                 shared: Some(shared),
             }) {
                 Ok(()) => return,
-                // That one has left: the turn comes back and goes to the next.
-                Err(mut turn) => match turn.shared.take() {
+                // The waiter has left, so the permit goes to the next one.
+                Err(mut permit) => match permit.shared.take() {
                     Some(back) => shared = back,
                     None => return,
                 },
@@ -126,7 +127,7 @@ impl Drop for FairPermit {
 }
 
 fn locked(shared: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
-    // Nothing here panics between two steps of a change.
+    // No code panics between two steps of a change.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -137,27 +138,27 @@ mod tests {
 
     use super::*;
 
-    /// Polls once: whether it has its turn.
+    /// Polls once. Returns the permit, if there is one.
     fn poll(
         future: std::pin::Pin<
             &mut (impl Future<Output = Result<FairPermit, CallFailure>> + ?Sized),
         >,
     ) -> Option<FairPermit> {
         match future.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(turn) => Some(turn.unwrap()),
+            Poll::Ready(permit) => Some(permit.unwrap()),
             Poll::Pending => None,
         }
     }
 
     #[test]
-    fn apps_alternate_and_who_left_is_passed_over() {
-        let turns = FairSemaphore::new(1);
-        let first = poll(pin!(turns.take(1))).unwrap();
-        // App 1 asks for much, and before the others.
+    fn apps_alternate_and_dropped_waiters_are_skipped() {
+        let semaphore = FairSemaphore::new(1);
+        let first = poll(pin!(semaphore.acquire(1))).unwrap();
+        // App 1 requests many permits before the other apps.
         let apps = [1, 1, 1, 1, 2, 3, 2];
         let mut waits: Vec<_> = apps
             .iter()
-            .map(|app| Some(Box::pin(turns.take(*app))))
+            .map(|app| Some(Box::pin(semaphore.acquire(*app))))
             .collect();
         assert!(
             waits
@@ -168,8 +169,8 @@ mod tests {
         waits[1] = None;
         waits[4] = None;
         let mut order = Vec::new();
-        let mut turn = Some(first);
-        while turn.take().is_some() {
+        let mut permit = Some(first);
+        while permit.take().is_some() {
             let next = waits
                 .iter_mut()
                 .enumerate()
@@ -177,37 +178,38 @@ mod tests {
             if let Some((at, given)) = next {
                 waits[at] = None;
                 order.push(at);
-                turn = Some(given);
+                permit = Some(given);
             }
         }
         assert_eq!(order, [0, 6, 5, 2, 3]);
-        assert!(poll(pin!(turns.take(9))).is_some(), "it came back");
+        assert!(poll(pin!(semaphore.acquire(9))).is_some(), "it came back");
     }
 
     #[test]
-    fn there_are_so_many_and_a_turn_that_nobody_fetched_is_not_lost() {
-        let turns = FairSemaphore::new(2);
-        let (one, two) = (poll(pin!(turns.take(1))), poll(pin!(turns.take(1))));
+    fn permits_are_bounded_and_unfetched_permits_are_not_lost() {
+        let semaphore = FairSemaphore::new(2);
+        let one = poll(pin!(semaphore.acquire(1)));
+        let two = poll(pin!(semaphore.acquire(1)));
         assert!(one.is_some() && two.is_some());
-        let mut third = Box::pin(turns.take(1));
+        let mut third = Box::pin(semaphore.acquire(1));
         assert!(poll(third.as_mut()).is_none());
         drop(one);
-        // It was given, and its caller leaves without a look.
+        // The permit was sent, but the waiter is dropped before it receives the permit.
         drop(third);
-        assert!(poll(pin!(turns.take(2))).is_some());
+        assert!(poll(pin!(semaphore.acquire(2))).is_some());
         drop(two);
-        assert_eq!(locked(&turns.shared).free, 2);
+        assert_eq!(locked(&semaphore.shared).free, 2);
     }
 
     #[test]
-    fn who_asks_and_leaves_leaves_nothing_behind() {
-        let turns = FairSemaphore::new(1);
-        let turn = poll(pin!(turns.take(1)));
+    fn dropped_waiters_leave_no_entries() {
+        let semaphore = FairSemaphore::new(1);
+        let permit = poll(pin!(semaphore.acquire(1)));
         for _ in 0..1_000 {
-            assert!(poll(pin!(turns.take(7))).is_none());
+            assert!(poll(pin!(semaphore.acquire(7))).is_none());
         }
-        assert!(locked(&turns.shared).apps[&7].len() <= 1);
-        drop(turn);
-        assert_eq!(locked(&turns.shared).free, 1);
+        assert!(locked(&semaphore.shared).apps[&7].len() <= 1);
+        drop(permit);
+        assert_eq!(locked(&semaphore.shared).free, 1);
     }
 }

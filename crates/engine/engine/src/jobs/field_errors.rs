@@ -1,4 +1,4 @@
-//! Fields that are not replaced: why, and what that does to their call.
+//! Errors of single fields, and their effect on the request.
 
 use sealwire_mask::MaskingError;
 use sealwire_payload::Path;
@@ -6,49 +6,51 @@ use sealwire_wire::{ErrorCode, FieldError, OnError};
 
 use crate::jobs::cancel_token::StopReason;
 
-/// Why one field was refused. `on_error` decides what becomes of its call. None carries anything of
-/// the field.
+/// The reason for which one field was not replaced. `on_error` decides the effect on the request.
+/// No variant contains data of the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldProblem {
-    /// It claims to be an envelope and does not open: one variant, so nobody can tell why.
+    /// The field has the form of an envelope but does not open. There is only one variant, so that
+    /// a client cannot learn the cause.
     #[error("cannot open")]
     CannotOpen,
-    /// It carries a data role that the operator has not listed. Which one is for those who may open
-    /// it.
+    /// The field carries a data role that the operator has not listed. The text does not name the
+    /// role, which only principals who can open the field may learn.
     #[error("a data role of the value forbids it")]
     Role,
-    /// A map, an array or an extension, for a format of strings, numbers, booleans and files.
+    /// The field is a map, an array or an extension, and the format has only strings, numbers,
+    /// booleans and files.
     #[error("the format has no form for this value")]
     NoForm,
-    /// Binary under a call's role.
+    /// The field is binary, and the request sets a data role.
     #[error("the format has no role for binary")]
     FileRole,
-    /// Text or binary beyond what the format's readers take.
+    /// Text or binary is longer than the format's readers accept.
     #[error("the format holds at most 25 MiB in a value")]
     TooLong,
-    /// The collection's tokens are digits, and it is something else.
+    /// The collection's tokens are digits, and the field contains something else.
     #[error("not a string of 1 to 64 digits, as the collection's format wants it")]
     NotDigits,
-    /// The collection's tokens are card numbers, and it is something else.
+    /// The collection's tokens are card numbers, and the field is not a card number.
     #[error("not a card number of 12 to 19 digits, as the collection's format wants it")]
     NotCard,
-    /// Longer than what a token may stand for here.
+    /// The value is longer than the limit of this engine for values of tokens.
     #[error("longer than limits.token_value_bytes_max")]
     ValueTooLong,
-    /// A token that is not there, has expired, or was made under another context: nobody can tell
-    /// which.
+    /// The token does not exist, has expired, or was made under another context. A client cannot
+    /// tell these cases apart.
     #[error("no such token")]
     NoToken,
-    /// No rule names it, or its rule's function has nothing for it.
+    /// No rule selects the field, or the rule's function does not apply to the value.
     #[error("{0}")]
     NotMasked(MaskingError),
-    /// A token whose value was not kept.
+    /// The token is one-way, so its value is not stored.
     #[error("a one-way token leads back to nothing")]
     OneWay,
 }
 
 impl FieldProblem {
-    /// The code a peer sees. No `_` arm: a new variant must choose its code here.
+    /// Returns the code that a client sees. No `_` arm: a new variant must choose its code here.
     pub fn code(self) -> ErrorCode {
         match self {
             Self::CannotOpen => ErrorCode::CannotOpen,
@@ -64,45 +66,45 @@ impl FieldProblem {
     }
 }
 
-/// Why one field was not replaced.
+/// The failure of the transform of one field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldFault {
-    /// It was refused.
+    /// The field could not be replaced.
     #[error("{0}")]
-    Refused(#[from] FieldProblem),
-    /// Turns a field's rejection into the failure of the call, at the path that the walk reported.
+    Problem(#[from] FieldProblem),
+    /// The field at this path could not be replaced, and the request fails.
     #[error("{0}")]
-    RefusedAt(FieldProblem, String),
+    ProblemAt(FieldProblem, String),
     /// The crypto library failed.
     #[error("the crypto library failed")]
     Library,
-    /// The call was stopped.
+    /// The request was stopped.
     #[error("stopped")]
     Stopped(StopReason),
-    /// More tokens than one call may have.
+    /// The request exceeds this maximum number of tokens.
     #[error("more than {0} tokens")]
     TooManyFields(usize),
-    /// No token of the collection's format was found that is free.
+    /// Every tried token of the collection's format is already in use.
     #[error("no token of this format is free")]
     Exhausted,
 }
 
-/// Field errors of one call, under `on_error`.
+/// Field errors of one request, under `on_error`.
 #[derive(Debug)]
 pub struct FieldErrors {
     on_error: OnError,
     listed_max: usize,
-    /// Bytes that may still be listed.
+    /// Bytes left for listed errors.
     bytes_left: usize,
-    /// The first ones.
+    /// The first errors.
     pub listed: Vec<FieldError>,
-    /// How many more there were.
+    /// Number of errors that are not listed.
     pub omitted: u64,
 }
 
 impl FieldErrors {
-    /// Lists at most `listed_max`, and no more bytes than the reply has set aside for them: see
-    /// [`FieldErrors::bytes`].
+    /// Creates a list of at most `listed_max` errors. The list takes at most the bytes that the
+    /// response reserves for errors: see [`FieldErrors::bytes`].
     pub fn new(on_error: OnError, listed_max: usize, fields: u64) -> Self {
         Self {
             on_error,
@@ -113,13 +115,13 @@ impl FieldErrors {
         }
     }
 
-    /// Effect of one bad field.
+    /// Returns the effect of one failed field.
     pub fn on_error(&self) -> OnError {
         self.on_error
     }
 
-    /// Bytes of a reply that errors may take. A path repeats the keys above its field: listing
-    /// every long one could make a reply a hundred times as large as its request.
+    /// Returns the maximum bytes of errors in a response. A path repeats the keys above its field,
+    /// so a list of every long path could make a response a hundred times as large as its request.
     pub fn bytes(listed_max: usize, fields: u64) -> usize {
         usize::try_from(fields)
             .unwrap_or(usize::MAX)
@@ -127,52 +129,53 @@ impl FieldErrors {
             .saturating_mul(ERROR_BYTES)
     }
 
-    /// Fields that were refused, listed or not.
+    /// Returns the number of failed fields, listed or not.
     pub fn count(&self) -> u64 {
         self.listed.len() as u64 + self.omitted
     }
 
     fn report(&mut self, path: &Path<'_>, code: ErrorCode) {
         if self.listed.len() < self.listed_max {
-            let path = bounded(path);
+            let path = bounded_text(path);
             if let Some(left) = self.bytes_left.checked_sub(ERROR_FRAME_BYTES + path.len()) {
                 self.bytes_left = left;
                 self.listed.push(FieldError { path, code });
                 return;
             }
-            // The first ones are listed, not the short ones; and no more paths are written to be
-            // thrown away.
+            // The list contains the first errors instead of the shortest ones, and the engine
+            // writes no more paths only to discard them.
             self.listed_max = self.listed.len();
         }
         self.omitted += 1;
     }
 
-    /// Effect of a field's error on its call.
+    /// Records a field's failure, if the request continues after it.
     ///
     /// # Errors
     ///
-    /// The call ends of it.
-    pub fn decide(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
-        match (fault, self.on_error) {
-            (FieldFault::Refused(refusal), OnError::Report) => {
-                self.report(path, refusal.code());
+    /// The failure ends the request.
+    pub fn handle(&mut self, path: &Path<'_>, failure: FieldFault) -> Result<(), FieldFault> {
+        match (failure, self.on_error) {
+            (FieldFault::Problem(problem), OnError::Report) => {
+                self.report(path, problem.code());
                 Ok(())
             }
-            (FieldFault::Refused(refusal), OnError::Fail) => {
-                Err(FieldFault::RefusedAt(refusal, bounded(path)))
+            (FieldFault::Problem(problem), OnError::Fail) => {
+                Err(FieldFault::ProblemAt(problem, bounded_text(path)))
             }
-            (fault, _) => Err(fault),
+            (failure, _) => Err(failure),
         }
     }
 }
 
-/// Bytes set aside for each error in a reply: its two keys, its code and a path of usual length.
+/// Bytes reserved for each error in a response: the error's two keys, its code and a path of usual
+/// length.
 const ERROR_BYTES: usize = 128;
-/// Of those, what is not the path.
+/// Bytes of [`ERROR_BYTES`] for everything except the path.
 const ERROR_FRAME_BYTES: usize = 32;
 
-/// A path as text, cut where the wire cuts it, so that long keys over many bad fields stay small
-/// here too.
-fn bounded(path: &Path<'_>) -> String {
+/// Returns a path as text, cut at the same length as on the wire, so that long keys above many
+/// failed fields take little memory.
+fn bounded_text(path: &Path<'_>) -> String {
     path.prefix(sealwire_wire::FIELD_PATH_BYTES_MAX)
 }

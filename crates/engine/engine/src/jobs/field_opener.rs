@@ -26,27 +26,27 @@ use crate::jobs::field_errors::FieldProblem;
 pub struct OpenedField<'a> {
     /// Type of the plaintext.
     pub datatype: Datatype,
-    /// Who can have sealed it. An Evervault value opens under a key of the engine's alone, but does
-    /// not tell who else had its public key.
+    /// The parties that can have sealed the field. Only the engine has the private key that opens
+    /// an Evervault value, but anybody with the public key can have sealed it.
     pub origin: Origin,
     /// The plaintext; valid UTF-8 when the datatype is a string.
     pub plaintext: &'a [u8],
-    /// Metadata of an Evervault string.
-    pub said: Option<(evervault::Datatype, &'a str)>,
-    /// The data role that its writer gave it. Only Evervault values have any.
+    /// Datatype and text of an Evervault string.
+    pub evervault_text: Option<(evervault::Datatype, &'a str)>,
+    /// The data role that the writer of the field set. Only Evervault values can have a role.
     pub role: Option<&'a str>,
     /// True if the value has no data role, or the operator lists its role.
     role_is_open: bool,
 }
 
 impl OpenedField<'_> {
-    /// Refuses what must not leave without its role.
+    /// Checks that the value can be returned without its role.
     ///
     /// # Errors
     ///
     /// [`FieldProblem::Role`].
     #[inline]
-    pub fn without_role(&self) -> Result<(), FieldProblem> {
+    pub fn check_without_role(&self) -> Result<(), FieldProblem> {
         if self.role_is_open {
             Ok(())
         } else {
@@ -61,12 +61,12 @@ pub struct FieldOpener {
     evervault: Evervault,
     /// Bounds a sealed container.
     depth_max: usize,
-    /// Diffie-Hellmans after which it pauses.
+    /// Number of Diffie-Hellmans at which the slice pauses.
     pauses_at: usize,
 }
 
 impl FieldOpener {
-    /// A reader of native envelopes and of Evervault values.
+    /// Creates an opener of native envelopes and Evervault values.
     pub fn new(native: Opener, evervault: Evervault, depth_max: usize) -> Self {
         Self {
             native,
@@ -76,24 +76,24 @@ impl FieldOpener {
         }
     }
 
-    /// Gives up a value that takes several keys to try once the call is stopped.
+    /// Sets the cancel token. A stopped request tries no further keys for a value.
     pub fn stop_with(&mut self, cancel: Arc<CancelToken>) {
         self.evervault.cancel = cancel;
     }
 
-    /// Opens bare Evervault strings as text, whatever datatype they declare: for a value that is
-    /// masked. Nothing authenticates that datatype, and a client that changes it must not see how
-    /// the mask changes.
+    /// Opens bare Evervault strings as text, regardless of their declared datatype. This is for
+    /// values that are masked: the datatype is not authenticated, and a client that changes it must
+    /// not see how the mask changes.
     pub fn ignore_unauthenticated_types(&mut self) {
         self.evervault.ignores_unauthenticated_types = true;
     }
 
-    /// Diffie-Hellmans that it made so far.
+    /// Returns the number of Diffie-Hellmans that the opener made so far.
     pub fn agreements(&self) -> usize {
         self.native.agreements() + self.evervault.agreements()
     }
 
-    /// Diffie-Hellmans that other threads made for it so far.
+    /// Returns the number of Diffie-Hellmans that other threads made for the opener so far.
     pub fn agreements_ahead(&self) -> usize {
         self.native.agreements_ahead()
     }
@@ -104,7 +104,7 @@ impl FieldOpener {
         (self.native.agreements() > 1).then(|| self.native.share_agreements())
     }
 
-    /// Lets [`Self::pauses`] be true once that many more are made.
+    /// Sets the number of further key agreements after which [`Self::pauses`] returns true.
     pub fn pause_after(&mut self, agreements: usize) {
         self.pauses_at = self.agreements().saturating_add(agreements);
     }
@@ -130,7 +130,7 @@ impl FieldOpener {
                 Ok(Token::Str(text)) => !evervault::looks_like(text),
                 Ok(Token::Bin(bytes)) => !evervault::looks_like_file(bytes),
                 Ok(_) => true,
-                // The request fails here.
+                // The document is malformed, so the request fails.
                 Err(_) => return true,
             };
             if !has_key {
@@ -144,7 +144,7 @@ impl FieldOpener {
     ///
     /// # Errors
     ///
-    /// [`FieldProblem::CannotOpen`], whatever the reason.
+    /// [`FieldProblem::CannotOpen`], for every cause.
     #[inline]
     pub fn open(&mut self, token: Token<'_>) -> Result<Option<OpenedField<'_>>, FieldProblem> {
         let opened = match token {
@@ -159,8 +159,8 @@ impl FieldOpener {
             _ => return Ok(None),
         };
         let opened = opened?;
-        // Whoever has the public key can have sealed anything: it must be one sound value to go
-        // into a reply.
+        // Anybody with the public key can seal any bytes, so the plaintext must be checked to be
+        // one valid value before it goes into a response.
         if opened.datatype == Datatype::Value && !is_one_value(opened.plaintext, self.depth_max) {
             return Err(FieldProblem::CannotOpen);
         }
@@ -173,7 +173,7 @@ impl FieldOpener {
             datatype,
             origin,
             plaintext,
-            said: None,
+            evervault_text: None,
             role: None,
             role_is_open: true,
         }))
@@ -194,13 +194,13 @@ impl fmt::Debug for FieldOpener {
     }
 }
 
-/// Opens Evervault values. Costs nothing before the first one.
+/// Opens Evervault values. The opener is made at the first value.
 pub struct Evervault {
     keys: Arc<AppKeys>,
     rules: Arc<sealwire_settings::Evervault>,
-    /// Values of a format that binds no context do not open for a caller who asked for one.
-    refuses_all: bool,
-    /// Values whose datatype nothing authenticates are text.
+    /// True if no value opens: the request names a context, and the format does not bind one.
+    rejects_all: bool,
+    /// True if values whose datatype is not authenticated are opened as text.
     ignores_unauthenticated_types: bool,
     /// Cache of key schedules that earlier requests opened, if enabled.
     kept: Option<Arc<OpenedSchedules>>,
@@ -212,13 +212,14 @@ pub struct Evervault {
 }
 
 impl Evervault {
-    /// With an app's keys, under the operator's rules.
+    /// Creates an opener with an app's keys, under the operator's rules.
     pub fn new(keys: Arc<AppKeys>, rules: Arc<sealwire_settings::Evervault>) -> Self {
-        let (cancel, value) = (Arc::default(), Zeroizing::new(Vec::new()));
+        let cancel = Arc::default();
+        let value = Zeroizing::new(Vec::new());
         Self {
             keys,
             rules,
-            refuses_all: false,
+            rejects_all: false,
             ignores_unauthenticated_types: false,
             kept: None,
             opener: None,
@@ -233,17 +234,17 @@ impl Evervault {
         Self { kept, ..self }
     }
 
-    /// Rejects every field if `refuses_all`.
+    /// Rejects every field if `rejects_all` is true.
     #[must_use]
-    pub fn refusing(self, refuses_all: bool) -> Self {
+    pub fn rejecting(self, rejects_all: bool) -> Self {
         Self {
-            refuses_all,
+            rejects_all,
             ..self
         }
     }
 
     fn open(&mut self, text: &[u8]) -> Result<OpenedField<'_>, FieldProblem> {
-        self.begin()?;
+        self.make_opener()?;
         let Self {
             opener: Some(opener),
             rules,
@@ -272,23 +273,23 @@ impl Evervault {
         };
         let evervault::Opened {
             role,
-            datatype: said,
+            datatype: declared,
             text,
             ..
         } = opened;
-        let (said, role_is_open) = (Some((said, text)), rules.opens(role));
+        let role_is_open = rules.opens(role);
         Ok(OpenedField {
             datatype,
             origin: Origin::Inside,
             plaintext,
-            said,
+            evervault_text: Some((declared, text)),
             role,
             role_is_open,
         })
     }
 
     fn open_file(&mut self, file: &[u8]) -> Result<OpenedField<'_>, FieldProblem> {
-        self.begin()?;
+        self.make_opener()?;
         let Self {
             opener: Some(opener),
             rules,
@@ -298,12 +299,13 @@ impl Evervault {
             return Err(FieldProblem::CannotOpen);
         };
         let OpenedFile { content, role } = opener.open_file(file)?;
-        let (datatype, role_is_open) = (Datatype::Binary, rules.opens(role));
+        let datatype = Datatype::Binary;
+        let role_is_open = rules.opens(role);
         Ok(OpenedField {
             datatype,
             origin: Origin::Inside,
             plaintext: content,
-            said: None,
+            evervault_text: None,
             role,
             role_is_open,
         })
@@ -316,8 +318,8 @@ impl Evervault {
 
     /// Makes the opener, at the first value.
     #[inline]
-    fn begin(&mut self) -> Result<(), FieldProblem> {
-        if self.refuses_all {
+    fn make_opener(&mut self) -> Result<(), FieldProblem> {
+        if self.rejects_all {
             return Err(FieldProblem::CannotOpen);
         }
         if self.opener.is_none() {

@@ -1,8 +1,8 @@
-//! Seals one field in the format a call asks for: between the walk and the crypto, which knows no
-//! MessagePack.
+//! Seals one field in the format that a request names. This module lies between the walk and the
+//! cryptography, which does not know MessagePack.
 //!
-//! Takes a value in the words of the native envelope and appends one MessagePack value, or nothing
-//! when it refuses.
+//! The input is a value in the types of the native envelope; the output is one MessagePack value,
+//! or an error.
 
 use sealwire_crypto::evervault::{self, FileError, Number, NumberText};
 use sealwire_crypto::{Datatype, Encoding, Error, Sealer};
@@ -11,7 +11,7 @@ use sealwire_msgpack::{Token, TokenReader, write};
 use crate::jobs::field_errors::{FieldFault, FieldProblem};
 use crate::jobs::field_opener::OpenedField;
 
-/// Seals the fields of one call.
+/// Seals the fields of one request.
 #[derive(Debug)]
 pub enum FieldSealer {
     /// Into native envelopes.
@@ -21,13 +21,14 @@ pub enum FieldSealer {
 }
 
 impl FieldSealer {
-    /// Gives what is written next the data role of what was opened. A role that is open is given up
-    /// where the format has no place for any, and only there.
-    fn carry_role(&mut self, found: &OpenedField<'_>) -> Result<(), FieldProblem> {
+    /// Gives the next sealed field the data role of an opened field. An open role is dropped only
+    /// if the format cannot store a role.
+    fn carry_role(&mut self, opened: &OpenedField<'_>) -> Result<(), FieldProblem> {
         if let Self::Evervault(sealer) = self {
-            // A file has no place for a role, and one left from the value before would refuse it.
-            let is_file = found.datatype == Datatype::Binary;
-            let carried = sealer.carry_role(if is_file { None } else { found.role });
+            // A file cannot store a role, and a role left from the field before would make the seal
+            // fail.
+            let is_file = opened.datatype == Datatype::Binary;
+            let carried = sealer.carry_role(if is_file { None } else { opened.role });
             if !carried && sealer.tag().has_metadata() {
                 return Err(FieldProblem::Role);
             }
@@ -35,39 +36,40 @@ impl FieldSealer {
                 return Ok(());
             }
         }
-        found.without_role()
+        opened.check_without_role()
     }
 
-    /// Appends what was opened, sealed again, as a MessagePack value, with its data role. Inside
-    /// the Evervault format datatype and text stay as they were: another way to say the value would
-    /// have another length, and tell of it although its role is shut.
+    /// Seals an opened field again, with its data role, and appends it as a MessagePack value.
+    /// Within the Evervault format the datatype and the text do not change: another text for the
+    /// same value would have another length, which reveals something about a value whose role is
+    /// not open.
     ///
     /// # Errors
     ///
-    /// As [`FieldSealer::write`]; and [`FieldProblem::Role`] when the role cannot go along and may
-    /// not be left behind.
+    /// As [`FieldSealer::write`]; and [`FieldProblem::Role`] if the format cannot store the role
+    /// and the role must not be dropped.
     #[inline]
     pub fn rewrite(
         &mut self,
-        found: &OpenedField<'_>,
+        opened: &OpenedField<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), FieldFault> {
-        self.carry_role(found)?;
-        match (self, found.said) {
+        self.carry_role(opened)?;
+        match (self, opened.evervault_text) {
             (Self::Evervault(sealer), Some((datatype, text))) => {
                 write_string(sealer, datatype, text, out)
             }
-            (writer, _) => writer.write(found.datatype, found.plaintext, out),
+            (sealer, _) => sealer.write(opened.datatype, opened.plaintext, out),
         }
     }
 
     /// Appends a sealed field as a MessagePack value. `plaintext` is UTF-8 for a string and one
-    /// MessagePack value for [`Datatype::Value`]. Its ciphertext can be missing until
-    /// [`FieldSealer::complete`]; until then the caller keeps all bytes of `out` where they are.
+    /// MessagePack value for [`Datatype::Value`]. The ciphertext can be missing until
+    /// [`FieldSealer::complete`]; until then the caller must not move or change bytes of `out`.
     ///
     /// # Errors
     ///
-    /// A value that the format cannot hold is refused; `out` may then end in part of a value.
+    /// The format cannot store the value. `out` can then end in part of a value.
     #[inline]
     pub fn write(
         &mut self,
@@ -90,7 +92,7 @@ impl FieldSealer {
         }
     }
 
-    /// Takes the texts of the encapsulations that what was written refers to.
+    /// Takes the texts of the encapsulations to which the written fields refer.
     pub fn take_encapsulations(&mut self) -> Vec<String> {
         match self {
             Self::Native(sealer) => sealer.take_encapsulations(),
@@ -113,6 +115,7 @@ fn write_evervault(
     plaintext: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<(), FieldFault> {
+    // Declared here because the text below borrows it.
     let number;
     let (datatype, text) = match datatype {
         Datatype::String => (
@@ -162,7 +165,7 @@ fn write_string(
         })
 }
 
-/// Maps, arrays and extensions are no numbers.
+/// Returns the number of a token; `None` for a token of another type.
 fn number_of(token: Token<'_>) -> Option<Number> {
     match token {
         Token::Uint(number) => Some(Number::Unsigned(number)),

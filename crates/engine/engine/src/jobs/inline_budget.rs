@@ -1,9 +1,9 @@
-//! How much work on fields a network thread may do by itself, without a crypto thread.
+//! The budget of work on fields that a network thread does itself, without a crypto thread.
 //!
-//! Each time a network thread wakes up it may do `schedule.inline_us` of predicted work, all
-//! requests together. A thread with so much to read that it never sleeps therefore does none: under
-//! load, all work goes to the crypto threads. A thread of a runtime that does not call [`renew`]
-//! does none either.
+//! Each time a network thread wakes up, it can do `schedule.inline_us` of predicted work for all
+//! requests together. A thread that never sleeps, because it always has data to read, therefore
+//! does no such work: under load, all work goes to the crypto threads. A thread of a runtime that
+//! does not call [`renew`] does none either.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use sealwire_schedule::Cost;
 
 thread_local! {
-    /// Predicted nanoseconds of work that this thread may still do before it sleeps again.
+    /// Predicted nanoseconds of work that this thread can still do before it sleeps again.
     static LEFT: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -20,15 +20,15 @@ pub fn renew(budget: Cost) {
     LEFT.set(budget.as_nanos());
 }
 
-/// Takes `cost` from the calling thread's budget. Returns the whole budget that there was, which
-/// bounds the time of the work; `None`, and takes nothing, if less is left.
+/// Takes `cost` from the calling thread's budget. Returns the budget before, which bounds the time
+/// of the work. Returns `None`, and takes nothing, if less than `cost` is left.
 pub(crate) fn take(cost: Cost) -> Option<Cost> {
     let left = LEFT.get();
     LEFT.set(left.checked_sub(cost.as_nanos())?);
     Some(Cost::from_nanos(left))
 }
 
-/// Takes the time by which work exceeded what was taken for it.
+/// Takes the time by which work exceeded its predicted cost.
 pub(crate) fn take_excess(excess: Duration) {
     let excess = u64::try_from(excess.as_nanos()).unwrap_or(u64::MAX);
     LEFT.set(LEFT.get().saturating_sub(excess));
@@ -39,8 +39,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_does_as_much_as_its_budget_between_two_sleeps() {
-        let us = |us: u64| Cost::from_nanos(us * 1_000);
+    fn thread_does_its_budget_between_two_sleeps() {
+        const fn us(us: u64) -> Cost {
+            Cost::from_nanos(us * 1_000)
+        }
+
         assert!(
             take(us(1)).is_none(),
             "a thread that never woke up has none"

@@ -1,9 +1,9 @@
-//! One call on a document on the crypto threads: from the payload's bytes to the reply's bytes, in
-//! slices.
+//! The job of a request on a document: makes the response's bytes from the payload's bytes, in
+//! slices on the crypto threads.
 //!
-//! A call on tokens pauses behind its walk, for the store to be asked, and walks again if the
-//! answer changes its reply. How long a slice is, is the scheduler's business: it names fields,
-//! bytes and agreements, and is told what was done.
+//! A job on tokens is suspended after its walk until the store responds, and walks again if the
+//! store's response changes the job's response. The scheduler decides how long a slice is: it sets
+//! limits on fields, bytes and key agreements, and the job reports how much work it did.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ use crate::jobs::tokens::tokenize::TokenizeFields;
 use sealwire_settings::Limits;
 use sealwire_telemetry::metrics::{AgreementLabel, MaskLabel, MethodLabel, Metrics, TokenLabel};
 
-/// Bytes of a response around its document, besides what it lists.
+/// Bytes of a response around its document, without the lists.
 const FRAME_BYTES: usize = 128;
 /// Bytes of a listed error besides its path.
 const LISTED_ERROR_BYTES: usize = 48;
@@ -43,8 +43,8 @@ const READ_AHEAD_FIELDS_MIN: u64 = 4;
 
 /// Makes the operation on the fields, in the first slice.
 pub trait StartFields: Send {
-    /// Takes the keys that the operation needs for `document`. Returns false if they are not all
-    /// there, so that the work takes a Diffie-Hellman, which a network thread never does.
+    /// Takes the keys that the operation needs for `document`. Returns false if some are missing,
+    /// so that the work needs a Diffie-Hellman, which a network thread never does.
     fn take_ready_keys(&mut self, _document: &[u8]) -> bool {
         false
     }
@@ -112,7 +112,7 @@ pub trait FieldWork: Send {
         slice: WalkSlice,
     ) -> Result<bool, CallFailure>;
 
-    /// Returns the work so far that neither the number of fields nor their bytes tell.
+    /// Returns the work so far that is not proportional to the number of fields or their bytes.
     fn extra_work(&self) -> ExtraWork {
         ExtraWork::default()
     }
@@ -125,7 +125,7 @@ pub trait FieldWork: Send {
         Vec::new()
     }
 
-    /// Returns what opens envelopes, whose key agreements the scheduler counts.
+    /// Returns the opener of envelopes, whose key agreements the scheduler counts.
     fn opener(&mut self) -> Option<&mut FieldOpener> {
         None
     }
@@ -135,15 +135,15 @@ pub trait FieldWork: Send {
         None
     }
 
-    /// Counts what was found besides fields, after each walk.
+    /// Counts the results of a walk other than fields. Called after each walk.
     fn count(&self, _: &Metrics) {}
 }
 
-/// An operation on fields, begun.
+/// A started operation on fields.
 pub enum Fields {
-    /// It needs nothing but the document.
+    /// An operation that needs only the document.
     Document(Box<dyn FieldWork>),
-    /// It needs the token store.
+    /// An operation that needs the token store.
     Tokens(TokenFields),
 }
 
@@ -165,26 +165,26 @@ impl Fields {
 
 /// Operation on the fields of a token request.
 pub enum TokenFields {
-    /// They become tokens.
+    /// Replaces the fields by tokens.
     Tokenize(Box<TokenizeFields>),
-    /// They become values.
+    /// Replaces the fields by values.
     Detokenize(Box<DetokenizeFields>),
 }
 
 impl TokenFields {
     /// Returns true if the response waits for the store.
-    fn asks(&self) -> bool {
+    fn needs_store(&self) -> bool {
         match self {
-            Self::Tokenize(fields) => fields.asks(),
-            Self::Detokenize(fields) => fields.asks(),
+            Self::Tokenize(fields) => fields.needs_store(),
+            Self::Detokenize(fields) => fields.needs_store(),
         }
     }
 
-    /// Begins the next walk.
-    fn restart(&mut self, faults: FieldErrors) {
+    /// Starts the next walk.
+    fn restart(&mut self, errors: FieldErrors) {
         match self {
-            Self::Tokenize(fields) => fields.restart(faults),
-            Self::Detokenize(fields) => fields.restart(faults),
+            Self::Tokenize(fields) => fields.restart(errors),
+            Self::Detokenize(fields) => fields.restart(errors),
         }
     }
 }
@@ -212,8 +212,8 @@ impl FieldWork for TokenFields {
 
     fn errors(&self) -> &FieldErrors {
         match self {
-            Self::Tokenize(fields) => &fields.faults,
-            Self::Detokenize(fields) => &fields.faults,
+            Self::Tokenize(fields) => &fields.field_errors,
+            Self::Detokenize(fields) => &fields.field_errors,
         }
     }
 
@@ -234,46 +234,46 @@ pub struct SealedBound {
     pub binary_is_shorter: bool,
 }
 
-/// A call to be worked on.
+/// The parameters of a job.
 #[derive(Clone)]
 pub struct JobSpec {
-    /// Answers to this.
+    /// Message id of the response.
     pub msgid: u32,
-    /// Its fields are counted under this.
+    /// Label under which the fields are counted.
     pub method: MethodLabel,
-    /// Returns the kind of work for the scheduler.
+    /// Kind of work for the scheduler.
     pub kind: OperationKind,
     /// The document.
     pub payload: Bytes,
-    /// Its fields.
+    /// The fields to process.
     pub selection: Arc<Selection>,
     /// Handling of selected containers.
     pub containers: Containers,
     /// Effect of a path that selects no field.
     pub unmatched: Unmatched,
-    /// When to stop.
+    /// Tells the job when to stop.
     pub cancel: Arc<CancelToken>,
-    /// The generation the keys are of.
+    /// Generation of the keys.
     pub generation: u64,
     /// Upper bound of the document's fields.
     pub leaves: u64,
-    /// Predicted work that neither the number of fields nor their bytes tell.
+    /// Predicted work that is not proportional to the number of fields or their bytes.
     pub extra: ExtraWork,
     /// Bytes that are authenticated with each field.
     pub context_bytes: usize,
-    /// Bound of the result's document, if it is a sealed one.
+    /// Bound of the result's document, if the job seals it.
     pub sealed: Option<SealedBound>,
-    /// Bytes set aside for the reply.
+    /// Bytes reserved for the response.
     pub reply_bytes: usize,
     /// Predicted cost.
     pub estimate: Cost,
 }
 
-/// End of a job.
+/// Result and durations of a finished job.
 pub struct Finished {
-    /// Its outcome or failure.
+    /// Outcome of the job, or its failure.
     pub result: Result<Outcome, CallFailure>,
-    /// When the first slice began.
+    /// Start of the first slice.
     pub started: Instant,
     /// Time in slices.
     pub worked: Duration,
@@ -281,18 +281,18 @@ pub struct Finished {
 
 /// Outcome of a job.
 pub enum Outcome {
-    /// The reply's bytes.
+    /// The response's bytes.
     Reply(Vec<u8>),
-    /// It goes on once the store has answered.
+    /// The job continues after the store has responded.
     Asks(Box<Suspended>),
 }
 
-/// A call on tokens between a walk and the store's answer, with a reply that may be the one to
-/// give.
+/// A job on tokens that waits for the store's response after a walk. Its response so far is final
+/// if the store changes nothing.
 pub struct Suspended {
-    /// The operation.
-    pub order: JobSpec,
-    /// The fields' state.
+    /// The job's parameters.
+    pub spec: JobSpec,
+    /// State of the fields.
     pub fields: TokenFields,
     out: Vec<u8>,
     document: reply::Document,
@@ -303,44 +303,46 @@ pub struct Suspended {
 }
 
 impl Suspended {
-    /// Every bound.
+    /// Returns the limits of the job.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The reply as it stands: the store's answer changes nothing.
+    /// Returns the response, if the store's response does not change it.
     ///
     /// # Errors
     ///
-    /// It is longer than the limit.
+    /// The response is longer than the limit.
     pub fn reply(mut self) -> Result<Vec<u8>, CallFailure> {
-        self.metrics.fields_done(self.order.method, self.walked);
-        self.order
+        self.metrics.fields_done(self.spec.method, self.walked);
+        self.spec
             .cancel
             .did(self.walked, self.fields.errors().count());
-        let (faults, generation) = (Some(self.fields.errors()), self.order.generation);
+
+        let errors = Some(self.fields.errors());
+        let generation = self.spec.generation;
         let reply_bytes_max = self.limits.reply_bytes_max;
         finish_document(
             self.document,
             &mut self.out,
             generation,
-            faults,
+            errors,
             (&self.unmatched, &[]),
             reply_bytes_max,
         )?;
         Ok(self.out)
     }
 
-    /// Another walk, with the store's answer.
-    pub fn again(mut self) -> (Box<Job>, oneshot::Receiver<Finished>) {
+    /// Returns a job that walks the document again, with the store's response.
+    pub fn walk_again(mut self) -> (Box<Job>, oneshot::Receiver<Finished>) {
         drop(std::mem::take(&mut self.out));
-        self.order.kind = self.order.kind.second_walk().unwrap_or(self.order.kind);
+        self.spec.kind = self.spec.kind.second_walk().unwrap_or(self.spec.kind);
         let mut fields = self.fields;
         let start = Box::new(move |context: FieldContext| {
             fields.restart(context.errors(fields.errors().on_error()));
             Ok(Fields::Tokens(fields))
         });
-        Job::new(start, self.order, &self.limits, self.metrics)
+        Job::new(start, self.spec, &self.limits, self.metrics)
     }
 }
 
@@ -349,24 +351,24 @@ pub trait Slices: Send {
     /// Returns the kind of work for the scheduler.
     fn kind(&self) -> OperationKind;
 
-    /// All of it.
+    /// Returns the size of the whole work.
     fn work_size(&self) -> WorkSize;
 
-    /// Bytes of a field with its key, on average.
+    /// Returns the mean bytes of a field with its key.
     fn field_bytes(&self) -> u64;
 
-    /// Its first slice is over, or runs.
-    fn has_begun(&self) -> bool;
+    /// Returns true if the first slice is over, or runs.
+    fn has_started(&self) -> bool;
 
-    /// Returns true if it needs no Diffie-Hellman. Takes the ready key that makes this true.
+    /// Returns true if the work needs no Diffie-Hellman. Takes the ready key that makes this true.
     fn needs_no_agreement(&mut self) -> bool {
         false
     }
 
-    /// Does as much as is allowed.
-    fn slice(&mut self, allowance: &SliceBudget) -> Slice;
+    /// Runs one slice within its budget.
+    fn slice(&mut self, budget: &SliceBudget) -> Slice;
 
-    /// Returns what idle threads can do for the next slices. Called between two slices.
+    /// Returns the work that idle threads can do for the next slices. Called between two slices.
     fn help(&mut self) -> Option<Weak<dyn RequestHelp>> {
         None
     }
@@ -376,26 +378,27 @@ pub trait Slices: Send {
         0
     }
 
-    /// Tells whoever waits what it came to, after the last slice.
+    /// Sends the result to the receiver, after the last slice.
     fn deliver(self: Box<Self>);
 }
 
 /// Result of one slice.
 pub struct Slice {
-    /// Keys, fields and bytes.
+    /// Work that the slice did: keys, fields and bytes.
     pub done: WorkSize,
-    /// Another one is needed. If not, the result is to be delivered.
+    /// True if another slice is needed. Otherwise the result must be delivered.
     pub more: bool,
 }
 
-/// An [`JobSpec`] on its way. Dropped midway it counts what it did and what it did not.
+/// A job in progress. If it is dropped before its end, it counts its processed and its saved
+/// fields.
 pub struct Job {
-    order: JobSpec,
+    spec: JobSpec,
     stage: JobStage,
     walk: Walk,
     out: Vec<u8>,
     document: Option<reply::Document>,
-    /// Begun when the document turns out to need many key agreements.
+    /// Started when the document turns out to need many key agreements.
     read_ahead: Option<Arc<ReadAhead>>,
     /// Key agreements of the last slice that helpers had made.
     agreements_ahead: u64,
@@ -405,7 +408,7 @@ pub struct Job {
     worked: Duration,
     limits: Limits,
     metrics: Arc<Metrics>,
-    /// Its outcome.
+    /// The result, once the job has ended.
     ended: Option<Finished>,
     done: Option<oneshot::Sender<Finished>>,
 }
@@ -433,22 +436,22 @@ impl JobStage {
 }
 
 impl Job {
-    /// Work that will send its end to the receiver. The receiver sees a closed channel if the work
-    /// panics.
+    /// Creates a job that sends its result to the receiver. The receiver sees a closed channel if
+    /// the job panics.
     pub fn new(
         start: Box<dyn StartFields>,
-        order: JobSpec,
+        spec: JobSpec,
         limits: &Limits,
         metrics: Arc<Metrics>,
     ) -> (Box<Self>, oneshot::Receiver<Finished>) {
-        order.cancel.plan_under(order.generation);
+        spec.cancel.plan_under(spec.generation);
         let (done, finished) = oneshot::channel();
         let work = Self {
             stage: JobStage::New(start),
             walk: Walk::new(
-                Arc::clone(&order.selection),
-                order.containers,
-                walk_limits(limits, order.sealed),
+                Arc::clone(&spec.selection),
+                spec.containers,
+                walk_limits(limits, spec.sealed),
             ),
             out: Vec::new(),
             document: None,
@@ -461,7 +464,7 @@ impl Job {
             metrics,
             ended: None,
             done: Some(done),
-            order,
+            spec,
         };
         (Box::new(work), finished)
     }
@@ -478,9 +481,9 @@ impl Job {
         })
     }
 
-    /// Begins to read ahead if that can help.
-    fn begin_read_ahead(&mut self) {
-        let fields_left = fields_max(self.order.leaves).saturating_sub(self.walk.fields() as u64);
+    /// Starts to read ahead if that can help.
+    fn start_read_ahead(&mut self) {
+        let fields_left = fields_max(self.spec.leaves).saturating_sub(self.walk.fields() as u64);
         if self.read_ahead.is_some() || fields_left < READ_AHEAD_FIELDS_MIN {
             return;
         }
@@ -490,7 +493,7 @@ impl Job {
             .and_then(|fields| fields.work_mut().opener());
         if let Some(agreements) = opener.and_then(|opener| opener.share_agreements()) {
             self.read_ahead = Some(Arc::new(ReadAhead::new(
-                self.order.payload.clone(),
+                self.spec.payload.clone(),
                 &self.walk,
                 agreements,
             )));
@@ -507,61 +510,63 @@ impl Job {
     }
 
     /// Makes the operation at the first slice.
-    fn begin(&mut self) -> Result<(), CallFailure> {
+    fn start(&mut self) -> Result<(), CallFailure> {
         let start = match std::mem::replace(&mut self.stage, JobStage::Over) {
             JobStage::New(start) => start,
-            begun => {
-                self.stage = begun;
+            started => {
+                self.stage = started;
                 return Ok(());
             }
         };
-        let (cancel, leaves) = (Arc::clone(&self.order.cancel), self.order.leaves);
+
         let fields = start.start(FieldContext {
-            cancel,
+            cancel: Arc::clone(&self.spec.cancel),
             errors_max: self.limits.errors_reported_max,
-            leaves,
+            leaves: self.spec.leaves,
         })?;
         if let Some(selection) = fields.work().selection() {
             self.walk = Walk::new(
                 selection,
-                self.order.containers,
-                walk_limits(&self.limits, self.order.sealed),
+                self.spec.containers,
+                walk_limits(&self.limits, self.spec.sealed),
             );
         }
+
         self.stage = JobStage::Running(fields);
-        self.out = Vec::with_capacity(self.order.reply_bytes);
-        self.document = Some(reply::Document::begin(&mut self.out, self.order.msgid));
+        self.out = Vec::with_capacity(self.spec.reply_bytes);
+        self.document = Some(reply::Document::begin(&mut self.out, self.spec.msgid));
         Ok(())
     }
 
-    /// Walks on as far as allowed. `true`: the document is done.
-    fn advance(&mut self, allowance: &SliceBudget) -> Result<bool, CallFailure> {
-        if let Some(reason) = self.order.cancel.stop_reason() {
+    /// Walks on within the budget of a slice. Returns true at the end of the document.
+    fn advance(&mut self, budget: &SliceBudget) -> Result<bool, CallFailure> {
+        if let Some(reason) = self.spec.cancel.stop_reason() {
             return Err(CallFailure::Stopped(reason));
         }
         if let JobStage::New(start) = &mut self.stage
-            && !start.prepare(&allowance.timer)?
+            && !start.prepare(&budget.timer)?
         {
             return Ok(false);
         }
-        self.begin()?;
+        self.start()?;
+
         let JobStage::Running(fields) = &mut self.stage else {
             return Err(CallFailure::Internal("work was resumed after its end"));
         };
         let work = fields.work_mut();
         if let Some(opener) = work.opener() {
-            opener.pause_after(allowance.agreements);
+            opener.pause_after(budget.agreements);
         }
-        let budget = Budget {
-            fields_max: allowance.fields,
-            bytes_max: allowance.bytes,
-        };
+
         let slice = WalkSlice {
-            budget,
-            timer: allowance.timer,
+            budget: Budget {
+                fields_max: budget.fields,
+                bytes_max: budget.bytes,
+            },
+            timer: budget.timer,
         };
-        let advanced = work.advance(&mut self.walk, &self.order.payload, &mut self.out, slice);
-        advanced.map_err(|failure| match (failure, self.order.sealed) {
+        let advanced = work.advance(&mut self.walk, &self.spec.payload, &mut self.out, slice);
+        advanced.map_err(|failure| match (failure, self.spec.sealed) {
             (CallFailure::ReplyTooLarge { reply_bytes_max }, Some(sealed))
                 if reply_bytes_max < self.limits.reply_bytes_max =>
             {
@@ -594,19 +599,19 @@ impl Job {
     /// Returns the outcome of a whole walk.
     fn end(&mut self, document: reply::Document) -> Result<Outcome, CallFailure> {
         let unmatched = self.walk.unmatched();
-        if let (Unmatched::Fail, Some(position)) = (self.order.unmatched, unmatched.first()) {
+        if let (Unmatched::Fail, Some(position)) = (self.spec.unmatched, unmatched.first()) {
             return Err(CallFailure::Unmatched {
                 position: *position,
             });
         }
-        self.count_found();
+        self.count_results();
         let mut out = std::mem::take(&mut self.out);
         let errors = self.errors().map_or(0, FieldErrors::count);
-        self.order.cancel.did(self.walk.fields() as u64, errors);
+        self.spec.cancel.did(self.walk.fields() as u64, errors);
         Ok(match std::mem::replace(&mut self.stage, JobStage::Over) {
-            JobStage::Running(Fields::Tokens(fields)) if fields.asks() => {
+            JobStage::Running(Fields::Tokens(fields)) if fields.needs_store() => {
                 Outcome::Asks(Box::new(Suspended {
-                    order: self.order.clone(),
+                    spec: self.spec.clone(),
                     fields,
                     out,
                     document,
@@ -621,8 +626,9 @@ impl Job {
                     .fields_mut()
                     .map(|fields| fields.work_mut().take_encapsulations());
                 let errors = stage.fields().map(|fields| fields.work().errors());
-                let (generation, encapsulations) =
-                    (self.order.generation, encapsulations.unwrap_or_default());
+                let generation = self.spec.generation;
+                let encapsulations = encapsulations.unwrap_or_default();
+
                 let listed = (&unmatched[..], &encapsulations[..]);
                 finish_document(
                     document,
@@ -641,8 +647,8 @@ impl Job {
         self.stage.fields().map(|fields| fields.work().errors())
     }
 
-    /// Counts what a walk found besides fields, and the key agreements that it needed.
-    fn count_found(&mut self) {
+    /// Counts the results of a walk other than fields, and the key agreements that it needed.
+    fn count_results(&mut self) {
         let Some(fields) = self.stage.fields_mut() else {
             return;
         };
@@ -657,29 +663,25 @@ impl Job {
         }
     }
 
-    /// Counts what was done and, if the call was stopped, what was not.
+    /// Counts the processed fields and, if the request was stopped, the saved ones.
     fn count(&mut self, completed: bool) {
         let fields = self.walk.fields() as u64;
-        self.metrics.fields_done(self.order.method, fields);
+        self.metrics.fields_done(self.spec.method, fields);
         if completed {
             return;
         }
-        self.count_found();
-        self.order
+
+        self.count_results();
+        self.spec
             .cancel
             .did(fields, self.errors().map_or(0, FieldErrors::count));
-        if let Some(reason) = self
-            .order
-            .cancel
-            .stop_reason()
-            .and_then(StopReason::counted)
-        {
-            let all = fields_max(self.order.leaves);
+        if let Some(reason) = self.spec.cancel.stop_reason().and_then(StopReason::counted) {
+            let all = fields_max(self.spec.leaves);
             let saved = all.saturating_sub(fields);
             self.metrics.call_stopped(
                 reason,
                 saved,
-                Duration::from_nanos(self.order.estimate.as_nanos() / all.max(1) * saved),
+                Duration::from_nanos(self.spec.estimate.as_nanos() / all.max(1) * saved),
             );
         }
     }
@@ -687,29 +689,29 @@ impl Job {
 
 impl Slices for Job {
     fn kind(&self) -> OperationKind {
-        self.order.kind
+        self.spec.kind
     }
 
     fn work_size(&self) -> WorkSize {
         let work_size = self
-            .order
+            .spec
             .kind
-            .work_size(self.order.leaves, self.order.payload.len() as u64);
-        with_extra(work_size, self.order.extra)
+            .work_size(self.spec.leaves, self.spec.payload.len() as u64);
+        with_extra(work_size, self.spec.extra)
     }
 
     fn field_bytes(&self) -> u64 {
-        self.order.payload.len() as u64 / self.order.leaves.max(1)
+        self.spec.payload.len() as u64 / self.spec.leaves.max(1)
     }
 
-    fn has_begun(&self) -> bool {
+    fn has_started(&self) -> bool {
         self.started.is_some()
     }
 
     fn needs_no_agreement(&mut self) -> bool {
-        match (self.order.kind.operation, &mut self.stage) {
+        match (self.spec.kind.operation, &mut self.stage) {
             (WorkKind::Seal | WorkKind::Open, JobStage::New(start)) => {
-                start.take_ready_keys(&self.order.payload)
+                start.take_ready_keys(&self.spec.payload)
             }
             (WorkKind::Seal | WorkKind::Open | WorkKind::Rewrap, _) => false,
             (
@@ -725,14 +727,17 @@ impl Slices for Job {
         }
     }
 
-    fn slice(&mut self, allowance: &SliceBudget) -> Slice {
+    fn slice(&mut self, budget: &SliceBudget) -> Slice {
         let start = Instant::now();
         let first = self.started.is_none();
         self.started.get_or_insert(start);
-        let (fields, bytes) = (self.walk.fields(), self.walk.work());
+        let fields = self.walk.fields();
+        let bytes = self.walk.work();
         let [agreements, ahead] = self.agreements();
-        let advanced = self.advance(allowance);
+
+        let advanced = self.advance(budget);
         self.worked += start.elapsed();
+
         let fields = (self.walk.fields() - fields) as u64;
         let [agreements_now, ahead_now] = self.agreements();
         self.agreements_ahead = (ahead_now - ahead) as u64;
@@ -740,8 +745,9 @@ impl Slices for Job {
         let bytes = self.walk.work().saturating_sub(bytes) as u64;
         let extra = self
             .take_extra_work()
-            .plus(authenticated(fields, self.order.context_bytes));
-        let work_size = with_extra(self.order.kind.done(first, fields, opened, bytes), extra);
+            .plus(authenticated(fields, self.spec.context_bytes));
+        let work_size = with_extra(self.spec.kind.done(first, fields, opened, bytes), extra);
+
         let more = matches!(advanced, Ok(false));
         match advanced {
             Ok(false) => (),
@@ -755,7 +761,7 @@ impl Slices for Job {
     }
 
     fn help(&mut self) -> Option<Weak<dyn RequestHelp>> {
-        self.begin_read_ahead();
+        self.start_read_ahead();
         let read_ahead = self.read_ahead.as_ref()?;
         read_ahead.catch_up_with(&self.walk).then(|| {
             let help: Weak<ReadAhead> = Arc::downgrade(read_ahead);
@@ -769,7 +775,7 @@ impl Slices for Job {
 
     fn deliver(mut self: Box<Self>) {
         if let (Some(done), Some(ended)) = (self.done.take(), self.ended.take()) {
-            // Nobody listens any more when the call was stopped.
+            // The receiver is gone if the request was stopped.
             let _ = done.send(ended);
         }
     }
@@ -786,17 +792,18 @@ impl Drop for Job {
     }
 }
 
-/// Appends what stands behind the document, if the response stays within `reply_bytes_max`. Its
-/// memory is reserved up to there, and a vector that grows takes twice its memory.
+/// Appends the part of the response after the document, if the response stays within
+/// `reply_bytes_max`. That much memory is reserved, and a vector that grows takes twice its memory.
 fn finish_document(
     document: reply::Document,
     out: &mut Vec<u8>,
     generation: u64,
-    faults: Option<&FieldErrors>,
+    errors: Option<&FieldErrors>,
     (unmatched, encapsulations): (&[u32], &[String]),
     reply_bytes_max: usize,
 ) -> Result<(), CallFailure> {
-    let errors = faults.map_or((&[][..], 0), |faults| (&faults.listed[..], faults.omitted));
+    let errors = errors.map_or((&[][..], 0), |errors| (&errors.listed[..], errors.omitted));
+
     let listed: usize = errors
         .0
         .iter()
@@ -846,7 +853,7 @@ pub fn walk_on<T: Transform<Error = FieldFault>>(
         Ok(Progress::Done { consumed }) if consumed == payload.len() => Ok(true),
         Ok(Progress::Done { .. }) => Err(CallFailure::Payload("more than one value".into())),
         Ok(Progress::More) => Ok(false),
-        Err(WalkError::Transform(fault)) => Err(fault.into()),
+        Err(WalkError::Transform(failure)) => Err(failure.into()),
         Err(WalkError::TooDeep { depth_max, .. }) => Err(CallFailure::TooDeep { depth_max }),
         Err(WalkError::OutTooLarge { out_bytes_max }) => Err(CallFailure::ReplyTooLarge {
             reply_bytes_max: out_bytes_max.saturating_add(FRAME_BYTES),

@@ -1,4 +1,4 @@
-//! Masks: of calls that ask for them, and of roles that may see values through one only.
+//! Masks of requests, and of roles that can see values only through a mask.
 //!
 //! Mask keys are derived from the app's token secret, here only. The rules of a request are parsed
 //! and its keys derived on a crypto thread, in its first slice. A role's mask is parsed when the
@@ -13,12 +13,12 @@ use sealwire_mask::{
     Target, Unknown, detection_work, work_of_text,
 };
 use sealwire_payload::ExtraWork;
-use sealwire_wire::{MaskRule, Masking, RuleFields, UnknownFields};
+use sealwire_wire::{MaskList, MaskRule, Masking, RuleFields, UnknownFields};
 
 use crate::jobs::error::CallFailure;
 use crate::jobs::slice_timer::SliceTimer;
 
-/// A call's rules and lists as they came, on their way to a crypto thread.
+/// The unparsed rules and lists of a request, which a crypto thread will parse.
 #[derive(Debug)]
 pub struct MaskSpec {
     unknown: Unknown,
@@ -27,36 +27,12 @@ pub struct MaskSpec {
 }
 
 impl MaskSpec {
-    /// Takes them out of the message.
+    /// Copies the rules and lists from the message.
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Rules`] for a kind that there is not.
+    /// [`CallFailure::Rules`] for an unknown kind.
     pub fn of(masking: &Masking<'_>) -> Result<Self, CallFailure> {
-        let rule = |(at, rule): (usize, &MaskRule<'_>)| {
-            let target = match rule.fields {
-                RuleFields::Path(path) => Target::Path(path.to_owned()),
-                RuleFields::Column(column) => Target::Column(column.to_owned()),
-                RuleFields::Kind(kind) => {
-                    let refused =
-                        |message| CallFailure::Rules(format!("rule {}: {message}", at + 1));
-                    Target::Kind(kind.parse::<Kind>().map_err(refused)?)
-                }
-            };
-            Ok(RuleText {
-                target,
-                mask: rule.mask.to_owned(),
-            })
-        };
-        let owned = |list: &sealwire_wire::MaskList<'_>| {
-            (
-                list.name.to_owned(),
-                list.entries
-                    .iter()
-                    .map(|entry| (*entry).to_owned())
-                    .collect(),
-            )
-        };
         Ok(Self {
             unknown: match masking.unknown {
                 UnknownFields::Refuse => Unknown::Refuse,
@@ -66,13 +42,13 @@ impl MaskSpec {
                 .rules
                 .iter()
                 .enumerate()
-                .map(rule)
+                .map(|(at, rule)| rule_text(at, rule))
                 .collect::<Result<_, CallFailure>>()?,
-            lists: masking.lists.iter().map(owned).collect(),
+            lists: masking.lists.iter().map(owned_list).collect(),
         })
     }
 
-    /// Begins to read the rules and to derive their keys, on a crypto thread.
+    /// Starts to read the rules and to derive their keys. Must run on a crypto thread.
     pub fn prepare(self, secret: MaskSecret) -> MaskPreparation {
         let stage =
             PreparationStage::Reading(RulesBuilder::new(self.unknown, self.rules, self.lists));
@@ -90,8 +66,8 @@ impl MaskSpec {
         preparation.finish()
     }
 
-    /// Returns an upper bound of the work on a document of so many fields and bytes that these do
-    /// not tell.
+    /// Returns an upper bound of the work on a document that is not proportional to its `fields` or
+    /// `bytes`.
     pub fn extra_work(&self, fields: u64, bytes: u64) -> ExtraWork {
         let kinds = Kind::ALL.into_iter().filter(|kind| {
             self.rules
@@ -101,23 +77,23 @@ impl MaskSpec {
         let mut extra =
             detection_work(kinds.count() as u64, fields, bytes).plus(self.preparation_work());
         if self.rules.iter().any(|rule| rule.mask.contains("subject")) {
-            // Map keys are no fields, so there can be twice as many tokens.
+            // Map keys are not counted as fields, so there can be twice as many tokens.
             let tokens = fields.saturating_mul(2 * TOKEN_BYTES_MIN);
             extra = extra.plus(ExtraWork {
                 fields: 0,
                 bytes: bytes.saturating_add(tokens),
             });
         }
-        // Each field has one function, so the dearest of all bounds them.
+        // Each field has one function, so the most expensive function bounds the work.
         let works = self
             .rules
             .iter()
             .map(|rule| work_of_text(&rule.mask, fields, bytes));
-        let dearest = works.fold(ExtraWork::default(), |dearest, work| ExtraWork {
-            fields: dearest.fields.max(work.fields),
-            bytes: dearest.bytes.max(work.bytes),
+        let most = works.fold(ExtraWork::default(), |most, work| ExtraWork {
+            fields: most.fields.max(work.fields),
+            bytes: most.bytes.max(work.bytes),
         });
-        extra.plus(dearest)
+        extra.plus(most)
     }
 
     /// Returns the work of reading the rules and deriving their keys.
@@ -132,7 +108,7 @@ impl MaskSpec {
         }
     }
 
-    /// The most by which masking makes a document of so many fields and bytes longer.
+    /// Returns an upper bound of the bytes that masking adds to a document.
     pub fn growth(&self, fields: usize, bytes: usize) -> usize {
         let entries = self
             .lists
@@ -148,7 +124,7 @@ impl MaskSpec {
     }
 }
 
-/// Rules that are read and whose keys are derived, in slices.
+/// Parses rules and derives their keys, in slices.
 pub struct MaskPreparation {
     secret: MaskSecret,
     stage: PreparationStage,
@@ -161,16 +137,15 @@ enum PreparationStage {
 }
 
 impl MaskPreparation {
-    /// Goes on until the time of the slice is over. Returns true if nothing is left.
+    /// Continues until the time of the slice is over. Returns true if no work is left.
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Rules`], which says which rule, where and what may stand there.
+    /// [`CallFailure::Rules`], which names the rule, the position and the valid alternatives.
     pub fn advance(&mut self, timer: &SliceTimer) -> Result<bool, CallFailure> {
-        let failed = |error: RulesError| CallFailure::Rules(error.to_string());
         loop {
             let is_over = match &mut self.stage {
-                PreparationStage::Reading(rules) => !rules.step().map_err(failed)?,
+                PreparationStage::Reading(rules) => !rules.step().map_err(rules_failure)?,
                 PreparationStage::Deriving(masks) => {
                     if !masks.step(&self.secret) {
                         return Ok(true);
@@ -183,8 +158,9 @@ impl MaskPreparation {
                 && let PreparationStage::Reading(rules) =
                     std::mem::replace(&mut self.stage, PreparationStage::Over)
             {
-                self.stage =
-                    PreparationStage::Deriving(MasksBuilder::new(rules.finish().map_err(failed)?));
+                self.stage = PreparationStage::Deriving(MasksBuilder::new(
+                    rules.finish().map_err(rules_failure)?,
+                ));
             }
             if timer.is_over() {
                 return Ok(false);
@@ -207,6 +183,31 @@ impl MaskPreparation {
     }
 }
 
+fn rules_failure(error: RulesError) -> CallFailure {
+    CallFailure::Rules(error.to_string())
+}
+
+/// Copies a rule. `at`: its position, from 0.
+fn rule_text(at: usize, rule: &MaskRule<'_>) -> Result<RuleText, CallFailure> {
+    let target = match rule.fields {
+        RuleFields::Path(path) => Target::Path(path.to_owned()),
+        RuleFields::Column(column) => Target::Column(column.to_owned()),
+        RuleFields::Kind(kind) => Target::Kind(
+            kind.parse::<Kind>()
+                .map_err(|message| CallFailure::Rules(format!("rule {}: {message}", at + 1)))?,
+        ),
+    };
+    Ok(RuleText {
+        target,
+        mask: rule.mask.to_owned(),
+    })
+}
+
+fn owned_list(list: &MaskList<'_>) -> (String, Vec<String>) {
+    let entries = list.entries.iter().map(|entry| (*entry).to_owned());
+    (list.name.to_owned(), entries.collect())
+}
+
 /// Work of reading one rule and deriving its key, in fields.
 const RULE_WORK: u64 = 3;
 /// List entries whose copies take as long as one field.
@@ -218,27 +219,28 @@ const TOKEN_BYTES_MIN: u64 = 16;
 /// built-in list, with its MessagePack header.
 const MASK_BYTES: usize = 128;
 
-/// The most by which functions of these texts, with list entries of so many bytes, make values
-/// longer. A replacement is not longer than the text that names it; only a sign of several bytes in
-/// place of each of one can make a long value longer.
+/// Returns an upper bound of the bytes that the functions `masks` add to values. `entry`: bytes of
+/// the longest list entry. A replacement is not longer than the text of its function. A long value
+/// grows only if a character of several bytes replaces each character of one byte.
 fn growth<'a>(
     masks: impl Iterator<Item = &'a str>,
     entry: usize,
     fields: usize,
     bytes: usize,
 ) -> usize {
-    let (mut longest, mut wide) = (0, false);
+    let mut longest = 0;
+    let mut wide = false;
     for mask in masks {
         longest = longest.max(mask.len());
         wide |= !mask.is_ascii() || mask.contains("\\u");
     }
-    let signs = if wide { bytes.saturating_mul(3) } else { 0 };
+    let wide_bytes = if wide { bytes.saturating_mul(3) } else { 0 };
     fields
         .saturating_mul(longest.saturating_add(entry).saturating_add(MASK_BYTES))
-        .saturating_add(signs)
+        .saturating_add(wide_bytes)
 }
 
-/// The function of a role's mask.
+/// Parses the function of a role's mask.
 ///
 /// # Errors
 ///
@@ -256,7 +258,7 @@ pub fn of_role(text: &str) -> Result<Function, String> {
         ));
     }
     if function.list().is_some() {
-        // Of lists a role knows those that come along.
+        // A role can use only the built-in lists.
         let rule = RuleText {
             target: Target::Path("$".to_owned()),
             mask: text.to_owned(),
@@ -266,7 +268,7 @@ pub fn of_role(text: &str) -> Result<Function, String> {
     Ok(function)
 }
 
-/// The secret of an app's masks.
+/// Returns the secret of an app's masks.
 pub fn secret(keys: &sealwire_records::token::TokenKeys) -> MaskSecret {
     MaskSecret::new(keys.mask_secret())
 }
@@ -279,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_role_has_no_mask_that_shows_values_or_hangs_on_others() {
+    fn role_masks_hide_values_and_depend_on_no_other_field() {
         for (text, error) in [
             ("partial(last=4)", None),
             ("hash", None),
@@ -344,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn no_mask_is_longer_than_what_is_set_aside_for_it() {
+    fn masks_fit_their_reserved_bytes() {
         let secret = TokenSecret::generate().unwrap();
         let keys = TokenKeys::new(
             1,

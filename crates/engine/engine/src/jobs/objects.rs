@@ -107,10 +107,10 @@ impl Objects {
         }
         let bytes = rows.iter().map(|row| row.new.len()).sum();
         let _permit = self.calls.permit_write(rows.len(), bytes, deadline).await?;
-        let ask = move |store: Arc<dyn ObjectStore>| async move {
+        let operation = move |store: Arc<dyn ObjectStore>| async move {
             store.reseal_objects(view, key, &rows).await
         };
-        self.sweep(view.map, ask).await
+        self.sweep(view.map, operation).await
     }
 
     /// Reads from the store when the app gets its permit.
@@ -124,14 +124,14 @@ impl Objects {
     >(
         &self,
         map: MapId,
-        ask: impl FnOnce(Arc<dyn ObjectStore>) -> F,
+        operation: impl FnOnce(Arc<dyn ObjectStore>) -> F,
     ) -> Result<T, CallFailure> {
         self.calls
             .run(
                 &self.reads,
                 map.app,
                 StoreLabel::ReadObjects,
-                ask(Arc::clone(self.writer.store())),
+                operation(Arc::clone(self.writer.store())),
             )
             .await
     }
@@ -147,14 +147,14 @@ impl Objects {
     >(
         &self,
         map: MapId,
-        ask: impl FnOnce(Arc<dyn ObjectStore>) -> F,
+        operation: impl FnOnce(Arc<dyn ObjectStore>) -> F,
     ) -> Result<T, CallFailure> {
         self.calls
             .run(
                 &self.sweeps,
                 map.app,
                 StoreLabel::SweepObjects,
-                ask(Arc::clone(self.writer.store())),
+                operation(Arc::clone(self.writer.store())),
             )
             .await
     }

@@ -59,7 +59,7 @@ impl ReadAhead {
         }
     }
 
-    /// Ends the help: the job has ended.
+    /// Ends the help, because the job has ended.
     pub fn end(&self) {
         self.has_ended.store(true, Ordering::Relaxed);
     }
@@ -78,14 +78,14 @@ impl ReadAhead {
         !scan.is_over && self.agreements.has_room() || self.agreements.waiting() > 0
     }
 
-    /// Returns the number of key agreements that were begun here, also if their fields were never
-    /// opened.
+    /// Returns the number of key agreements that helpers started, including those whose fields were
+    /// never opened.
     pub fn agreements_begun(&self) -> u64 {
         self.agreements.begun()
     }
 
-    /// Adds envelopes to the queue, unless there are no more or no room. One thread at a time does
-    /// this: others must not wait for it, since slices may need them.
+    /// Adds envelopes to the queue, unless no envelope is left or the queue is full. Only one
+    /// thread at a time does this. Other threads must not wait, since slices can need them.
     fn read_on(&self) -> HelpStep {
         let mut scan = match self.scan.try_lock() {
             Ok(scan) => scan,

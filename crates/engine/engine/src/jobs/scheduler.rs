@@ -2,14 +2,14 @@
 //! mutex.
 //!
 //! A fixed number of threads, started once on the runtime's blocking pool, take slices and run
-//! them. They never wait on I/O. A network thread runs a request itself if nothing is queued, and
-//! the request is small, needs no Diffie-Hellman and fits the thread's
-//! [budget](crate::jobs::inline_budget): waking a crypto thread would cost more. The lock is held for a
-//! few hundred nanoseconds at a time: nothing is run, dropped or woken under it.
+//! them. Crypto threads never wait on I/O. A network thread runs a request itself if nothing is
+//! queued, and the request is small, needs no Diffie-Hellman and fits the thread's
+//! [budget](crate::jobs::inline_budget): waking a crypto thread would cost more. The lock is held
+//! for a few hundred nanoseconds at a time: nothing is run, dropped or woken under it.
 //!
-//! A crypto thread for which no slice is queued helps the requests that run ([`RequestHelp`]), then
-//! does the engine's [`IdleTask`], then sleeps. Helpers wake each other one by one, as long as
-//! there is something to do.
+//! A crypto thread for which no slice is queued helps running requests ([`RequestHelp`]), then does
+//! the engine's [`IdleTask`], then sleeps. Helpers wake each other one by one, as long as there is
+//! work.
 //!
 //! The scheduler accounts for a request from [`Scheduler::offer`] until its [`AdmissionPermit`] is
 //! dropped.
@@ -36,38 +36,39 @@ use crate::jobs::slice_timer::{Clock, SliceTimer};
 use sealwire_access::{Principal, PrincipalKind};
 use sealwire_settings::CALL_BYTES;
 
-/// One slice in so many is timed, to correct the cost model.
+/// Interval between timed slices, in slices. Their times correct the cost model.
 const SLICES_PER_SAMPLE: u32 = 8;
-/// Principals whose work exceeded its estimates that are remembered.
+/// Maximum number of principals whose corrections of estimates are kept.
 const CORRECTED_MAX: usize = 1_024;
 /// Time of uninterrupted work after which a crypto thread yields its core to network threads.
 const GIVES_WAY_AFTER: Duration = Duration::from_micros(100);
 
-/// Idle task of a crypto thread. Returns true if it did something. Each step is short.
+/// Idle task of a crypto thread. Returns true if it did some work. Each call is short.
 pub type IdleTask = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// Steps that a helping thread does before it asks for a slice again, unless one is queued.
+/// Steps that a helping thread does before it looks for a slice again. It stops earlier if a slice
+/// is queued.
 const HELP_STEPS: u32 = 4;
 
 /// Work that idle crypto threads do for a running request.
 pub trait RequestHelp: Send + Sync {
-    /// Does one step, which is no longer than a slice. Once the request has ended there must be
-    /// nothing to do, even if this is still referred to.
+    /// Does one step, which is no longer than a slice. After the request has ended, a step must do
+    /// nothing, even if a reference to the help still exists.
     fn step(&self) -> HelpStep;
 }
 
 /// Result of [`RequestHelp::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelpStep {
-    /// Something was done.
+    /// The step did some work.
     Done,
-    /// Another thread is at the only step that there is.
+    /// Another thread does the only possible step.
     Busy,
-    /// There is nothing to do until the request's next slice.
+    /// No work is left until the request's next slice.
     Nothing,
 }
 
-/// Handle to the crypto threads. They end when the last handle is dropped and no work is left.
+/// Handle to the crypto threads, which end when the last handle is dropped and no work is left.
 #[derive(Clone)]
 pub struct Scheduler(Arc<Handle>);
 
@@ -81,9 +82,9 @@ struct SharedScheduler {
     wake: Condvar,
     /// Ends slices by time.
     clock: Clock,
-    /// Set when a slice is queued. Helpers, which hold no lock, then stop.
+    /// Set when a slice is queued, so that helpers stop. Helpers read it without the lock.
     is_slice_queued: AtomicBool,
-    spare: IdleTask,
+    idle_task: IdleTask,
     /// Requests that network threads ran.
     inline_runs: AtomicU32,
 }
@@ -91,7 +92,7 @@ struct SharedScheduler {
 struct SchedulerState {
     core: Core<Principal, oneshot::Sender<()>, Box<dyn Slices>>,
     costs: Costs,
-    /// What principals sent that costs more than the model says.
+    /// Corrections for principals whose requests cost more than the model predicts.
     corrections: Corrections<Principal, { OperationKind::GROUPS }>,
     /// Running requests that idle threads can help, in round-robin order. At most one per crypto
     /// thread.
@@ -109,20 +110,21 @@ pub struct AdmissionRequest<'a> {
     pub kind: OperationKind,
     /// Predicted amount of work.
     pub work_size: WorkSize,
-    /// Bytes it will hold, as far as known.
+    /// Bytes that the request will hold, as far as known.
     pub bytes: usize,
-    /// When its wait began, which has a bound.
+    /// Start of the request's wait, which is bounded.
     pub since: Instant,
-    /// When its response is of no more use.
+    /// Time after which the response is useless.
     pub deadline: Option<Instant>,
-    /// Its message is complete. If not, [`AdmissionPermit::update_estimate`] says so later.
+    /// True if the message is complete. Otherwise the caller must call
+    /// [`AdmissionPermit::update_estimate`] when it is.
     pub whole: bool,
-    /// As [`OfferedRequest::has_waited`].
+    /// See [`OfferedRequest::has_waited`].
     pub has_waited: bool,
 }
 
-/// A request that the scheduler accounts for. Dropping the permit ends the request in any state and
-/// releases what it holds: at once, or when the running slice is done.
+/// A request that the scheduler accounts for. Dropping the permit ends the request in any state.
+/// Its memory is released at once, or when the running slice is done.
 pub struct AdmissionPermit {
     scheduler: Scheduler,
     id: Id,
@@ -132,18 +134,18 @@ pub struct AdmissionPermit {
     admitted: Option<oneshot::Receiver<()>>,
     estimate: Estimate,
     predicted: Duration,
-    /// Work was handed over.
-    begun: bool,
+    /// True once work was submitted.
+    has_started: bool,
 }
 
 /// Predicted cost of a request.
 #[derive(Clone, Copy, Debug)]
 struct Estimate {
-    /// All of it.
+    /// Cost of the whole request.
     whole: Cost,
-    /// The part before the store is called.
+    /// Cost of the part before the request to the store.
     first_walk: Cost,
-    /// The latter without Diffie-Hellmans.
+    /// Cost of the first walk without Diffie-Hellmans.
     without_agreements: Cost,
 }
 
@@ -151,10 +153,11 @@ struct Estimate {
 struct TakenSlice {
     id: Id,
     work: Box<dyn Slices>,
-    allowance: SliceBudget,
+    budget: SliceBudget,
     /// Longest time of the slice.
     time: Duration,
-    /// Its time is measured, because others of its principal took longer than estimated.
+    /// True if the slice is measured, because earlier slices of its principal took longer than
+    /// estimated.
     is_watched: bool,
     /// True if a thread is idle.
     can_be_helped: bool,
@@ -165,11 +168,11 @@ struct SliceResult {
     id: Id,
     kind: OperationKind,
     done: WorkSize,
-    /// Time that passed.
+    /// Elapsed time.
     passed: Duration,
-    /// CPU it took, if it was timed.
+    /// CPU time, if it was measured.
     took: Option<Duration>,
-    /// It was timed as one of the samples by which the cost model is corrected.
+    /// True if the slice is a sample for the correction of the cost model.
     is_sample: bool,
     unfinished: Option<Box<dyn Slices>>,
     ended: Option<Box<dyn Slices>>,
@@ -180,25 +183,25 @@ struct SliceResult {
 
 impl Scheduler {
     /// Starts `threads` workers on the current runtime's blocking pool, which must have room for
-    /// them. Idle workers run `spare` until it finds nothing to do, then sleep.
+    /// them. Idle workers run `idle_task` until it finds no work, then sleep.
     pub fn start(
         threads: NonZeroU32,
         config: &sealwire_settings::Schedule,
         costs: Costs,
-        spare: IdleTask,
+        idle_task: IdleTask,
     ) -> Self {
-        Self::start_with_clock(threads, config, costs, spare, Instant::now)
+        Self::start_with_clock(threads, config, costs, idle_task, Instant::now)
     }
 
-    /// As [`Scheduler::start`], with the clock that ends slices.
+    /// Starts like [`Scheduler::start`], with the clock that ends slices.
     pub(crate) fn start_with_clock(
         threads: NonZeroU32,
         config: &sealwire_settings::Schedule,
         costs: Costs,
-        spare: IdleTask,
+        idle_task: IdleTask,
         clock: Clock,
     ) -> Self {
-        let knobs = SchedulerOptions {
+        let options = SchedulerOptions {
             slice: Cost::from_nanos(config.slice_us * 1_000),
             wait_max: Duration::from_millis(config.wait_max_ms),
             memory_bytes_max: config.memory_bytes(),
@@ -207,10 +210,10 @@ impl Scheduler {
         };
         let shared = Arc::new(SharedScheduler {
             origin: Instant::now(),
-            wait_max: knobs.wait_max,
+            wait_max: options.wait_max,
             weights: config.weights.clone(),
             state: Mutex::new(SchedulerState {
-                core: Core::new(knobs),
+                core: Core::new(options),
                 costs,
                 corrections: Corrections::new(CORRECTED_MAX),
                 help_offers: VecDeque::new(),
@@ -220,7 +223,7 @@ impl Scheduler {
             wake: Condvar::new(),
             clock,
             is_slice_queued: AtomicBool::new(false),
-            spare,
+            idle_task,
             inline_runs: AtomicU32::new(0),
         });
         for _ in 0..threads.get() {
@@ -246,42 +249,41 @@ impl Scheduler {
         let deadline = offer
             .deadline
             .map_or(Time::NEVER, |deadline| shared.time(deadline));
+
         let mut admitted = None;
         let mut state = shared.lock();
         let estimate = state.estimate(offer.principal, offer.kind, offer.work_size);
-        let cost = estimate.whole;
-        let call = OfferedRequest {
+        let request = OfferedRequest {
             tenant: offer.principal,
             weight,
-            cost,
+            cost: estimate.whole,
             bytes: bytes as u64,
             since: shared.time(offer.since),
             deadline,
             whole: offer.whole,
             has_waited: offer.has_waited,
         };
-        let verdict = state.core.offer(shared.now(), &call, || {
+        let decision = state.core.offer(shared.now(), &request, || {
             let (wake, waits) = oneshot::channel();
             admitted = Some(waits);
             wake
         });
         drop(state);
-        let (id, predicted) = match verdict {
+
+        let (id, predicted) = match decision {
             AdmissionDecision::Admitted { id, predicted }
             | AdmissionDecision::Waiting { id, predicted } => (id, predicted),
-            AdmissionDecision::Refused(refusal) => return Err(refusal),
+            AdmissionDecision::Refused(rejection) => return Err(rejection),
         };
-        let held = Reservation::new(connection, bytes);
-        let principal = offer.principal.clone();
         Ok(AdmissionPermit {
             scheduler: self.clone(),
             id,
-            principal,
-            held,
+            principal: offer.principal.clone(),
+            held: Reservation::new(connection, bytes),
             admitted,
             estimate,
             predicted,
-            begun: false,
+            has_started: false,
         })
     }
 
@@ -295,7 +297,7 @@ impl Scheduler {
         self.0.0.wait_max
     }
 
-    /// A probe of the gauges that keeps no thread alive.
+    /// Returns a function that reads the gauges and keeps no thread alive.
     pub fn probe(&self) -> Box<dyn Fn() -> Gauges + Send + Sync> {
         let shared = Arc::downgrade(&self.0.0);
         Box::new(move || {
@@ -305,7 +307,7 @@ impl Scheduler {
         })
     }
 
-    /// Returns a probe of the gauges.
+    /// Returns the gauges.
     pub fn gauges(&self) -> Gauges {
         self.0.0.lock().core.gauges()
     }
@@ -400,19 +402,20 @@ impl AdmissionPermit {
         self.held.bytes() - CALL_BYTES
     }
 
-    /// Runs the first work of an admitted request on the calling network thread, if it may: see the
-    /// module. Gives the work back if not. Work that is not done after one slice continues on a
+    /// Runs the first work of an admitted request on the calling network thread, if the conditions
+    /// in the module's description hold. Work that is not done after one slice continues on a
     /// crypto thread.
     ///
     /// # Errors
     ///
-    /// The work, which is to be [submitted](Self::submit).
+    /// Returns the work if the conditions do not hold. The caller must [submit](Self::submit) it.
     pub fn run_inline(&mut self, mut work: Box<dyn Slices>) -> Result<(), Box<dyn Slices>> {
         let shared = &self.scheduler.0.0;
         // A ready key that is taken here stays with the work.
-        if self.begun {
+        if self.has_started {
             return Err(work);
         }
+
         let estimate = self.estimate.without_agreements;
         let Some(budget) = inline_budget::take(estimate) else {
             return Err(work);
@@ -420,11 +423,12 @@ impl AdmissionPermit {
         if !work.needs_no_agreement() {
             return Err(work);
         }
+
         let mut state = shared.lock();
         if state.has_ready() {
             return Err(work);
         }
-        self.begun = true;
+        self.has_started = true;
         let unwanted = state
             .core
             .submit(self.id, self.estimate.first_walk, work)
@@ -436,6 +440,7 @@ impl AdmissionPermit {
         };
         drop(state);
         drop(unwanted);
+
         if let Some(mut taken) = taken {
             // Estimates can be wrong, so the slice ends with the budget. The rest continues on a
             // crypto thread.
@@ -455,11 +460,11 @@ impl AdmissionPermit {
         Ok(())
     }
 
-    /// Hands over work of an admitted request: the first, or more after that is done.
+    /// Submits work of an admitted request: the first work, or more after that is done.
     pub fn submit(&mut self, work: Box<dyn Slices>) {
         let shared = &self.scheduler.0.0;
         let mut state = shared.lock();
-        let unwanted = if std::mem::replace(&mut self.begun, true) {
+        let unwanted = if std::mem::replace(&mut self.has_started, true) {
             let cost = state.corrected(&self.principal, work.kind(), work.work_size());
             state.core.resume(shared.now(), self.id, cost, work)
         } else {
@@ -475,8 +480,8 @@ impl AdmissionPermit {
     }
 }
 
-/// A timer for the bound on a request's wait. It needs no crypto thread, so it fires even if all of
-/// them are stuck.
+/// A timer for the bound on a request's wait. The timer needs no crypto thread, so it fires even if
+/// all crypto threads are stuck.
 #[derive(Debug)]
 pub struct WaitBound {
     scheduler: Scheduler,
@@ -484,8 +489,8 @@ pub struct WaitBound {
 }
 
 impl WaitBound {
-    /// Resolves when the request has waited for twice its bound and is rejected; never if it
-    /// begins. Cancel-safe.
+    /// Resolves when the request has waited for twice its bound and is rejected. Never resolves if
+    /// the request starts. Cancel-safe.
     pub async fn ended(self) -> Rejection {
         let shared = &self.scheduler.0.0;
         let mut until = shared.lock().core.expires(self.id);
@@ -498,9 +503,12 @@ impl WaitBound {
             drop(state);
             wake_all(woken);
             match expiry {
-                Expiry::Expired { refusal, work } => {
+                Expiry::Expired {
+                    refusal: rejection,
+                    work,
+                } => {
                     drop(work);
-                    return refusal;
+                    return rejection;
                 }
                 Expiry::Later(later) => until = later,
                 Expiry::Never => until = Time::NEVER,
@@ -523,18 +531,18 @@ impl SchedulerState {
             ..work_size
         };
         let first_walk = self.corrected(principal, kind, work_size);
-        let behind = kind.second_walk().map_or(0, |kind| {
+        let second_walk = kind.second_walk().map_or(0, |kind| {
             self.corrected(principal, kind, work_size).as_nanos()
         });
         Estimate {
-            whole: Cost::from_nanos(first_walk.as_nanos().saturating_add(behind)),
+            whole: Cost::from_nanos(first_walk.as_nanos().saturating_add(second_walk)),
             first_walk,
             without_agreements: self.corrected(principal, kind, without_agreements),
         }
     }
 
-    /// Returns the cost of a principal's work by the model and by what its last work of the kind
-    /// took.
+    /// Returns the cost of a principal's work by the model, corrected by the measured cost of the
+    /// principal's last work of the kind.
     fn corrected(&self, principal: &Principal, kind: OperationKind, work_size: WorkSize) -> Cost {
         let cost = self.costs.estimate(kind, work_size);
         let factor = self.corrections.factor(principal, kind.group());
@@ -566,35 +574,36 @@ impl Drop for Handle {
 }
 
 impl TakenSlice {
-    /// Runs the slice until `clock` shows that its time is over. `is_sample`: reads the CPU clock
-    /// before and after.
+    /// Runs the slice until `clock` shows that its time is over. If `is_sample`, reads the CPU
+    /// clock before and after.
     fn run(self, is_sample: bool, clock: Clock) -> SliceResult {
         let Self {
             id,
             mut work,
-            mut allowance,
+            mut budget,
             time,
             is_watched,
             can_be_helped,
         } = self;
-        let began = (is_sample || is_watched).then(thread_cpu);
+        let cpu_start = (is_sample || is_watched).then(thread_cpu);
         let kind = work.kind();
         let start = clock();
-        allowance.timer = SliceTimer::until(start.checked_add(time), clock);
-        let run = || {
-            let slice = work.slice(&allowance);
-            let took = began.map(|began| thread_cpu().saturating_sub(began));
+        budget.timer = SliceTimer::until(start.checked_add(time), clock);
+
+        // A panic fails only its own request: the result's channel is dropped with the work, and
+        // the thread continues.
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            let slice = work.slice(&budget);
+            let took = cpu_start.map(|start| thread_cpu().saturating_sub(start));
             let help = if slice.more && can_be_helped {
                 work.help()
             } else {
                 None
             };
             (slice, work.take_agreements_ahead(), took, help)
-        };
-        // A panic fails its own request: the result's channel is dropped with the work, and the
-        // thread continues.
-        let ran = catch_unwind(AssertUnwindSafe(run));
+        }));
         let passed = clock().saturating_duration_since(start);
+
         match ran {
             Ok((Slice { done, more }, agreements_ahead, took, help)) => {
                 let (unfinished, ended) = if more {
@@ -635,12 +644,13 @@ impl SchedulerState {
     /// Takes the next slice, if there is one.
     fn take_slice(&mut self, now: Time) -> Option<TakenSlice> {
         let slice = self.core.pick(now)?;
-        let (id, work) = (slice.id, slice.work);
-        let allowance = self.costs.allowance(
+        let id = slice.id;
+        let work = slice.work;
+        let budget = self.costs.slice_budget(
             work.kind(),
             slice.budget,
             work.field_bytes(),
-            work.has_begun(),
+            work.has_started(),
         );
         let time = Duration::from_nanos(slice.budget.as_nanos());
         let is_watched = self
@@ -651,17 +661,17 @@ impl SchedulerState {
         Some(TakenSlice {
             id,
             work,
-            allowance,
+            budget,
             time,
             is_watched,
             can_be_helped,
         })
     }
 
-    /// Accounts for a slice that is over. Returns its work if it ended, and if nobody wants it any
-    /// more.
+    /// Accounts for a slice that is over. Returns the work to deliver, if it has ended, and the
+    /// work to drop, if its request has ended.
     fn account(&mut self, now: Time, result: SliceResult) -> [Option<Box<dyn Slices>>; 2] {
-        let excess = self.learn(now, &result);
+        let excess = self.learn_cost(now, &result);
         let SliceResult {
             id,
             kind,
@@ -675,7 +685,8 @@ impl SchedulerState {
         if let Some(help) = help {
             self.offer_help(help);
         }
-        // The tenant pays for what helpers did, too.
+
+        // The tenant pays for the work of helpers, too.
         let key_agreements = done.key_agreements.saturating_add(agreements_ahead);
         let modelled = self.costs.estimate(
             kind,
@@ -688,8 +699,8 @@ impl SchedulerState {
         [ended, self.core.done(now, id, spent, unfinished)]
     }
 
-    /// Learns how long a slice took. Returns the measured time beyond the model.
-    fn learn(&mut self, now: Time, result: &SliceResult) -> Cost {
+    /// Corrects the model by the time of a slice. Returns the measured time beyond the model.
+    fn learn_cost(&mut self, now: Time, result: &SliceResult) -> Cost {
         let &SliceResult {
             id,
             kind,
@@ -726,7 +737,7 @@ impl SchedulerState {
         excess
     }
 
-    /// Lets idle threads help a request. The caller wakes one.
+    /// Lets idle threads help a request. The caller must wake one of them.
     fn offer_help(&mut self, help: Weak<dyn RequestHelp>) {
         if self.idle > 0 && !self.help_offers.iter().any(|other| other.ptr_eq(&help)) {
             self.help_offers.push_back(help);
@@ -799,6 +810,7 @@ impl SharedScheduler {
                 None
             };
             drop(state);
+
             if wake {
                 self.wake.notify_one();
             }
@@ -811,11 +823,14 @@ impl SharedScheduler {
             if taken.is_some() {
                 return taken;
             }
+
             let helped = help.map(|help| self.help(&help));
-            let did_something = catch_unwind(AssertUnwindSafe(|| (self.spare)())).unwrap_or(false);
+            let was_idle_task_busy =
+                catch_unwind(AssertUnwindSafe(|| (self.idle_task)())).unwrap_or(false);
+
             state = self.lock();
             let can_help = !state.help_offers.is_empty() && helped != Some(HelpStep::Busy);
-            if did_something || can_help || state.closed || state.has_ready() {
+            if was_idle_task_busy || can_help || state.closed || state.has_ready() {
                 continue;
             }
             state.idle += 1;
@@ -827,21 +842,22 @@ impl SharedScheduler {
         }
     }
 
-    /// Helps a request for some steps, and wakes another idle thread after the first that did
-    /// something. Removes the offer if there is nothing to do.
+    /// Helps a request for some steps, and wakes another idle thread after a first step that did
+    /// some work. Removes the offer if no work is left.
     fn help(&self, help: &Weak<dyn RequestHelp>) -> HelpStep {
         let mut helped = HelpStep::Nothing;
         for step in 0..HELP_STEPS {
             // A panic ends the help, not the request.
-            let run =
-                |help: Arc<dyn RequestHelp>| catch_unwind(AssertUnwindSafe(|| help.step())).ok();
-            helped = help.upgrade().and_then(run).unwrap_or(HelpStep::Nothing);
+            helped = help
+                .upgrade()
+                .and_then(|help| catch_unwind(AssertUnwindSafe(|| help.step())).ok())
+                .unwrap_or(HelpStep::Nothing);
             if helped != HelpStep::Done || self.is_slice_queued.load(Ordering::Relaxed) {
                 break;
             }
             if step == 0 {
-                // This thread holds no lock, so the other may find that there is nothing to do. It
-                // then sleeps again.
+                // The woken thread can find no work, because this thread does not hold the lock.
+                // Then the woken thread sleeps again.
                 self.wake.notify_one();
             }
         }
@@ -878,7 +894,7 @@ impl SharedScheduler {
     }
 }
 
-/// Wakers to call once the lock is released. Allocates only if there are any.
+/// Returns the wakers to call after the lock is released. Allocates only if there are any.
 fn woken<K: Clone + Eq + std::hash::Hash, T>(
     core: &mut Core<K, oneshot::Sender<()>, T>,
 ) -> Vec<oneshot::Sender<()>> {
@@ -895,7 +911,7 @@ fn deliver(ended: &mut Option<Box<dyn Slices>>) {
 
 fn wake_all(woken: Vec<oneshot::Sender<()>>) {
     for wake in woken {
-        // Fails if the request was dropped just now; its permit ends it.
+        // Sending fails if the request was dropped just now. The request's permit ends it.
         let _ = wake.send(());
     }
 }

@@ -1,5 +1,5 @@
-//! What every call to a store shares: the write throttle, permits served app by app, and the memory
-//! of the request.
+//! Common parts of requests to a store: the write throttle, permits that are served app by app, and
+//! the memory of the request.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::error::CallFailure;
 use super::fair_semaphore::FairSemaphore;
 use super::scheduler::AdmissionPermit;
 
-/// Calls to one store.
+/// Sends requests to one store.
 pub(super) struct StoreCalls {
     throttle: WriteThrottle,
     pub(super) metrics: Arc<Metrics>,
@@ -58,7 +58,7 @@ impl StoreCalls {
         label: StoreLabel,
         operation: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, CallFailure> {
-        let permit = permits.take(app).await?;
+        let permit = permits.acquire(app).await?;
         let metrics = Arc::clone(&self.metrics);
         let running = tokio::spawn(async move {
             let start = Instant::now();

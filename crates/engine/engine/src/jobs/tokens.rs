@@ -1,15 +1,15 @@
-//! Calls on tokens: `tokenize`, `detokenize` and `tokens.*`.
+//! Requests on tokens: `tokenize`, `detokenize` and `tokens.*`.
 //!
 //! A request on a document walks it on the crypto threads, queries the store from its connection's
-//! task, and walks the document again if the store's result changes the response. Memory for the
-//! query is reserved before. No crypto thread waits for the store. The store sees only keyed hashes
-//! and sealed rows.
+//! task, and walks the document again if the store's result changes the response. Memory is
+//! reserved before the query. No crypto thread waits for the store. The store sees only keyed
+//! hashes and sealed rows.
 //!
-//! | file | its one concern |
+//! | file | concern |
 //! | --- | --- |
-//! | `tokenize.rs` | one field of `tokenize`: a token made, kept or replaced by the one that was there |
-//! | `detokenize.rs` | one field of `detokenize`: a token looked up, and opened |
-//! | `store_io.rs` | requests to the store between two walks, and how the job goes on with the response |
+//! | `tokenize.rs` | the fields of `tokenize`: makes tokens or uses existing ones |
+//! | `detokenize.rs` | the fields of `detokenize`: looks up tokens and opens their rows |
+//! | `store_io.rs` | requests to the store between two walks, and the continuation of the job |
 //! | `batch.rs` | one function for many items on the crypto threads, in slices |
 
 pub mod batch;
@@ -29,26 +29,26 @@ use sealwire_settings::Limits;
 use sealwire_store::MapId;
 use zeroize::Zeroizing;
 
-/// A collection as calls need it.
+/// A collection with the keys and settings that requests need.
 #[derive(Clone, Debug)]
 pub struct Collection {
     /// The app's keys.
     pub keys: Arc<TokenKeys>,
-    /// Names its rows.
+    /// Id of the map with the collection's rows.
     pub map: MapId,
-    /// Kind of its tokens.
+    /// Kind of the tokens.
     pub kind: CollectionKind,
-    /// Format of its tokens.
+    /// Format of the tokens.
     pub format: Format,
-    /// Equal values have equal tokens under one context only. Otherwise contexts are nothing to
-    /// deterministic and one-way tokens: all are under the empty one.
+    /// True if equal values have equal tokens only under the same context. Otherwise deterministic
+    /// and one-way tokens ignore the request's context and use the empty context.
     pub per_context: bool,
-    /// When new tokens expire that name no time, in seconds.
+    /// Lifetime of new tokens without an explicit expiry, in seconds.
     pub expires_s: Option<u64>,
 }
 
 impl Collection {
-    /// Tokens are the same for all contexts.
+    /// Returns true if the tokens are the same for all contexts.
     pub fn is_shared(&self) -> bool {
         self.kind != CollectionKind::Random && !self.per_context
     }
@@ -79,7 +79,7 @@ impl Bounds {
     }
 }
 
-/// Seconds since 1970-01-01 UTC, by this machine's clock.
+/// Returns the seconds since 1970-01-01 UTC by this machine's clock.
 pub fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -87,8 +87,8 @@ pub fn now() -> u64 {
         .as_secs()
 }
 
-/// A value as it is hashed and sealed: text and binary without their headers, all else as its
-/// MessagePack.
+/// Returns the type and the bytes under which a value is hashed and sealed: text and binary without
+/// their MessagePack headers, other values as MessagePack.
 pub fn value_of<'a>(token: Token<'a>, raw: &'a [u8]) -> (Datatype, &'a [u8]) {
     match token {
         Token::Str(text) => (Datatype::String, text),

@@ -1,4 +1,5 @@
-//! `decrypt`: replaces envelopes by their values, or by what the principal's role may see of them.
+//! `decrypt`: replaces envelopes by their values, or by masked values if the principal's role has a
+//! mask.
 
 use std::sync::Arc;
 
@@ -49,12 +50,11 @@ impl Operation for Decrypt {
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
         let (generation, app) = context.app()?;
         let shown = app.shown(context.permit)?;
-        let (mask, growth) = (
-            shown.mask().cloned(),
-            shown.growth(context.fields_max(), context.size.bytes),
-        );
+        let mask = shown.mask().cloned();
+        let growth = shown.growth(context.fields_max(), context.size.bytes);
         // A value that its format binds to no context does not open for a request that names one.
-        let (native_only, outside) = (!self.document.context.is_empty(), self.reading.outside);
+        let native_only = !self.document.context.is_empty();
+        let outside = self.reading.outside;
         let mut open = OpenSpec::new(
             context.engine,
             &app.keys,
@@ -80,7 +80,7 @@ impl Operation for Decrypt {
     }
 }
 
-/// Opening that has not begun.
+/// Opening that has not started.
 struct StartOpening {
     open: OpenSpec,
     shown: Disclosure,
@@ -117,7 +117,8 @@ impl OpenSpec {
         native_only: bool,
         outside: Outside,
     ) -> Result<Self, CallFailure> {
-        let (cache, inside_only) = (engine.apps.opened(), outside == Outside::Refuse);
+        let cache = engine.apps.opened();
+        let inside_only = outside == Outside::Refuse;
         let native =
             crypto::Opener::new(Arc::clone(keys), &document.context).keeping(cache.cloned());
         let mut native = native.inside_only(inside_only);
@@ -131,7 +132,7 @@ impl OpenSpec {
         }
         let evervault = Evervault::new(Arc::clone(keys), Arc::clone(&engine.evervault))
             .keeping(cache.cloned())
-            .refusing(native_only || inside_only);
+            .rejecting(native_only || inside_only);
         let reader = FieldOpener::new(native, evervault, engine.limits.depth_max as usize);
         Ok(Self {
             reader: Box::new(reader),
@@ -141,12 +142,13 @@ impl OpenSpec {
 
     /// Begins to open the fields of a document.
     pub fn start(self, context: FieldContext) -> OpenFields {
-        let (mut reader, faults) = (self.reader, context.errors(self.on_error));
+        let mut reader = self.reader;
+        let field_errors = context.errors(self.on_error);
         reader.stop_with(Arc::clone(&context.cancel));
         OpenFields {
             reader,
             cancel: context.cancel,
-            faults,
+            field_errors,
             unopened: UnopenedFields::default(),
         }
     }
@@ -160,15 +162,15 @@ pub struct OpenFields {
     /// Tells when to stop.
     pub cancel: Arc<CancelToken>,
     /// Fields that did not open.
-    pub faults: FieldErrors,
+    pub field_errors: FieldErrors,
     /// The number of them, for metrics.
     pub unopened: UnopenedFields,
 }
 
-/// Numbers of fields that did not open, by the suite that they name. They show an operator who has
-/// narrowed an app's `read_suites` that clients still send an old suite. A field is counted after
-/// its outcome is decided, for every reason in the same way, so that counting tells a client
-/// nothing about the reason.
+/// Numbers of fields that did not open, by the suite that the fields name. An operator who has
+/// narrowed an app's `read_suites` sees by these numbers whether clients still send an old suite. A
+/// field is counted after its outcome is decided, in the same way for every reason, so that a
+/// client cannot learn the reason from the time of the count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnopenedFields([u64; SuiteLabel::ALL.len()]);
 
@@ -209,7 +211,8 @@ impl OpenFields {
             return Err(FieldFault::Stopped(reason));
         }
         // A field that was given up because of a cancel did not fail to open.
-        let (cancel, unopened) = (&self.cancel, &mut self.unopened);
+        let cancel = &self.cancel;
+        let unopened = &mut self.unopened;
         self.reader
             .open(token)
             .map_err(|problem| match cancel.stop_reason() {
@@ -234,8 +237,8 @@ pub(super) fn named_suite(token: Token<'_>) -> Option<crypto::Suite> {
     }
 }
 
-/// Opens every field that claims to be an envelope and gives what its caller may see, and keeps the
-/// others.
+/// Opens every field with the form of an envelope, and writes its value as far as the principal may
+/// see it. Keeps all other fields.
 #[derive(Debug)]
 pub struct ShowFields {
     /// Opens values.
@@ -252,7 +255,7 @@ impl Transform for ShowFields {
         let Some(found) = self.open.open(field.token)? else {
             return Ok(Outcome::Keep);
         };
-        found.without_role()?;
+        found.check_without_role()?;
         self.shown.write(found.datatype, found.plaintext, out);
         Ok(Outcome::Replaced)
     }
@@ -268,7 +271,7 @@ impl Transform for ShowFields {
     }
 
     fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
-        self.open.faults.decide(path, fault)
+        self.open.field_errors.handle(path, fault)
     }
 }
 
@@ -288,7 +291,7 @@ impl FieldWork for ShowFields {
     }
 
     fn errors(&self) -> &FieldErrors {
-        &self.open.faults
+        &self.open.field_errors
     }
 
     fn opener(&mut self) -> Option<&mut FieldOpener> {

@@ -1,4 +1,5 @@
-//! `detokenize`: replaces tokens by their values, or by what the principal's role may see of them.
+//! `detokenize`: replaces tokens by their values, or by masked values if the principal's role has a
+//! mask.
 
 use std::sync::Arc;
 
@@ -37,7 +38,8 @@ impl Operation for Detokenize {
         let located = context.collection()?;
         let shown = located.app.shown(context.permit)?;
         let mask = shown.mask().cloned();
-        let (collection, bounds) = (Arc::clone(&located.collection), Bounds::of(limits));
+        let collection = Arc::clone(&located.collection);
+        let bounds = Bounds::of(limits);
         let spec = DetokenizeSpec {
             collection,
             context: self.document.context.as_ref().into(),
@@ -52,8 +54,9 @@ impl Operation for Detokenize {
             Containers::Descend,
             located.generation,
             Box::new(move |context: FieldContext| {
-                let (faults, cancel) = (context.errors(on_error), context.cancel);
-                let fields = DetokenizeFields::new(spec, cancel, faults);
+                let field_errors = context.errors(on_error);
+                let cancel = context.cancel;
+                let fields = DetokenizeFields::new(spec, cancel, field_errors);
                 Ok(Fields::Tokens(TokenFields::Detokenize(Box::new(fields))))
             }),
         )?;

@@ -60,10 +60,8 @@ impl Operation for Encrypt {
     }
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
-        let (format, suite) = (
-            self.options.writing.format.unwrap_or_default(),
-            self.options.writing.suite.unwrap_or(USUAL_SUITE),
-        );
+        let format = self.options.writing.format.unwrap_or_default();
+        let suite = self.options.writing.suite.unwrap_or(USUAL_SUITE);
         self.response_bytes_in(format, suite, size, limits)
     }
 
@@ -109,7 +107,7 @@ pub(super) fn sealed_bytes(format: Format, empty: usize, size: MessageSize) -> u
     document_bytes_in(format, native, size.leaves)
 }
 
-/// Sealing that has not begun.
+/// Sealing that has not started.
 struct StartSealing {
     sealer: SealerSpec,
     on_error: OnError,
@@ -121,11 +119,12 @@ impl StartFields for StartSealing {
     }
 
     fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, CallFailure> {
-        let (faults, cancel) = (context.errors(self.on_error), context.cancel);
+        let field_errors = context.errors(self.on_error);
+        let cancel = context.cancel;
         Ok(Fields::Document(Box::new(SealFields {
             writer: self.sealer.make()?,
             cancel,
-            faults,
+            field_errors,
         })))
     }
 }
@@ -138,7 +137,7 @@ pub struct SealFields {
     /// Tells when to stop.
     pub cancel: Arc<CancelToken>,
     /// Fields that the format cannot hold.
-    pub faults: FieldErrors,
+    pub field_errors: FieldErrors,
 }
 
 impl Transform for SealFields {
@@ -159,7 +158,7 @@ impl Transform for SealFields {
     }
 
     fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
-        self.faults.decide(path, fault)
+        self.field_errors.handle(path, fault)
     }
 
     fn complete(&mut self, out: &mut [u8]) {
@@ -179,7 +178,7 @@ impl FieldWork for SealFields {
     }
 
     fn errors(&self) -> &FieldErrors {
-        &self.faults
+        &self.field_errors
     }
 
     fn take_encapsulations(&mut self) -> Vec<String> {
@@ -230,14 +229,12 @@ mod tests {
             let version =
                 KeyVersion::new(1, KeyState::Active, KeyPair::generate(Curve::P256).unwrap());
             let sealer = Sealer::new(&app, Arc::new(version), scope, Encoding::Text, b"").unwrap();
-            let (writer, cancel) = (
-                FieldSealer::Native(sealer.into()),
-                Arc::<CancelToken>::default(),
-            );
+            let writer = FieldSealer::Native(sealer.into());
+            let cancel = Arc::<CancelToken>::default();
             let seal = SealFields {
                 writer,
                 cancel,
-                faults: FieldErrors::new(on_error, 10, 10),
+                field_errors: FieldErrors::new(on_error, 10, 10),
             };
             let mut walk = Walk::new(
                 Arc::new(Selection::everything()),

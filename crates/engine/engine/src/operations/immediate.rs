@@ -38,8 +38,8 @@ impl Immediate {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Payload`] for `inspect` of what is no envelope; the audit trail's error if
-    /// nothing can be recorded.
+    /// [`CallFailure::Payload`] for `inspect` of a value that is not an envelope; the audit log's
+    /// error if nothing can be recorded.
     pub fn answer(&self, engine: &Engine, msgid: u32) -> Result<Vec<u8>, CallFailure> {
         let mut out = Vec::with_capacity(512);
         reply::begin(&mut out, msgid);
@@ -64,7 +64,7 @@ impl Immediate {
     }
 }
 
-/// `None`: it is none of them.
+/// Returns the metadata of an envelope; `None` if the value has no known envelope format.
 fn inspect(envelope: Envelope<'_>, apps: &Apps) -> Option<Inspection> {
     let of_native =
         |said: &crypto::Envelope| of_native(said, apps.is_outside(said.suite, said.key_id));

@@ -1,7 +1,7 @@
-//! `mask`: replaces fields by what the request's rules say.
+//! `mask`: masks fields by the rules of the request.
 //!
 //! A field that cannot be masked ends its request or, with `on_error` "report", is listed and
-//! redacted. It never stays as it came: that would be the value.
+//! redacted. Such a field never stays unchanged, because that would disclose its value.
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ use crate::operation::{
     DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes,
 };
 
-/// Most bytes that a walk whose rules have subjects goes in one slice. It bounds what the search
-/// keeps.
+/// Maximum bytes that a walk whose rules have subjects processes in one slice. This bounds the
+/// memory of the search.
 const SEARCHED_WALK_BYTES: usize = 32 << 10;
 /// Bytes of the search for subjects between two looks at the clock.
 const SEARCH_PIECE: usize = 8 << 10;
@@ -65,11 +65,9 @@ impl Operation for MaskDocument {
         let rules = rules?;
         let growth = rules.growth(context.fields_max(), document.payload.len());
         let (generation, app) = context.app()?;
-        let (keys, on_error, work) = (
-            Arc::clone(&app.token_keys),
-            document.on_error,
-            rules.preparation_work(),
-        );
+        let keys = Arc::clone(&app.token_keys);
+        let on_error = document.on_error;
+        let work = rules.preparation_work();
         let plan = document.plan(
             Containers::Descend,
             generation,
@@ -90,7 +88,7 @@ impl Operation for MaskDocument {
     }
 }
 
-/// Masking that has not begun.
+/// Masking that has not started.
 struct StartMasking {
     keys: Arc<TokenKeys>,
     rules: MaskRules,
@@ -99,7 +97,7 @@ struct StartMasking {
     on_error: OnError,
 }
 
-/// Rules on their way to masks.
+/// Rules in the stages of their preparation.
 enum MaskRules {
     Texts(MaskSpec),
     Preparing(MaskPreparation),
@@ -127,8 +125,9 @@ impl StartFields for StartMasking {
                 "a mask starts before its rules are prepared",
             ));
         };
-        let (faults, cancel) = (context.errors(self.on_error), context.cancel);
-        let mut fields = MaskFields::new(Arc::new(rules.finish()?), cancel, faults);
+        let field_errors = context.errors(self.on_error);
+        let cancel = context.cancel;
+        let mut fields = MaskFields::new(Arc::new(rules.finish()?), cancel, field_errors);
         fields.subjects.count(self.work);
         Ok(Fields::Document(Box::new(fields)))
     }
@@ -139,25 +138,25 @@ impl StartFields for StartMasking {
 pub struct MaskFields {
     /// The rules with their keys.
     pub masks: Arc<Masks>,
-    /// The search for subjects. What it found stays from one slice to the next.
+    /// The search for subjects, which keeps its results from one slice to the next.
     subjects: Subjects,
     /// Tells when to stop.
     cancel: Arc<CancelToken>,
     /// Fields that could not be masked.
-    faults: FieldErrors,
-    /// Fields that were.
+    field_errors: FieldErrors,
+    /// Number of masked fields.
     masked: u64,
 }
 
 impl MaskFields {
     /// Creates the work on a document.
-    pub fn new(masks: Arc<Masks>, cancel: Arc<CancelToken>, faults: FieldErrors) -> Self {
+    pub fn new(masks: Arc<Masks>, cancel: Arc<CancelToken>, field_errors: FieldErrors) -> Self {
         let subjects = Subjects::new(masks.rules());
         Self {
             masks,
             subjects,
             cancel,
-            faults,
+            field_errors,
             masked: 0,
         }
     }
@@ -168,13 +167,13 @@ impl MaskFields {
             masks,
             subjects,
             cancel,
-            faults,
+            field_errors,
             masked,
         } = self;
         MaskSlice {
             masking: sealwire_mask::Masking::with_subjects(masks, subjects),
             cancel,
-            faults,
+            field_errors,
             masked,
         }
     }
@@ -216,7 +215,7 @@ impl MaskFields {
 pub struct MaskSlice<'s> {
     masking: sealwire_mask::Masking<'s, &'s mut Subjects>,
     cancel: &'s CancelToken,
-    faults: &'s mut FieldErrors,
+    field_errors: &'s mut FieldErrors,
     masked: &'s mut u64,
 }
 
@@ -234,7 +233,8 @@ impl Transform for MaskSlice<'_> {
             Ok(Outcome::Replaced) => (),
             Err(error) => {
                 out.truncate(before);
-                self.faults.decide(&field.path, refusal(error).into())?;
+                self.field_errors
+                    .handle(&field.path, refusal(error).into())?;
                 redact(Value::of(field.token), out);
             }
         }
@@ -247,7 +247,7 @@ impl Transform for MaskSlice<'_> {
     }
 
     fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
-        self.faults.decide(path, fault)
+        self.field_errors.handle(path, fault)
     }
 }
 
@@ -274,7 +274,7 @@ impl FieldWork for MaskFields {
     }
 
     fn errors(&self) -> &FieldErrors {
-        &self.faults
+        &self.field_errors
     }
 
     fn selection(&self) -> Option<Arc<Selection>> {
@@ -369,7 +369,8 @@ mod tests {
             fields_max: usize::MAX,
             bytes_max,
         };
-        let (mut out, mut slices) = (Vec::new(), 1);
+        let mut out = Vec::new();
+        let mut slices = 1;
         while !fields
             .advance(
                 &mut walk,

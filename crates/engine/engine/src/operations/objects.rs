@@ -47,16 +47,16 @@ pub(super) use read::{disclosed, object};
 pub(crate) use seal::ObjectSealer;
 use write::WriteSpec;
 
-/// Objects on a page that names no limit.
+/// Default number of objects on a page.
 const PAGE_DEFAULT: u32 = 100;
-/// Objects that `objects.archive` and `objects.prune` look at where no limit is named.
+/// Default number of objects that `objects.archive` and `objects.prune` examine.
 const SWEEP_DEFAULT: u32 = 1_000;
-/// Time for which archived objects stay where `objects.prune` names none: 30 days, in seconds.
+/// Default time for which `objects.prune` keeps archived objects: 30 days, in seconds.
 const ARCHIVED_S_DEFAULT: u64 = 30 * 86_400;
 /// Properties that a request is charged for if it does not name them.
 const UNNAMED_PROPERTIES: u64 = 64;
 
-/// A decoded request of one of these methods. Its texts and payload are parts of the message.
+/// A decoded `objects.*` request, whose texts and payload share the bytes of the message.
 type Request = ObjectsOperation<FrameText, Bytes>;
 
 impl Operation for Request {
@@ -319,7 +319,8 @@ impl ObjectsRun<'_> {
                 archived_before: before,
             },
         };
-        let (map, limit, dry_run) = (self.located.collection.map, limit, step.dry_run);
+        let map = self.located.collection.map;
+        let dry_run = step.dry_run;
         let ask = move |store: Arc<dyn sealwire_store::ObjectStore>| async move {
             store
                 .sweep_objects(now, map, sweep, after, limit, dry_run)

@@ -60,10 +60,8 @@ impl Operation for Rewrap {
     }
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
-        let (format, suite) = (
-            self.options.writing.format.unwrap_or_default(),
-            self.options.writing.suite.unwrap_or(USUAL_SUITE),
-        );
+        let format = self.options.writing.format.unwrap_or_default();
+        let suite = self.options.writing.suite.unwrap_or(USUAL_SUITE);
         self.response_bytes_in(format, suite, size, limits)
     }
 
@@ -109,7 +107,8 @@ impl Operation for Rewrap {
             Containers::Descend,
             generation,
             Box::new(move |context: FieldContext| {
-                let (open, writer) = (open.start(context), sealer.make()?);
+                let open = open.start(context);
+                let writer = sealer.make()?;
                 Ok(Fields::Document(Box::new(RewrapFields {
                     open,
                     writer,
@@ -163,18 +162,18 @@ pub struct RewrapFields {
     pub open: OpenFields,
     /// Seals values under the request's new ephemeral key.
     pub writer: FieldSealer,
-    /// Seals what was sealed outside.
+    /// Seals values that were sealed outside.
     pub outside: OutsideSealers,
 }
 
-/// How what was sealed outside is sealed again.
+/// Sealers for values that were sealed outside.
 #[derive(Default)]
 pub enum OutsideSealers {
-    /// Like all other values.
+    /// These values are sealed like all other values.
     #[default]
     Adopt,
-    /// To published keys of the app: each sealer has the suite of its values, or `None` for values
-    /// of every suite.
+    /// These values are sealed to published keys of the app. Each sealer has the suite of its
+    /// values, or `None` for values of every suite.
     Keep(Vec<(Option<crypto::Suite>, LazySealer)>),
 }
 
@@ -264,7 +263,7 @@ impl Transform for RewrapFields {
     }
 
     fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
-        self.open.faults.decide(path, fault)
+        self.open.field_errors.handle(path, fault)
     }
 
     fn complete(&mut self, out: &mut [u8]) {
@@ -285,7 +284,7 @@ impl FieldWork for RewrapFields {
     }
 
     fn errors(&self) -> &FieldErrors {
-        &self.open.faults
+        &self.open.field_errors
     }
 
     fn take_encapsulations(&mut self) -> Vec<String> {

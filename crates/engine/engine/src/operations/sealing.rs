@@ -29,7 +29,7 @@ const EVERVAULT_EXTRA: usize = 128;
 /// in a rewrap one of the sealer of values that were sealed outside.
 const RESPONSE_ENCAPSULATIONS_MAX: usize = crypto::SEALER_ENCAPSULATIONS_MAX + 1;
 
-// `decrypt` must accept what one response returned.
+// `decrypt` must accept the encapsulations of one response.
 const _: () = assert!(RESPONSE_ENCAPSULATIONS_MAX <= sealwire_wire::ENCAPSULATIONS_MAX);
 
 /// Bytes that a `decrypt` of a sealed document can have besides those of the request that sealed
@@ -241,8 +241,8 @@ impl SealOptions {
         )
     }
 
-    /// Returns the request's sealer, not made yet. Finds out here which key is missing and what the
-    /// format cannot do.
+    /// Returns the parameters of the request's sealer. Checks that the key exists and that the
+    /// format supports the request.
     pub(super) fn sealer(
         &self,
         app: &App,
@@ -287,7 +287,7 @@ impl SealOptions {
                     rule,
                 });
             }
-            // What it would seal does not open.
+            // Values that are sealed under this suite would not open.
             if is_off {
                 return Err(CallFailure::SuiteOff {
                     suite: suite.name(),
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn no_sealed_leaf_is_longer_than_what_is_set_aside_for_it() {
+    fn sealed_leaves_fit_their_reserved_bytes() {
         let keys = keys();
         let evervault = |form| FieldSealer::Evervault(evervault_sealer(&keys, Curve::P256, form));
         let role = "r".repeat(20);
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn no_leaf_that_is_sealed_again_is_longer_than_what_is_set_aside_for_it() {
+    fn resealed_leaves_fit_their_reserved_bytes() {
         let keys = keys();
         let longest = "r".repeat(80);
         let mut sources: Vec<(&str, FieldSealer)> = vec![
@@ -690,7 +690,7 @@ mod tests {
         }
     }
     #[test]
-    fn no_value_that_keeps_its_suite_is_longer_than_what_is_set_aside_for_it() {
+    fn values_that_keep_their_suite_fit_their_reserved_bytes() {
         let keys = keys();
         let mut opener = crypto::Opener::new(Arc::clone(&keys), b"");
         let mut cases = Vec::new();
@@ -734,10 +734,8 @@ mod tests {
                 .open(TokenReader::new(&field).token().unwrap())
                 .unwrap()
                 .unwrap();
-            let (mut target, mut out) = (
-                FieldSealer::Native(native_sealer(&keys, suite, Encoding::Text)),
-                Vec::new(),
-            );
+            let mut target = FieldSealer::Native(native_sealer(&keys, suite, Encoding::Text));
+            let mut out = Vec::new();
             target.rewrite(&found, &mut out).unwrap();
             let empty = crypto::Encoding::Text.sealed_bytes(sized_by, 0);
             let room = rewrapped_bytes(

@@ -1,4 +1,5 @@
-//! The `subjects.*` methods: what is stored about a data subject, in all collections of an app.
+//! The `subjects.*` methods: export and erasure of the objects and tokens of a data subject, in all
+//! collections of an app.
 
 use std::sync::Arc;
 
@@ -36,11 +37,11 @@ use crate::subjects::{
     erasure_step, unfinished, unfinished_version,
 };
 
-/// Objects or tokens on a page that names no limit.
+/// Default number of objects or tokens on a page.
 const PAGE_DEFAULT: usize = 100;
 /// Objects that one step of an erasure reads.
 const OBJECTS_PER_STEP: usize = 500;
-/// A `subjects.erase` begins no further step after it has removed this many objects and tokens.
+/// A `subjects.erase` starts no further step after it has removed this many objects and tokens.
 /// Later requests or the sweep remove the rest.
 const REMOVED_ENOUGH: u64 = 32_000;
 /// Token rows that one step of an erasure reads. Rows under a newer key are read and not removed.
@@ -48,7 +49,7 @@ const TOKENS_PER_STEP: usize = 2_000;
 /// Attempts to erase a key that other requests change at the same time.
 const TRIES_MAX: u32 = 8;
 
-/// A decoded request of one of these methods. Its texts are parts of the message.
+/// A decoded `subjects.*` request, whose texts share the bytes of the message.
 pub(super) struct SubjectsRequest {
     subject: NamedSubject,
     ask: SubjectsOperation<FrameText>,
@@ -276,7 +277,9 @@ impl SubjectsRun<'_> {
 
     /// Returns the subject's row in a map.
     async fn row(&self, map: fn(u32) -> MapId) -> Result<Option<ObjectRow>, CallFailure> {
-        let (view, now, ids) = (self.view(map), now(), [self.id.row()]);
+        let view = self.view(map);
+        let now = now();
+        let ids = [self.id.row()];
         let ask = move |store: Arc<dyn ObjectStore>| async move {
             store.get_objects(now, view, &ids).await
         };
@@ -337,7 +340,9 @@ impl SubjectsRun<'_> {
         after: Option<(MapId, TokenId)>,
         limit: usize,
     ) -> Result<SubjectExport, CallFailure> {
-        let (generation, app, id) = (self.generation, self.app.number, self.id);
+        let generation = self.generation;
+        let app = self.app.number;
+        let id = self.id;
         let ask = move |store: Arc<dyn TokenStore>| async move {
             store.subject_rows(app, id, after, limit).await
         };
@@ -376,9 +381,11 @@ impl SubjectsRun<'_> {
                 ..SubjectExport::default()
             });
         };
-        let (name, collection) = (name.to_owned(), Arc::clone(collection));
+        let name = name.to_owned();
+        let collection = Arc::clone(collection);
         let stored = key.map(|key| (id, Arc::new(key))).into_iter().collect();
-        let (mut keys_of, mut buffer) = (SubjectKeyCache::new(stored), RowBuffer::default());
+        let mut keys_of = SubjectKeyCache::new(stored);
+        let mut buffer = RowBuffer::default();
         let step = move |row: Row| {
             let keys = &collection.keys;
             let unreadable = || super::tokens::text(row.id);
@@ -408,7 +415,8 @@ impl SubjectsRun<'_> {
             bytes: row.bytes() as u64,
         };
         let opened = each_sized(self.admission, kind, self.cancel, rows, work, step).await?;
-        let (mut tokens, mut unreadable) = (Vec::with_capacity(opened.len()), Vec::new());
+        let mut tokens = Vec::with_capacity(opened.len());
+        let mut unreadable = Vec::new();
         for token in opened {
             match token {
                 Ok(token) => tokens.push(token),
@@ -436,7 +444,9 @@ impl SubjectsRun<'_> {
         after: Option<(MapId, ObjectId)>,
         limit: usize,
     ) -> Result<Option<SubjectExport>, CallFailure> {
-        let (generation, app, id) = (self.generation, self.app.number, self.id);
+        let generation = self.generation;
+        let app = self.app.number;
+        let id = self.id;
         let ask = move |store: Arc<dyn ObjectStore>| async move {
             store
                 .subject_objects(generation, app, id, after, limit)
@@ -474,7 +484,8 @@ impl SubjectsRun<'_> {
             ),
             None => (String::new(), Vec::new()),
         };
-        let (mut objects, mut unreadable) = (Vec::with_capacity(opened.len()), Vec::new());
+        let mut objects = Vec::with_capacity(opened.len());
+        let mut unreadable = Vec::new();
         for object in opened {
             match object {
                 Ok(object) => objects.push(object),
@@ -507,7 +518,8 @@ impl SubjectsRun<'_> {
                 .app
                 .role_masks()
                 .disclosure(ValueVisibility::Clear, &collection.token_keys)?;
-            let (number, name) = (property.number, property.name.as_str().to_owned());
+            let number = property.number;
+            let name = property.name.as_str().to_owned();
             Ok::<_, CallFailure>(DisclosedProperty {
                 number,
                 name,
@@ -542,10 +554,16 @@ impl SubjectsRun<'_> {
             self.admission,
             self.admission.bytes().saturating_add(2 * SCAN_BYTES),
         )?;
-        let (mut after, mut objects, mut in_pass, mut done) = (None, 0, 0, false);
-        let (mut tokens, mut after_token, mut is_last) = (0, None, false);
+        let mut after = None;
+        let mut objects = 0;
+        let mut in_pass = 0;
+        let mut done = false;
+        let mut tokens = 0;
+        let mut after_token = None;
+        let mut is_last = false;
         while !is_last && tokens < REMOVED_ENOUGH {
-            let (subject, of) = (self.id, self.app.number);
+            let subject = self.id;
+            let of = self.app.number;
             let ask = move |store: Arc<dyn TokenStore>| async move {
                 store
                     .erase_subject_rows(of, subject, version, after_token, TOKENS_PER_STEP)
@@ -558,7 +576,8 @@ impl SubjectsRun<'_> {
             is_last = after_token.is_none();
         }
         while is_last && !done && tokens + objects < REMOVED_ENOUGH {
-            let (generation, subject) = (self.generation, (self.app.number, self.id));
+            let generation = self.generation;
+            let subject = (self.app.number, self.id);
             let ask = move |store: Arc<dyn ObjectStore>| async move {
                 erasure_step(
                     &*store,
@@ -588,7 +607,8 @@ impl SubjectsRun<'_> {
                 done = true;
             }
         }
-        let (id, version) = (subject_text(self.id), version.saturating_sub(1));
+        let id = subject_text(self.id);
+        let version = version.saturating_sub(1);
         Ok(SubjectErased {
             id,
             erased,
@@ -618,7 +638,8 @@ impl SubjectsRun<'_> {
                     false,
                 ));
             }
-            let (now, next) = (now(), row.version + 1);
+            let now = now();
+            let next = row.version + 1;
             let found = self.row(MapId::of_erasures).await?;
             // Noted first: the record of a request that is cut off from here on names the key, too.
             self.cancel.note_erasure(row.version, row.created);

@@ -130,8 +130,9 @@ impl Operation for Tokenize {
                         "the key of the data subject was not read",
                     ));
                 }
-                let (faults, cancel) = (context.errors(on_error), context.cancel);
-                let fields = TokenizeFields::new(spec, cancel, faults);
+                let field_errors = context.errors(on_error);
+                let cancel = context.cancel;
+                let fields = TokenizeFields::new(spec, cancel, field_errors);
                 Ok(Fields::Tokens(TokenFields::Tokenize(Box::new(fields))))
             }),
         )?;

@@ -1,8 +1,8 @@
-//! The `tokens.*` methods: what is known of tokens, and what may be done to them without their
+//! The `tokens.*` methods, which read the metadata of tokens and change tokens without their
 //! values.
 //!
-//! Tokens are hashed and rows are opened on the crypto threads, under the request's admission; in
-//! between the store is asked.
+//! Tokens are hashed and rows are opened on the crypto threads, under the request's admission. The
+//! request to the store lies between these two steps.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,18 +33,18 @@ use crate::operation::{
 };
 use crate::subjects::{StoredSubject, SubjectKeyCache, stored_subjects};
 
-/// Questions to the store in one `tokens.list` that brought less than was asked for.
+/// Maximum number of reads of the store in one `tokens.list` that return too few entries.
 const PAGES_MAX: usize = 16;
 /// Bytes of a token's entry in a response, tags included, beside the token itself.
 const TOKEN_ANSWER_BYTES: usize = 2_048;
-/// Entries of `tokens.list` that names no limit.
+/// Default number of entries of `tokens.list`.
 const LIST_DEFAULT: u32 = 100;
-/// Rows that `tokens.archive` and `tokens.prune` look at where no limit is named.
+/// Default number of rows that `tokens.archive` and `tokens.prune` examine.
 const SWEEP_DEFAULT: u32 = 1_000;
-/// How long archived tokens stay where `tokens.prune` names no time: 30 days.
+/// Default time for which `tokens.prune` keeps archived tokens: 30 days, in seconds.
 const ARCHIVED_S_DEFAULT: u64 = 30 * 86_400;
 
-/// A decoded request of one of these methods. Its texts are parts of the message.
+/// A decoded `tokens.*` request, whose texts share the bytes of the message.
 type Request = TokensOperation<FrameText, Bytes>;
 
 /// Returns the largest number of tokens in the response.
@@ -145,7 +145,8 @@ struct TokensTask<'a> {
 
 impl TokensTask<'_> {
     async fn answer(mut self, request: Request, out: &mut Vec<u8>) -> Result<(), CallFailure> {
-        let (generation, cancel) = (self.generation, Arc::clone(self.cancel));
+        let generation = self.generation;
+        let cancel = Arc::clone(self.cancel);
         cancel.plan_under(generation);
         let counted = |counted: Counted| {
             let missing = counted.missing.len() as u64;
@@ -181,7 +182,7 @@ impl TokensTask<'_> {
         Ok(())
     }
 
-    /// The key of each token; `None` of what has not the shape of one.
+    /// Returns the key of each token; `None` for a text without the shape of a token.
     async fn ids(&mut self, tokens: &[FrameText]) -> Result<Vec<Option<TokenId>>, CallFailure> {
         let names = tokens
             .iter()
@@ -224,7 +225,8 @@ impl TokensTask<'_> {
         self.cancel
             .note_subjects(rows.iter().filter_map(|row| Some(row.subject?.0)));
         let collection = Arc::clone(&self.collection);
-        let (mut keys_of, mut buffer) = (SubjectKeyCache::new(stored), RowBuffer::default());
+        let mut keys_of = SubjectKeyCache::new(stored);
+        let mut buffer = RowBuffer::default();
         each(
             self.admission,
             OperationKind::OPEN_ROWS,
@@ -310,10 +312,8 @@ impl TokensTask<'_> {
             .token()
             .map_err(|_| CallFailure::Payload("not MessagePack".into()))?;
         let (datatype, plaintext) = value_of(token, value);
-        let (wanted, context) = (
-            Zeroizing::new(Canonical::of(datatype, plaintext).to_vec()),
-            context.to_vec(),
-        );
+        let wanted = Zeroizing::new(Canonical::of(datatype, plaintext).to_vec());
+        let context = context.to_vec();
         let subject = match subject {
             None => None,
             Some(name) => match self.subject(name).await? {
@@ -321,7 +321,8 @@ impl TokensTask<'_> {
                 None => return Ok(None),
             },
         };
-        let (collection, of) = (Arc::clone(&self.collection), subject.clone());
+        let collection = Arc::clone(&self.collection);
+        let of = subject.clone();
         let hash = move |wanted: Zeroizing<Vec<u8>>| {
             let Collection { keys, map, .. } = &*collection;
             let context = collection.scope(&context);
@@ -392,7 +393,7 @@ impl TokensTask<'_> {
             None => (),
         }
         Err(CallFailure::Field {
-            refusal: FieldProblem::CannotOpen,
+            problem: FieldProblem::CannotOpen,
             path: "value".into(),
         })
     }
@@ -432,7 +433,8 @@ impl TokensTask<'_> {
         let room = self.tokens.reserve(self.admission, limit)?;
         let mut short = 0;
         while short < PAGES_MAX {
-            let (filter, most) = (filter.clone(), (limit - tokens.len()).min(room.most));
+            let filter = filter.clone();
+            let most = (limit - tokens.len()).min(room.most);
             let ask = move |store: Arc<dyn TokenStore>| async move {
                 store.list(map, &filter, after, most).await
             };
@@ -464,7 +466,9 @@ impl TokensTask<'_> {
             .transpose()?;
         self.pass().await?;
         let limit = step.limit.unwrap_or(SWEEP_DEFAULT) as usize;
-        let (now, map, dry_run) = (now(), self.collection.map, step.dry_run);
+        let now = now();
+        let map = self.collection.map;
+        let dry_run = step.dry_run;
         let older = step
             .older_s
             .unwrap_or(if archives { 0 } else { ARCHIVED_S_DEFAULT });
@@ -536,7 +540,7 @@ fn token(token: String, row: Row) -> Token {
     }
 }
 
-/// Where a walk goes on, as text: an id in hexadecimal.
+/// Returns the cursor of a walk: an id in hexadecimal.
 pub(super) fn text(id: TokenId) -> String {
     format!("{:032x}", u128::from_be_bytes(id.0))
 }

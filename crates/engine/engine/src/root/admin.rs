@@ -100,8 +100,8 @@ impl RootAdmin {
         self.unsealer.providers()
     }
 
-    /// Returns the root record as it is stored, not verified, also where no provider unseals the
-    /// store. Fails if the store is sealed, before a provider is asked.
+    /// Returns the stored root record without verification, even if no provider unseals the store.
+    /// Fails if the store is sealed, before any request to a provider.
     ///
     /// # Errors
     /// [`StoreError::Invalid`] if the store has no root key; [`StoreError::Sealed`]; any error of
@@ -151,7 +151,8 @@ impl RootAdmin {
             None => self.providers().iter().map(|(name, _)| name).collect(),
         };
         // The id of a second random key is random, too, and no other random source is needed.
-        let (root, set) = (RootKey::generate()?, RootKey::generate()?.id(&[0; 16])?);
+        let root = RootKey::generate()?;
+        let set = RootKey::generate()?.id(&[0; 16])?;
         let slots = self
             .new_slots(names.into_iter(), set, &root, FIRST_SLOT)
             .await?;
@@ -224,7 +225,8 @@ impl RootAdmin {
     async fn verify(&self) -> Result<RootState, StoreError> {
         // Also where no slot unwraps, to say why. A change of the record verifies it.
         let record = self.stored_record().await?;
-        let (mut results, mut steps) = (UnwrapResults::new(), CommitSteps::default());
+        let mut results = UnwrapResults::new();
+        let mut steps = CommitSteps::default();
         for root in record.roots() {
             let unwrapped = self.unwrapped(record.set, root).await;
             let verified = slots_that_unwrap(&unwrapped);
@@ -297,8 +299,8 @@ impl RootAdmin {
                     tokio::time::sleep(WAIT_PAUSE).await;
                 }
                 Err(error @ StoreError::NotServed { .. }) => {
-                    // Both end when the command is repeated. The anchor has to be repaired before
-                    // that.
+                    // A repeated command finishes both steps, but the anchor must be repaired
+                    // first.
                     steps.end().map_err(StoreError::unfinished)?;
                     return Err(error);
                 }

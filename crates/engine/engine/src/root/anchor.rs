@@ -1,9 +1,9 @@
 //! The highest generation of the store that this machine has seen, in a file outside the store.
 //!
-//! A store that was put back as a whole is authentic, so only memory of a later generation tells.
-//! The file is protected by its permissions alone: who can write it can make the engine accept an
-//! older state, or refuse the present one. A later state that continues from an older one is not
-//! noticed.
+//! A store that was put back as a whole is authentic, so only the memory of a later generation
+//! reveals it. Only file permissions protect the file: a user who can write it can make the engine
+//! accept an older state, or reject the current one. A later state that continues from an older one
+//! is not noticed.
 //!
 //! Engines write the file when they verify a later state. Every process writes it when it commits
 //! one, before it reports the commit. The file is never lowered, also where an engine and a command
@@ -33,7 +33,7 @@ const ANCHOR_BYTES_MAX: u64 = 4 << 10;
 const FORMAT: u32 = 2;
 /// Format number of files without ids of root keys, which are still read.
 const FORMAT_WITHOUT_ROOTS: u32 = 1;
-/// Longest wait for a write after a load. It goes on in the background.
+/// Longest wait for a write after a load. The write continues in the background.
 const WRITE_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Longest wait for a write after a commit, whose response needs it.
 const COMMIT_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -76,8 +76,8 @@ impl AnchoredState {
 #[derive(Debug)]
 pub(super) struct Anchor {
     /// Content of the file when it was opened, unless it is ignored. Concurrent operations can
-    /// verify an older generation last, so states that are seen later are no bound; see
-    /// [`sealwire_apps::AuthenticatedStore`].
+    /// verify an older generation last, so states that are seen later must not be used as a bound;
+    /// see [`sealwire_apps::AuthenticatedStore`].
     at_start: Option<AnchoredState>,
     file: Arc<AnchorFile>,
 }
@@ -180,14 +180,14 @@ impl Anchor {
 
     /// Waits a while for the file to be written.
     async fn write(&self) {
-        if let Some(writing) = self.begin_write() {
+        if let Some(writing) = self.start_write() {
             let _ = tokio::time::timeout(WRITE_WAIT_MAX, writing).await;
         }
     }
 
-    /// Begins to write the file, unless that goes on already or is not needed. A file that cannot
-    /// be written is logged and tried again at the next load.
-    fn begin_write(&self) -> Option<JoinHandle<()>> {
+    /// Starts to write the file, unless a write runs already or is not needed. A failed write is
+    /// logged and retried at the next load.
+    fn start_write(&self) -> Option<JoinHandle<()>> {
         let mut state = self.file.state();
         if !state.is_kept || state.is_writing || state.seen == state.written {
             return None;
@@ -218,8 +218,8 @@ impl AnchorFile {
         }
     }
 
-    /// Writes what was seen last. Returns `None`, and ends the background write, if that is
-    /// written.
+    /// Writes the state that was seen last. Returns `None`, and ends the background write, if that
+    /// state is written already.
     fn write_once(&self) -> Option<io::Result<()>> {
         {
             let mut state = self.state();
@@ -231,7 +231,7 @@ impl AnchorFile {
         Some(self.write())
     }
 
-    /// Writes what was seen last, unless the file is of a later generation. Blocks.
+    /// Writes the state that was seen last, unless the file is of a later generation. Blocks.
     fn write(&self) -> io::Result<()> {
         let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = self.state().seen.clone();
@@ -253,7 +253,7 @@ impl AnchorFile {
                     .ok_or_else(|| io::Error::other("it is not an anchor of this program"))?,
             ),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            // Its generation can be a later one.
+            // The unreadable file can contain a later generation, so it must not be replaced.
             Err(error) => return Err(error),
         };
         if present.is_some_and(|present| !state.replaces(&present)) {
@@ -411,8 +411,8 @@ fn folder_of(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// Reads an anchor. Returns `None` for a missing file. One that this user cannot read is an error:
-/// an older state would pass, and a commit would lower the anchor.
+/// Reads an anchor. Returns `None` for a missing file. A file that this user cannot read is an
+/// error: otherwise an older state would be accepted, and a commit would lower the anchor.
 ///
 /// # Errors
 /// The file cannot be read, or is not an anchor.
@@ -461,7 +461,8 @@ fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
 }
 
 fn to_bytes(AnchoredState { id, roots }: &AnchoredState) -> Vec<u8> {
-    let (set, code) = (HEXLOWER.encode(&id.set), HEXLOWER.encode(&id.code));
+    let set = HEXLOWER.encode(&id.set);
+    let code = HEXLOWER.encode(&id.code);
     let roots = Some(roots.iter().map(|root| HEXLOWER.encode(root)).collect());
     let fields = AnchorFields {
         format: FORMAT,
@@ -515,7 +516,8 @@ mod tests {
             let state = AnchoredState { id, roots };
             assert_eq!(parse(&to_bytes(&state)), Some(state));
         }
-        let (set, code) = ("ab".repeat(16), "cd".repeat(32));
+        let set = "ab".repeat(16);
+        let code = "cd".repeat(32);
         // A file of an earlier version.
         let earlier = format!(
             "{{\"format\":1,\"set\":\"{set}\",\"generation\":{},\"code\":\"{code}\"}}",
@@ -575,7 +577,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(ANCHOR_FILE);
         let open = || Anchor::open(path.clone(), false).unwrap();
-        let (engine, mut command) = (open(), open());
+        let engine = open();
+        let mut command = open();
         engine.keep().await;
         command.commit(state(9)).await.unwrap();
         assert_eq!(

@@ -98,7 +98,8 @@ struct SlotHealth {
 
 impl SlotHealth {
     fn new(verified_unix_s: u64) -> Self {
-        let (state, checked) = (SlotState::Unchecked, Instant::now());
+        let state = SlotState::Unchecked;
+        let checked = Instant::now();
         Self {
             state,
             verified_unix_s,
@@ -182,7 +183,8 @@ impl UsesState {
                 root,
                 number: slot.number,
             })?;
-            let (state, verified_unix_s) = (health.state, health.verified_unix_s);
+            let state = health.state;
+            let verified_unix_s = health.verified_unix_s;
             Some(SlotGauge {
                 provider: slot.provider.clone(),
                 state,
@@ -215,10 +217,8 @@ impl ProviderUses {
     /// Reports the uses so far, and all later ones, to metrics and the audit log.
     pub(super) fn attach(&self, metrics: Arc<Metrics>, audit: Audit) {
         let mut state = self.lock();
-        let (kept, dropped) = (
-            std::mem::take(&mut state.kept),
-            std::mem::take(&mut state.dropped),
-        );
+        let kept = std::mem::take(&mut state.kept);
+        let dropped = std::mem::take(&mut state.dropped);
         kept.into_iter()
             .for_each(|finished| finished.report(&metrics, &audit));
         if dropped > 0 {
@@ -301,7 +301,8 @@ impl ProviderUses {
         provider: &str,
         kind: &str,
     ) -> RunningUse {
-        let (provider, kind) = (provider.to_owned(), kind.to_owned());
+        let provider = provider.to_owned();
+        let kind = kind.to_owned();
         RunningUse {
             uses: Arc::clone(self),
             operation,
@@ -318,7 +319,8 @@ impl ProviderUses {
         (health.state, health.checked, health.jitter) =
             (SlotState::Failing, Instant::now(), jitter());
         if let Some(suppressed) = health.log(error.outcome) {
-            let (number, reason) = (slot.number, &*error.reason);
+            let number = slot.number;
+            let reason = &*error.reason;
             tracing::warn!(
                 slot = number,
                 provider,
@@ -336,7 +338,9 @@ impl ProviderUses {
         (health.state, health.checked, health.jitter) =
             (SlotState::Working, Instant::now(), jitter());
         (health.verified_unix_s, health.logged) = (unix_s(), None);
-        let (slot, provider, ms) = (running.slot.number, &*running.provider, took.as_millis());
+        let slot = running.slot.number;
+        let provider = &*running.provider;
+        let ms = took.as_millis();
         match (before, running.operation) {
             (SlotState::Failing, _) => {
                 tracing::info!(slot, provider, ms, "a slot unwraps the root key again")
@@ -407,11 +411,11 @@ impl RunningUse {
         let outcome = result
             .err()
             .map_or(ProviderOutcome::Ok, |error| error.outcome);
-        let (provider, kind) = (
-            std::mem::take(&mut self.provider),
-            std::mem::take(&mut self.kind),
-        );
-        let (operation, slot, used) = (self.operation, self.slot, Timestamp::now());
+        let provider = std::mem::take(&mut self.provider);
+        let kind = std::mem::take(&mut self.kind);
+        let operation = self.operation;
+        let slot = self.slot;
+        let used = Timestamp::now();
         state.report(ProviderUse {
             operation,
             slot,

@@ -70,16 +70,15 @@ impl SlotProber {
     }
 }
 
-/// Checks one slot in a task of its own, so that a panic of its provider ends only the check.
+/// Checks one slot in a separate task, so that a panic of its provider ends only the check.
 async fn check(providers: Arc<Providers>, set: [u8; 16], root: RootEntry, slot: RootSlot) {
-    let (id, name) = (
-        SlotId {
-            root: root.id,
-            number: slot.number,
-        },
-        slot.provider.clone(),
-    );
-    let (asked, mut task) = (Arc::clone(&providers), JoinSet::new());
+    let id = SlotId {
+        root: root.id,
+        number: slot.number,
+    };
+    let name = slot.provider.clone();
+    let asked = Arc::clone(&providers);
+    let mut task = JoinSet::new();
     task.spawn(async move {
         let unwrapped = asked.unwrap_slot_as(ProviderOperation::Probe, set, &root, &slot);
         // Dropped late, the use reports that the provider did not answer.

@@ -595,7 +595,8 @@ async fn an_older_state_that_is_served_fails_no_start_and_loses_nothing() {
         .delete(&app, sealwire_apps::Target::App, std::time::Duration::ZERO)
         .await
         .unwrap();
-    let (set, code) = (HEXLOWER.encode(&SET), "00".repeat(32));
+    let set = HEXLOWER.encode(&SET);
+    let code = "00".repeat(32);
     let anchor =
         format!("{{\"format\":1,\"set\":\"{set}\",\"generation\":1000,\"code\":\"{code}\"}}");
     deployment.write("audit/anchor.json", &anchor);
@@ -687,10 +688,8 @@ async fn known_root_keys_come_from_the_anchor_and_the_copied_record() {
             .unwrap()
             .look_up(record)
     };
-    let (anchor, copy) = (
-        deployment.path("audit/anchor.json"),
-        deployment.path("audit").join(ROOT_COPY_FILE),
-    );
+    let anchor = deployment.path("audit/anchor.json");
+    let copy = deployment.path("audit").join(ROOT_COPY_FILE);
     assert_eq!(look_up(&genuine), RootKnowledge::Unknown);
     control
         .disable(&AppId::new("shop").unwrap(), sealwire_apps::Target::App)

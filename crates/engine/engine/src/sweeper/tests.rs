@@ -59,7 +59,9 @@ impl SweepWorld {
         let control = Control::new(Arc::<MemoryStore>::clone(&store), kek);
         control.create(&app(), &[]).await.unwrap();
         for (name, retention_s) in [("kept", None), ("short", Some(100))] {
-            let (kind, format, scope) = (CollectionKind::Random, Format::Opaque, Scope::Collection);
+            let kind = CollectionKind::Random;
+            let format = Format::Opaque;
+            let scope = Scope::Collection;
             let rules = CollectionRules {
                 kind,
                 format,
@@ -81,10 +83,8 @@ impl SweepWorld {
     }
 
     fn sweeper(&self, instance: &str, rows_per_s: u64) -> Sweeper<Arc<Book>> {
-        let (control, tokens) = (
-            self.control.clone(),
-            Arc::clone(&self.store) as Arc<dyn TokenStore>,
-        );
+        let control = self.control.clone();
+        let tokens = Arc::clone(&self.store) as Arc<dyn TokenStore>;
         let objects = Arc::clone(&self.store) as Arc<dyn ObjectStore>;
         let options = sealwire_settings::SweepSettings {
             interval_s: 60,
@@ -176,16 +176,14 @@ async fn rows_go_when_their_time_has_come() {
         row(7, None, Some(0)),
     ];
     // No collection has these numbers yet: nothing says that they were deleted.
-    let (future, foreign) = (
-        MapId {
-            app: 1,
-            collection: 3,
-        },
-        MapId {
-            app: 2,
-            collection: 1,
-        },
-    );
+    let future = MapId {
+        app: 1,
+        collection: 3,
+    };
+    let foreign = MapId {
+        app: 2,
+        collection: 1,
+    };
     for map in [KEPT, SHORT, future, foreign] {
         world
             .store
@@ -198,7 +196,8 @@ async fn rows_go_when_their_time_has_come() {
     assert_eq!(world.ids(SHORT).await, [1, -2, 3, 4, -5]);
     assert_eq!(world.ids(future).await, [1, 2, 3, 4, -5, -6, -7]);
     assert_eq!(world.ids(foreign).await, [1, 2, 3, 4, -5, -6, -7]);
-    let (kept, short) = (Some("kept".to_owned()), Some("short".to_owned()));
+    let kept = Some("kept".to_owned());
+    let short = Some("short".to_owned());
     let expected = [
         (SweepAction::Archived, kept, 1),
         (SweepAction::Archived, short.clone(), 1),
@@ -274,7 +273,8 @@ fn object_of(id: u128, subject: SubjectId, version: u64) -> ObjectRow {
 async fn an_interrupted_erasure_of_a_subject_is_finished() {
     let world = SweepWorld::new().await;
     let [erased, back, whole] = [1, 2, 3].map(|n| SubjectId([n; 16]));
-    let (subjects, marks) = (MapId::of_subjects(1), MapId::of_erasures(1));
+    let subjects = MapId::of_subjects(1);
+    let marks = MapId::of_erasures(1);
     let key = |id: SubjectId, version| {
         key_row(
             id,
@@ -383,7 +383,8 @@ async fn an_interrupted_erasure_of_a_subject_is_finished() {
 #[tokio::test(start_paused = true)]
 async fn a_removal_that_is_stopped_is_recorded_and_goes_on() {
     let world = SweepWorld::new().await;
-    let (subject, marks) = (SubjectId([1; 16]), MapId::of_erasures(1));
+    let subject = SubjectId([1; 16]);
+    let marks = MapId::of_erasures(1);
     let mark = unfinished(subject, 2, 1, None).row().unwrap().clone();
     world.store.put_objects(&[(marks, mark)]).await.unwrap();
     let rows: Vec<_> = (0..30).map(|n| (KEPT, object_of(n, subject, 1))).collect();
@@ -469,7 +470,7 @@ async fn a_sweep_takes_the_time_that_its_rate_allows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_of_two_engines_sweeps() {
+async fn sweep_runs_on_one_of_two_engines() {
     let world = SweepWorld::new().await;
     world.fill(SHORT, 0, 1_000).await;
     world
@@ -540,7 +541,7 @@ async fn a_sweep_ends_with_its_lease_and_with_its_engine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_goes_while_nothing_can_be_recorded() {
+async fn sweep_removes_nothing_while_the_audit_log_fails() {
     let world = SweepWorld::new().await;
     world.fill(SHORT, 0, 10).await;
     world
@@ -587,7 +588,7 @@ async fn a_retention_time_that_changes_counts_during_a_sweep() {
 /// An older state that was put back can have deleted a collection that exists again, or keep rows
 /// for a shorter time.
 #[tokio::test(start_paused = true)]
-async fn nothing_goes_by_an_older_state_that_is_served() {
+async fn sweep_removes_nothing_by_an_older_served_state() {
     struct Older(Arc<Kek>);
     #[async_trait::async_trait]
     impl sealwire_apps::FindKek for Older {
@@ -612,10 +613,8 @@ async fn nothing_goes_by_an_older_state_that_is_served() {
         .delete_collection(&app(), &CollectionName::new("short").unwrap())
         .await
         .unwrap();
-    let (kek, store) = (
-        Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap(),
-        Arc::clone(&world.store),
-    );
+    let kek = Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap();
+    let store = Arc::clone(&world.store);
     let latest = std::mem::replace(
         &mut world.control,
         Control::with_finder(store, Arc::new(Older(Arc::new(kek)))),

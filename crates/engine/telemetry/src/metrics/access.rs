@@ -1,4 +1,4 @@
-//! Metrics of decisions and of the policy cache.
+//! Metrics of authorization decisions and of the permission cache.
 
 use std::sync::atomic::Ordering;
 
@@ -53,7 +53,7 @@ label! {
 }
 
 metrics! {
-    /// See the module.
+    /// Metrics of authorization decisions and of the permission cache.
     pub struct AccessMetrics {
         /// Requests that no role grants, even if access.mode observe permits them; unknown: no
         /// response from the store
@@ -64,7 +64,7 @@ metrics! {
         entries: Gauge = "sealwire_access_cache_entries";
         /// 1 for the value of access.mode, else 0
         modes: ByLabel<ModeLabel, Gauge> = "sealwire_access_mode";
-        /// Reads what the cache has done.
+        /// Reads the cache's statistics at each scrape.
         cache: State<Probe<Stats>>;
     }
 }
@@ -77,24 +77,24 @@ impl AccessMetrics {
         }
     }
 
-    /// No role grants a call.
+    /// Counts a request that no role grants.
     pub fn denied(&self, operation: Operation, missing: Missing) {
         let missing = MissingLabel::from(missing);
         self.denied.of((OperationLabel(operation), missing)).inc();
     }
 
-    /// It is not known whether a role grants a call.
+    /// Counts a request for which the store did not tell whether a role grants it.
     pub fn unknown(&self, operation: Operation) {
         let missing = MissingLabel::UNKNOWN;
         self.denied.of((OperationLabel(operation), missing)).inc();
     }
 
-    /// Has the cache looked at when metrics are scraped.
+    /// Sets the function that reads the cache's statistics at each scrape.
     pub fn watch(&self, probe: Box<dyn Fn() -> Stats + Send + Sync>) {
         self.cache.watch(probe);
     }
 
-    pub(super) fn look(&self) {
+    pub(super) fn update(&self) {
         let Some(stats) = self.cache.read() else {
             return;
         };

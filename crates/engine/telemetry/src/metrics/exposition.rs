@@ -1,22 +1,23 @@
-//! The exposition read back: which families there are, of which type, with which labels and values.
+//! A parser of the exposition: metric families with their types, labels and label values.
 //!
-//! Every series exists from the start, so what a fresh engine prints holds every value that a label
-//! can have.
+//! Every series exists from the start, so the exposition of a fresh engine contains every value
+//! that a label can have.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One family as it is scraped.
+/// A metric family of the exposition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Family {
     /// `counter`, `gauge`, `histogram` or `info`.
     pub kind: String,
-    /// Its meaning, without the full stop that the encoder adds.
+    /// Help text, without the full stop that the encoder adds.
     pub help: String,
-    /// Its labels, each with every value. Without `le`.
+    /// Values by label, without the label `le`.
     pub labels: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Every family by its name as documented: a counter's ends in `_total`, an info's in `_info`.
+/// Parses an exposition. The keys are the documented names of the families: the name of a counter
+/// ends in `_total`, the name of an info in `_info`.
 pub fn parse(text: &str) -> BTreeMap<String, Family> {
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
     for line in text.lines() {
@@ -37,12 +38,12 @@ pub fn parse(text: &str) -> BTreeMap<String, Family> {
     }
     families
         .into_iter()
-        .map(|(name, family)| (format!("{name}{}", suffix(&family.kind)), family))
+        .map(|(name, family)| (format!("{name}{}", name_suffix(&family.kind)), family))
         .collect()
 }
 
-/// Suffixes of the names of a metric type.
-fn suffix(kind: &str) -> &'static str {
+/// Returns the suffix that documented names of a metric type have.
+fn name_suffix(kind: &str) -> &'static str {
     match kind {
         "counter" => "_total",
         "info" => "_info",

@@ -1,11 +1,11 @@
-//! The closed sets of label values. A value that a peer can choose has no place here.
+//! The closed sets of label values. A value that a client can choose must not become a label.
 
 use sealwire_access::Missing;
 use sealwire_service::label;
 use sealwire_service::metrics::Labels;
 use sealwire_wire::{ErrorCode, Method};
 
-/// Declares the label of one of the wire's closed sets, with a value beside them.
+/// Declares a label whose values are a closed set of the wire protocol and one more value.
 macro_rules! wire_label {
     ($(#[$doc:meta])* $vis:vis struct $name:ident = $label:literal of $of:ident, $(#[$none_doc:meta])* $none:ident = $text:literal) => {
         $(#[$doc])*
@@ -18,7 +18,8 @@ macro_rules! wire_label {
 
             /// Every value, by its index.
             $vis const ALL: [Self; $of::ALL.len() + 1] = {
-                let (mut all, mut index) = ([Self(None); $of::ALL.len() + 1], 0);
+                let mut all = [Self(None); $of::ALL.len() + 1];
+                let mut index = 0;
                 while index < $of::ALL.len() {
                     all[index] = Self(Some($of::ALL[index]));
                     index += 1;
@@ -26,7 +27,7 @@ macro_rules! wire_label {
                 all
             };
 
-            /// Where it is in [`Self::ALL`].
+            /// Returns the position in [`Self::ALL`].
             $vis const fn index(self) -> usize {
                 match self.0 {
                     Some(value) => value as usize,
@@ -34,7 +35,7 @@ macro_rules! wire_label {
                 }
             }
 
-            /// The text of the label.
+            /// Returns the text of the label.
             $vis const fn as_str(self) -> &'static str {
                 match self.0 {
                     Some(value) => value.name(),
@@ -67,28 +68,29 @@ macro_rules! wire_label {
 wire_label! {
     /// Method.
     pub struct MethodLabel = "method" of Method,
-    /// No method of ours. One value for all, since a peer may invent names without end.
+    /// A method that the engine does not have. All such methods share one value, because a client
+    /// can send any number of names.
     UNKNOWN = "unknown"
 }
 
 wire_label! {
-    /// How a call ended.
+    /// Outcome of a request.
     pub struct CallCode = "code" of ErrorCode,
-    /// With a result.
+    /// The request had a result.
     OK = "ok"
 }
 
 wire_label! {
-    /// What a denied request lacked.
+    /// Role or permission that a denied request lacked.
     pub(super) struct MissingLabel = "missing" of Missing,
-    /// The store did not say.
+    /// The store did not respond.
     UNKNOWN = "unknown"
 }
 
 label! {
     /// Thread that made a key agreement.
     pub enum AgreementLabel = "thread" {
-        /// The thread that opened the field, when it came to it.
+        /// The thread that opened the field, when it opened the field.
         Request = "request",
         /// An idle crypto thread, ahead of the request.
         IdleThread = "idle_thread",
@@ -98,15 +100,15 @@ label! {
 label! {
     /// Origin of the mask of a field.
     pub enum MaskLabel = "by" {
-        /// The call's, `mask`.
+        /// The request's parameter `mask`.
         Call = "call",
-        /// The role's that its caller may see values by.
+        /// The role by which the principal can see values.
         Role = "role",
     }
 }
 
 label! {
-    /// Suite that a field names which did not open.
+    /// Suite that is named by a field that did not open.
     pub enum SuiteLabel = "suite" {
         /// HPKE on P-256 in base mode.
         P256 = "p256",
@@ -120,9 +122,9 @@ label! {
         P256Psk = "p256-psk",
         /// HPKE on secp256k1 in PSK mode.
         Secp256k1Psk = "secp256k1-psk",
-        /// None: it claims to be a string or file in the Evervault format.
+        /// The field has the form of a string or file in the Evervault format, so it has no suite.
         Evervault = "evervault",
-        /// None that this program knows.
+        /// A suite that this program does not know.
         Unknown = "unknown",
     }
 }
@@ -130,17 +132,18 @@ label! {
 label! {
     /// Outcome of a token in a request.
     pub enum TokenLabel = "outcome" {
-        /// Made and kept.
+        /// The token was made and stored.
         Made = "made",
-        /// There already, for the same value or the same call.
+        /// A token existed already for the same value or the same request.
         Reused = "reused",
-        /// Made, and made again because another one has its id.
+        /// The token was made again, because another token had the same id.
         Taken = "taken",
         /// Found for `detokenize`.
         Found = "found",
         /// Not found for `detokenize`.
         Missing = "missing",
-        /// Found by a value's fingerprint, and of another value: somebody changed the store.
+        /// The token was found by a value's fingerprint but stands for another value: the store was
+        /// altered.
         Mismatched = "mismatched",
     }
 }
@@ -148,35 +151,35 @@ label! {
 label! {
     /// Operation of the token store.
     pub enum StoreLabel = "operation" {
-        /// To take new rows.
+        /// Writes new rows.
         Write = "write",
-        /// For the rows of tokens.
+        /// Reads rows by their tokens.
         Get = "get",
-        /// For the rows of values.
+        /// Reads rows by the fingerprints of values.
         Find = "find",
-        /// To remove rows or set when they expire.
+        /// Removes rows, or sets when they expire.
         Change = "change",
-        /// To list, archive or prune.
+        /// Lists, archives or prunes rows.
         Sweep = "sweep",
-        /// To write objects.
+        /// Writes objects.
         WriteObjects = "write_objects",
-        /// For objects by id or by terms.
+        /// Reads objects by id or by terms.
         ReadObjects = "read_objects",
-        /// To list, archive or prune objects.
+        /// Lists, archives or prunes objects.
         SweepObjects = "sweep_objects",
     }
 }
 
 label! {
-    /// Operation that waits for the token store.
+    /// Unit of the work that waits for the token store.
     pub enum WaitingLabel = "what" {
         /// Rows to be written.
         Rows = "rows",
-        /// Their bytes.
+        /// Bytes of the rows to be written.
         Bytes = "bytes",
         /// Keys to be looked up.
         Keys = "keys",
-        /// Calls that are not let in yet with what they are to write.
+        /// Requests whose writes the write throttle delays.
         Writers = "writers",
     }
 }
@@ -184,17 +187,17 @@ label! {
 label! {
     /// Outcome of a connection.
     pub enum ConnectionOutcome = "outcome" {
-        /// It speaks.
+        /// The handshake succeeded, and the connection is open.
         Accepted = "accepted",
-        /// Over `limits.connections_max`.
+        /// The connection exceeded `limits.connections_max`.
         Refused = "refused",
-        /// Over `limits.connections_per_principal_max`.
+        /// The connection exceeded `limits.connections_per_principal_max`.
         PrincipalRefused = "principal_refused",
-        /// The handshake failed: no certificate, a foreign one, not TLS.
+        /// The handshake failed: no certificate, a certificate of an unknown issuer, or not TLS.
         TlsFailed = "tls_failed",
         /// The handshake took longer than `limits.handshake_ms_max`.
         TlsTimeout = "tls_timeout",
-        /// A verified certificate without a usable name.
+        /// The verified certificate contains no usable name.
         Nameless = "nameless",
     }
 }
@@ -202,15 +205,15 @@ label! {
 label! {
     /// Use of a certificate or revocation list.
     pub enum CertificateLabel = "of" {
-        /// The server's own, with its intermediates.
+        /// Server certificate, with its intermediates.
         Server = "server",
-        /// An authority of callers.
+        /// Authority for client certificates.
         ClientCa = "client_ca",
-        /// A list of revoked callers.
+        /// Revocation list for client certificates.
         ClientCrl = "client_crl",
-        /// An authority of operators, where they have one of their own.
+        /// Authority for operators' certificates, if it is separate.
         ControlClientCa = "control_client_ca",
-        /// A list of revoked operators, where they have one of their own.
+        /// Revocation list for operators' certificates, if their authority is separate.
         ControlClientCrl = "control_client_crl",
     }
 }
@@ -218,41 +221,41 @@ label! {
 label! {
     /// Outcome of a reload of certificate files.
     pub enum ReloadLabel = "outcome" {
-        /// They are in service.
+        /// The files are in use.
         Loaded = "loaded",
-        /// They do not load; what was in service stays.
+        /// The files do not load, so the previous ones stay in use.
         Refused = "refused",
     }
 }
 
 label! {
-    /// Why a certificate is not accepted any more on a connection that it opened.
+    /// Reason for which the client certificate of an open connection is no longer accepted.
     pub enum ExpulsionLabel = "reason" {
-        /// A list names it.
+        /// A revocation list names the certificate.
         Revoked = "revoked",
-        /// It is over.
+        /// The certificate has expired.
         Expired = "expired",
-        /// No authority vouches for it, or a list that could tell is missing.
+        /// No configured authority issued the certificate, or its revocation list is missing.
         Untrusted = "untrusted",
     }
 }
 
 label! {
-    /// Why a call was stopped.
+    /// Reason for which a request was stopped.
     pub enum CancelReason = "reason" {
-        /// The caller said so.
+        /// The client cancelled the request.
         Cancel = "cancel",
-        /// Its deadline passed.
+        /// The request's deadline passed.
         Deadline = "deadline",
-        /// Its connection went.
+        /// The request's connection was closed.
         Disconnect = "disconnect",
     }
 }
 
 label! {
-    /// Size of a call: the work it is estimated at, up to so much.
+    /// Size class of a request: the upper bound of its estimated work.
     pub enum ClassLabel = "class" {
-        /// One slice.
+        /// Up to 0.1 ms, which is one slice.
         Upto100us = "100us",
         /// Up to 0.4 ms.
         Upto400us = "400us",
@@ -266,25 +269,25 @@ label! {
         Upto102ms = "102ms",
         /// Up to 410 ms.
         Upto410ms = "410ms",
-        /// All above.
+        /// More than 410 ms.
         Above = "above",
     }
 }
 
 label! {
-    /// Why a call was refused.
+    /// Reason for which a request was rejected as overload.
     pub enum RefusalReason = "reason" {
-        /// Its caller has too much ahead of it.
+        /// The principal has too much work queued already.
         Backlog = "backlog",
-        /// It would not be done by its deadline.
+        /// The request would not finish before its deadline.
         Deadline = "deadline",
-        /// Its caller offers more than its part, and calls of this size have had theirs.
+        /// The principal sends more than its share, and this size class has used up its share.
         Proportion = "proportion",
-        /// Its caller holds its share of the memory.
+        /// The principal uses its whole memory quota.
         Memory = "memory",
-        /// The token store is behind with what it has been given to keep.
+        /// The token store cannot keep up with its writes.
         Storage = "storage",
-        /// Its caller's role grants so many fields by the hour.
+        /// The hourly field limit of the principal's role is reached.
         Hourly = "hourly",
     }
 }
@@ -292,9 +295,9 @@ label! {
 label! {
     /// Outcome of a cache lookup.
     pub enum LookupLabel = "outcome" {
-        /// It was there.
+        /// The cache had the entry.
         Hit = "hit",
-        /// It had to be made.
+        /// The entry had to be made.
         Miss = "miss",
     }
 }
@@ -302,9 +305,9 @@ label! {
 label! {
     /// State of a connection to the database.
     pub enum LinkLabel = "state" {
-        /// In use, or ready to be.
+        /// In use, or ready for use.
         Up = "up",
-        /// Being made again.
+        /// Disconnected; the engine reconnects.
         Down = "down",
     }
 }
@@ -344,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn label_values_stand_at_their_own_index() {
+    fn label_values_have_their_own_index() {
         fn check<T: Copy + PartialEq + std::fmt::Debug>(all: &[T], index: impl Fn(T) -> usize) {
             for (position, value) in all.iter().enumerate() {
                 assert_eq!(index(*value), position, "{value:?}");
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_and_reasons_are_those_of_the_scheduler() {
+    fn classes_and_reasons_match_the_scheduler() {
         assert_eq!(
             ClassLabel::ALL.len(),
             sealwire_schedule::Class::all().count()
@@ -384,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_the_wire_has_a_name_of_its_own() {
+    fn labels_outside_the_wire_have_distinct_names() {
         for (label, text) in [
             (MethodLabel::UNKNOWN.as_str(), "unknown"),
             (CallCode::OK.as_str(), "ok"),

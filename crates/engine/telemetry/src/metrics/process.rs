@@ -1,7 +1,7 @@
-//! Process metrics of the system, under Prometheus' standard names.
+//! Metrics of the process, under Prometheus' standard names.
 //!
-//! Read from `/proc` at each scrape, on the admin thread; on systems without it the series stay at
-//! zero.
+//! The admin thread reads them from `/proc` at each scrape. On systems without `/proc` the series
+//! stay at zero.
 
 use std::fs;
 
@@ -31,8 +31,8 @@ metrics! {
 }
 
 impl Process {
-    /// Reads what there is now. A file that cannot be read leaves the last values.
-    pub(super) fn look(&self) {
+    /// Reads the current values from `/proc`. If a file cannot be read, its last values stay.
+    pub(super) fn update(&self) {
         if let Some(stat) = fs::read_to_string("/proc/self/stat")
             .ok()
             .as_deref()
@@ -40,8 +40,8 @@ impl Process {
         {
             let ticks = rustix::param::clock_ticks_per_second() as f64;
             let cpu = stat.cpu_ticks as f64 / ticks;
-            // The system's own count: it never falls, but a scrape beside this one may have set it
-            // already.
+            // The system's count never falls, but a concurrent scrape can already have set a later
+            // value.
             self.cpu.inc_by((cpu - self.cpu.get()).max(0.0));
             self.threads.set(stat.threads);
             self.virtual_bytes.set(stat.virtual_bytes);
@@ -58,7 +58,7 @@ impl Process {
             }
         }
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
-            // Less the one that reads the folder.
+            // The descriptor that reads the folder is not counted.
             self.open_fds
                 .set(i64::try_from(open.count()).unwrap_or(i64::MAX) - 1);
         }
@@ -85,22 +85,26 @@ impl Stat {
         // The second field is the program's name, which may hold anything but ends with the last
         // parenthesis.
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-        // Numbered from 1 in proc(5); the first behind the name is 3.
-        let field = |number: usize| fields.get(number - 3).copied();
+        let user_ticks: u64 = parse_field(&fields, 14)?;
+        let system_ticks: u64 = parse_field(&fields, 15)?;
+
         Some(Self {
-            cpu_ticks: field(14)?
-                .parse::<u64>()
-                .ok()?
-                .checked_add(field(15)?.parse().ok()?)?,
-            threads: field(20)?.parse().ok()?,
-            start_ticks: field(22)?.parse().ok()?,
-            virtual_bytes: field(23)?.parse().ok()?,
-            resident_pages: field(24)?.parse().ok()?,
+            cpu_ticks: user_ticks.checked_add(system_ticks)?,
+            threads: parse_field(&fields, 20)?,
+            start_ticks: parse_field(&fields, 22)?,
+            virtual_bytes: parse_field(&fields, 23)?,
+            resident_pages: parse_field(&fields, 24)?,
         })
     }
 }
 
-/// When the machine was started, in seconds since 1970, out of `/proc/stat`.
+/// Parses a field by its number in proc(5), which counts from 1. The first field after the name
+/// has the number 3.
+fn parse_field<T: std::str::FromStr>(fields: &[&str], number: usize) -> Option<T> {
+    fields.get(number - 3)?.parse().ok()
+}
+
+/// Returns the start time of the machine from `/proc/stat`, in seconds since 1970.
 fn boot_seconds(text: &str) -> Option<f64> {
     text.lines()
         .find_map(|line| line.strip_prefix("btime "))?
@@ -114,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_spaces_and_parentheses_moves_no_field() {
+    fn stat_parses_names_with_spaces_and_parentheses() {
         let text = "7 (a) b (c) S 1 7 7 0 -1 4194560 900 0 2 0 120 30 0 0 20 0 9 0 5000 104857600 2560 18446744073709551615";
         let expected = Stat {
             cpu_ticks: 150,
@@ -141,10 +145,10 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn this_process_is_measured() {
+    fn process_metrics_measure_this_process() {
         let process = Process::register(&mut sealwire_service::metrics::Registrar::default());
         let file = fs::File::open("/proc/self/stat").unwrap();
-        process.look();
+        process.update();
         let before = process.open_fds.get();
         assert!(
             process.resident.get() > 1 << 20
@@ -161,7 +165,7 @@ mod tests {
             process.start.get()
         );
         let cpu = process.cpu.get();
-        process.look();
+        process.update();
         assert!(process.cpu.get() >= cpu);
         drop(file);
     }

@@ -1,8 +1,8 @@
 //! Metrics of the providers that wrap and unwrap root keys.
 //!
-//! Providers are named in the configuration, so their series begin when an engine adds them and not
-//! before. Their number is fixed from then on: a slot of a provider that is not configured counts
-//! under the name [`UNKNOWN_PROVIDER`].
+//! The configuration names the providers, so the engine adds their series at start. The number of
+//! series is fixed from then on: a slot of a provider that is not configured counts under the name
+//! [`UNKNOWN_PROVIDER`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,8 @@ use sealwire_service::{label, label_set, metrics};
 /// Label of slots whose provider is not configured here. No provider can have this name.
 pub const UNKNOWN_PROVIDER: &str = "?";
 
-/// Upper bounds of the buckets, in seconds: from a local file to a call with all its tries.
+/// Upper bounds of the buckets, in seconds: from the read of a local file to a request with all its
+/// retries.
 const SECONDS: [f64; 9] = [0.000_1, 0.001, 0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 30.0];
 
 label! {
@@ -38,21 +39,21 @@ label! {
     pub enum ProviderOutcome = "outcome" {
         /// Wrapped, or unwrapped to the root key of the slot.
         Ok = "ok",
-        /// No answer, or a temporary failure.
+        /// No response, or a temporary failure.
         Unavailable = "unavailable",
         /// The credential was rejected.
         Denied = "denied",
         /// A key, token, module, file or variable is not there.
         NotFound = "not_found",
-        /// The copy was altered, or is another key's.
+        /// The wrapped copy was altered, or belongs to another key.
         DoesNotUnwrap = "does_not_unwrap",
-        /// The answer is not what the protocol says.
+        /// The response does not conform to the protocol.
         WrongAnswer = "wrong_answer",
         /// The settings cannot be used.
         Settings = "settings",
         /// The copy unwraps to another root key.
         OtherRoot = "other_root",
-        /// Not waited for: another slot answered first, or the load of the state was given up.
+        /// Abandoned, because another slot responded first or the load of the state was cancelled.
         Abandoned = "abandoned",
     }
 }
@@ -93,7 +94,7 @@ label_set! {
 }
 
 metrics! {
-    /// See the module.
+    /// Metrics of the providers that wrap and unwrap root keys.
     pub struct ProviderMetrics {
         /// Uses of providers of the root key; probe: check of a slot, abandoned: not waited for, as
         /// another slot answered first
@@ -143,7 +144,8 @@ impl ProviderMetrics {
         let Some(kind) = self.lock().get(provider).copied() else {
             return;
         };
-        let (provider, operation) = (provider.to_owned(), operation.as_str());
+        let provider = provider.to_owned();
+        let operation = operation.as_str();
         let labels = UseLabels {
             provider: provider.clone(),
             kind,
@@ -218,6 +220,14 @@ mod tests {
 
     use super::*;
 
+    fn slot(provider: &str, state: SlotState, verified_unix_s: u64) -> SlotGauge {
+        SlotGauge {
+            provider: provider.into(),
+            state,
+            verified_unix_s,
+        }
+    }
+
     /// Returns the lines of a family, sorted, without those of value 0.
     fn series(metrics: &Metrics, name: &str) -> Vec<String> {
         let text = metrics.encode();
@@ -247,11 +257,6 @@ mod tests {
             ProviderOutcome::Ok,
             Duration::ZERO,
         );
-        let slot = |provider: &str, state, verified_unix_s| SlotGauge {
-            provider: provider.into(),
-            state,
-            verified_unix_s,
-        };
         providers.set_slots(&[
             slot("hsm", SlotState::Failing, 7),
             slot("east", SlotState::Unchecked, 9),

@@ -22,11 +22,11 @@ Written by `sealwire config template --metrics`; a test compares it with the pro
 | --- | --- | --- | --- | --- |
 ";
 
-/// The whole document.
+/// Returns the whole document.
 pub fn reference() -> String {
     let families = exposition::parse(&Metrics::example().encode());
     let mut text = String::from(HEAD);
-    // Which metrics have a label with which values.
+    // Names of the metrics by label and its values.
     let mut sets: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
     let docs = Metrics::docs();
     text.push_str(&rows(&docs));
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_metrics_document_is_what_is_scraped() {
+    fn metrics_document_matches_the_exposition() {
         sealwire_testkit::check_document(
             "docs/metrics.md",
             &reference(),

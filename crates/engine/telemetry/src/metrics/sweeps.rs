@@ -5,7 +5,7 @@ use sealwire_service::metrics::ByLabel;
 use sealwire_service::{label, metrics};
 
 label! {
-    /// A kind of change, as metrics and audit records name it.
+    /// Kind of a change, with its name in metrics and audit records.
     pub enum SweepAction = "action" {
         /// Expired rows are archived.
         Archived = "archived",
@@ -17,15 +17,15 @@ label! {
 }
 
 label! {
-    /// The end of a sweep.
+    /// Outcome of a sweep.
     pub enum SweepOutcome = "outcome" {
         /// All maps were swept.
         Done = "done",
         /// Another engine has the lease.
         Elsewhere = "elsewhere",
-        /// The audit trail cannot take a record, so nothing is removed.
+        /// The audit log cannot take a record, so nothing is removed.
         Unrecorded = "unrecorded",
-        /// The engine stops.
+        /// The engine shuts down.
         Stopped = "stopped",
         /// The store failed; the next sweep tries again.
         Failed = "failed",

@@ -1,8 +1,8 @@
-//! Shows an opened value, or masks it for the principal's role.
+//! Writes an opened value in the clear, or masks it for the principal's role.
 //!
-//! The one door through which `decrypt` and `detokenize` put a value into a reply. Behind a mask it
-//! lets nothing pass that the mask does not fit: a container and a value of another type or shape
-//! are redacted.
+//! `decrypt` and `detokenize` write values to a response only through this module. If the role has
+//! a mask, values to which the mask does not apply are redacted: containers, and values of another
+//! type or form.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -20,7 +20,7 @@ use crate::jobs::error::CallFailure;
 /// Maximum number of role masks that an app caches. Further masks are made per request.
 const READY_MAX: usize = 64;
 
-/// How a call's values may be given.
+/// The form in which a request discloses values.
 #[derive(Clone, Debug)]
 pub struct Disclosure {
     mask: Option<Arc<Mask>>,
@@ -29,7 +29,8 @@ pub struct Disclosure {
 }
 
 impl Disclosure {
-    /// To somebody who may see values: nobody but calibration and benches says so without a permit.
+    /// Discloses values in the clear. Only calibration and benchmarks may create this without a
+    /// permit.
     pub const fn clear() -> Self {
         Self {
             mask: None,
@@ -41,7 +42,7 @@ impl Disclosure {
         }
     }
 
-    /// Appends a value that was opened, or what stands for it, as one MessagePack value.
+    /// Appends an opened value, or its masked form, as one MessagePack value.
     /// `plaintext` is UTF-8 for a string and one MessagePack value for [`Datatype::Value`].
     #[inline]
     pub fn write(&mut self, datatype: Datatype, plaintext: &[u8], out: &mut Vec<u8>) {
@@ -81,7 +82,7 @@ impl Disclosure {
         }
     }
 
-    /// Values masked so far.
+    /// Returns the number of values masked so far.
     pub fn masked(&self) -> u64 {
         self.masked
     }
@@ -91,12 +92,13 @@ impl Disclosure {
         self.work
     }
 
-    /// The mask, as the role has it.
+    /// Returns the role's mask.
     pub fn mask(&self) -> Option<&Arc<Mask>> {
         self.mask.as_ref()
     }
 
-    /// The most by which masking makes so many values, of so many bytes together, longer.
+    /// Returns an upper bound of the bytes that masking adds to `fields` values of `bytes` bytes
+    /// together.
     pub fn growth(&self, fields: usize, bytes: usize) -> usize {
         let Some(mask) = &self.mask else { return 0 };
         let text = mask.function().to_string();
@@ -109,26 +111,26 @@ impl Disclosure {
 pub struct RoleMasks(RwLock<HashMap<MaskText, Arc<Mask>>>);
 
 impl RoleMasks {
-    /// How the permit lets values be given.
+    /// Returns the disclosure that the permit allows.
     ///
     /// # Errors
     ///
-    /// [`CallFailure::RoleMask`] where the role's mask is none that this program knows.
+    /// [`CallFailure::RoleMask`] if this program does not know the role's mask.
     pub fn shown(&self, permit: &Permit<'_>, keys: &TokenKeys) -> Result<Disclosure, CallFailure> {
         self.disclosure(permit.sight(), keys)
     }
 
-    /// How values of that visibility are given.
+    /// Returns the disclosure for a visibility of values.
     ///
     /// # Errors
     ///
     /// As for [`RoleMasks::shown`].
     pub fn disclosure(
         &self,
-        shown: ValueVisibility<'_>,
+        visibility: ValueVisibility<'_>,
         keys: &TokenKeys,
     ) -> Result<Disclosure, CallFailure> {
-        match shown {
+        match visibility {
             ValueVisibility::Clear => Ok(Disclosure::clear()),
             ValueVisibility::Masked(text) => Ok(Disclosure {
                 mask: Some(self.mask(text, keys)?),

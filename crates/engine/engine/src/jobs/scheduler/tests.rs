@@ -40,7 +40,7 @@ impl Slices for Probe {
         0
     }
 
-    fn has_begun(&self) -> bool {
+    fn has_started(&self) -> bool {
         false
     }
 
@@ -160,7 +160,7 @@ async fn a_network_thread_runs_what_is_small_and_ready_while_nothing_is_queued()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_is_queued_goes_first() {
+async fn queued_slices_run_before_helpers() {
     let scheduler = scheduler();
     let (ran, ran_on) = mpsc::channel();
     let probe = || Probe {
@@ -172,11 +172,9 @@ async fn what_is_queued_goes_first() {
         ran_on: ran.clone(),
     };
     let (release, holds) = mpsc::channel();
-    let (mut running, mut queued, mut late) = (
-        permit(&scheduler, 1),
-        permit(&scheduler, 1),
-        permit(&scheduler, 1),
-    );
+    let mut running = permit(&scheduler, 1);
+    let mut queued = permit(&scheduler, 1);
+    let mut late = permit(&scheduler, 1);
     running.submit(Box::new(Probe {
         holds: Some(holds),
         ..probe()
@@ -249,7 +247,7 @@ impl Slices for Assisted {
         0
     }
 
-    fn has_begun(&self) -> bool {
+    fn has_started(&self) -> bool {
         self.slices < 2
     }
 
@@ -397,7 +395,7 @@ async fn a_queued_slice_goes_before_help() {
         fn field_bytes(&self) -> u64 {
             0
         }
-        fn has_begun(&self) -> bool {
+        fn has_started(&self) -> bool {
             false
         }
         fn slice(&mut self, _: &SliceBudget) -> Slice {
@@ -454,7 +452,7 @@ impl Slices for Stepping {
         0
     }
 
-    fn has_begun(&self) -> bool {
+    fn has_started(&self) -> bool {
         false
     }
 
@@ -490,10 +488,8 @@ async fn a_slice_ends_by_time_and_on_a_network_thread_with_its_budget() {
         field: 1_000.0,
         byte: 0.0,
     };
-    let (costs, config) = (
-        Costs::new(|_| CostModel::new(each)),
-        Config::defaults(Path::new("nowhere")).schedule,
-    );
+    let costs = Costs::new(|_| CostModel::new(each));
+    let config = Config::defaults(Path::new("nowhere")).schedule;
     let threads = NonZeroU32::new(1).unwrap();
     let spare: IdleTask = Arc::new(|| false);
     let scheduler = Scheduler::start_with_clock(threads, &config, costs, spare, stepping);
@@ -571,7 +567,8 @@ fn take(
     };
     assert!(state.core.submit(id, cost, Box::new(work)).is_ok());
     let taken = state.take_slice(time).unwrap();
-    let (passed, took) = (Duration::from_micros(micros), Duration::from_micros(micros));
+    let passed = Duration::from_micros(micros);
+    let took = Duration::from_micros(micros);
     *now += micros * 1_000;
     let result = SliceResult {
         id,
@@ -593,7 +590,8 @@ fn take(
 fn time_beyond_the_model_corrects_its_principal_and_nobody_else() {
     let [dear, other] = ["dear", "other"].map(|name| Principal::from_text(name).unwrap());
     for is_measured in [true, false] {
-        let (mut state, mut now) = (state(), 0);
+        let mut state = state();
+        let mut now = 0;
         for _ in 0..200 {
             take(&mut state, &dear, &mut now, 1_500, is_measured);
             take(&mut state, &other, &mut now, 6, true);
@@ -604,7 +602,8 @@ fn time_beyond_the_model_corrects_its_principal_and_nobody_else() {
                 .first_walk
                 .as_nanos()
         };
-        let (of_dear, of_other) = (estimate(&dear), estimate(&other));
+        let of_dear = estimate(&dear);
+        let of_other = estimate(&other);
         assert!(of_dear > 60 * 6_000, "{of_dear}");
         // The shared model learned nothing of it.
         assert!((5_500..=6_500).contains(&of_other), "{of_other}");
@@ -642,7 +641,8 @@ fn the_model_follows_most_principals_and_never_one() {
         ("one is cheap", [6, 6, 6, 1], 5_900..=6_100),
         ("all are cheap", [3, 3, 3, 3], 3_000..=3_300),
     ] {
-        let (mut state, mut now) = (state(), 0);
+        let mut state = state();
+        let mut now = 0;
         for _ in 0..500 {
             for (principal, micros) in names.iter().zip(micros) {
                 take(&mut state, principal, &mut now, micros, true);

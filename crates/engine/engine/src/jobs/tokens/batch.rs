@@ -14,14 +14,14 @@ use crate::jobs::scheduler::AdmissionPermit;
 /// Function to apply.
 type Step<I, O> = Box<dyn FnMut(I) -> O + Send>;
 
-/// Predicts the work of an item: as much as so many fields, and its bytes.
+/// Predicts the work of an item, in fields and bytes.
 type ItemWork<I> = Box<dyn Fn(&I) -> ExtraWork + Send>;
 
-struct Each<I, O> {
+struct BatchWork<I, O> {
     kind: OperationKind,
     left: std::vec::IntoIter<I>,
     done: Vec<O>,
-    begun: bool,
+    has_started: bool,
     cancel: Arc<CancelToken>,
     work: ItemWork<I>,
     step: Step<I, O>,
@@ -71,13 +71,15 @@ pub async fn each_sized<I: Send + 'static, O: Send + 'static>(
 ) -> Result<Vec<O>, CallFailure> {
     let (finished, ends) = oneshot::channel();
     let done = Vec::with_capacity(items.len());
-    let (left, cancel) = (items.into_iter(), Arc::clone(cancel));
-    let (work, step) = (Box::new(work), Box::new(step));
-    admission.submit(Box::new(Each {
+    let left = items.into_iter();
+    let cancel = Arc::clone(cancel);
+    let work = Box::new(work);
+    let step = Box::new(step);
+    admission.submit(Box::new(BatchWork {
         kind,
         left,
         done,
-        begun: false,
+        has_started: false,
         cancel,
         work,
         step,
@@ -87,7 +89,7 @@ pub async fn each_sized<I: Send + 'static, O: Send + 'static>(
         .map_err(|_| CallFailure::Internal("the work panicked"))?
 }
 
-impl<I: Send, O: Send> Slices for Each<I, O> {
+impl<I: Send, O: Send> Slices for BatchWork<I, O> {
     fn kind(&self) -> OperationKind {
         self.kind
     }
@@ -96,8 +98,8 @@ impl<I: Send, O: Send> Slices for Each<I, O> {
         self.kind.done(true, self.left.len() as u64, 0, 0)
     }
 
-    /// Returns the bytes of the next item. If others are larger, the budget of bytes ends the
-    /// slice.
+    /// Returns the bytes of the next item. If further items are larger, the budget of bytes ends
+    /// the slice.
     fn field_bytes(&self) -> u64 {
         self.left
             .as_slice()
@@ -105,20 +107,21 @@ impl<I: Send, O: Send> Slices for Each<I, O> {
             .map_or(0, |item| (self.work)(item).bytes)
     }
 
-    fn has_begun(&self) -> bool {
-        self.begun
+    fn has_started(&self) -> bool {
+        self.has_started
     }
 
-    fn slice(&mut self, allowance: &SliceBudget) -> Slice {
-        let first = !std::mem::replace(&mut self.begun, true);
+    fn slice(&mut self, budget: &SliceBudget) -> Slice {
+        let first = !std::mem::replace(&mut self.has_started, true);
         let stopped = self.cancel.stop_reason();
         let mut work = ExtraWork::default();
-        let (fields_max, bytes_max) = (allowance.fields.max(1) as u64, allowance.bytes as u64);
+        let fields_max = budget.fields.max(1) as u64;
+        let bytes_max = budget.bytes as u64;
         while stopped.is_none() && work.fields < fields_max && work.bytes <= bytes_max {
             let Some(item) = self.left.next() else { break };
             work = work.plus((self.work)(&item));
             self.done.push((self.step)(item));
-            if allowance.timer.is_over() {
+            if budget.timer.is_over() {
                 break;
             }
         }
@@ -129,7 +132,7 @@ impl<I: Send, O: Send> Slices for Each<I, O> {
 
     fn deliver(self: Box<Self>) {
         let stopped = self.cancel.stop_reason().filter(|_| self.left.len() > 0);
-        // Nobody listens after the request was stopped.
+        // The receiver is gone if the request was stopped.
         let _ = self
             .finished
             .send(stopped.map_or(Ok(self.done), |reason| Err(CallFailure::Stopped(reason))));
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_call_may_go_on_the_moment_it_hears_of_its_work() {
+    async fn request_can_continue_as_soon_as_its_batch_is_delivered() {
         let (scheduler, mut admission) = admission();
         for round in 0..5_000_u64 {
             let numbers = (0..round % 3).collect();
@@ -218,11 +221,11 @@ mod tests {
             (0, 0, 1),
         ] {
             let (finished, _ends) = oneshot::channel();
-            let mut each = Each {
+            let mut each = BatchWork {
                 kind: OperationKind::OPEN_OBJECTS,
                 left: vec![400_usize; 20].into_iter(),
                 done: Vec::new(),
-                begun: false,
+                has_started: false,
                 cancel: Arc::default(),
                 work: Box::new(|bytes: &usize| ExtraWork {
                     fields: 1,
@@ -259,11 +262,11 @@ mod tests {
             (usize::MAX, SliceTimer::start(4 * STEP, stepping), 4),
         ] {
             let (finished, _ends) = oneshot::channel();
-            let mut each = Each {
+            let mut each = BatchWork {
                 kind: OperationKind::SEAL_OBJECTS,
                 left: vec![40_u64; 20].into_iter(),
                 done: Vec::new(),
-                begun: false,
+                has_started: false,
                 cancel: Arc::default(),
                 work: Box::new(|properties: &u64| ExtraWork {
                     fields: *properties,
@@ -286,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_is_stopped_ends_within_a_slice_and_what_panics_fails() {
+    async fn stopped_work_ends_within_a_slice_and_panicking_work_fails() {
         let (_scheduler, mut admission) = admission();
         let cancel = Arc::new(crate::jobs::cancel_token::CancelToken::default());
         let stops = Arc::clone(&cancel);

@@ -1,7 +1,7 @@
-//! One field of `detokenize`: a token looked up, and opened.
+//! The fields of `detokenize`: looks up each token and opens its row.
 //!
-//! The first walk hashes every string that has the shape of the collection's tokens and copies the
-//! document as it is. The second one goes over the same strings with the rows that the store gave.
+//! The first walk hashes every string that has the shape of the collection's tokens, and copies the
+//! document unchanged. The second walk visits the same strings with the rows from the store.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,13 +21,13 @@ use crate::jobs::masks::disclosure::Disclosure;
 /// Bytes per token until the store has responded: its key, its positions, and the row without its
 /// sealed part.
 const ENTRY_BYTES: usize = 384;
-/// Bytes of the opened key of a subject, with its place in the map.
+/// Bytes of the opened key of a subject, with its entry in the map.
 const SUBJECT_BYTES: usize = 1_024;
 
 /// The lookup of a `detokenize` request.
 #[derive(Debug)]
 pub struct DetokenizeSpec {
-    /// Where.
+    /// Collection of the tokens.
     pub collection: Arc<Collection>,
     /// Context to which values must be bound.
     pub context: Box<[u8]>,
@@ -38,7 +38,7 @@ pub struct DetokenizeSpec {
 }
 
 impl DetokenizeSpec {
-    /// Bytes to set aside for tokens of a document of so many fields.
+    /// Returns the bytes to reserve for the tokens of a document with `fields` fields.
     pub fn entry_bytes(&self, fields: usize) -> usize {
         fields
             .min(self.bounds.fields_max)
@@ -46,29 +46,29 @@ impl DetokenizeSpec {
     }
 }
 
-/// Replaces every token by its value, and keeps what has another shape.
+/// Replaces every token by its value, and keeps strings without the shape of a token.
 #[derive(Debug)]
 pub struct DetokenizeFields {
-    looking: DetokenizeSpec,
+    spec: DetokenizeSpec,
     context: TokenContext,
     /// The context of rows. In a collection whose tokens are the same for all contexts, rows that
     /// an earlier version made are sealed under the context of their first request.
     scope: TokenContext,
-    /// Of each string that may be a token, in the order of the document: its key.
+    /// Index into `ids` of each string with the shape of a token, in the order of the document.
     slots: Vec<u32>,
-    /// The next string that may be one.
+    /// Position of the next such string.
     at: usize,
     ids: Vec<TokenId>,
     by_id: HashMap<TokenId, u32>,
-    /// The row of each key, as far as the store was asked.
+    /// Row of each id that was looked up so far.
     rows: Vec<Option<SealedRow>>,
     subjects: SubjectKeys,
-    /// The rows are being used.
-    answered: bool,
+    /// True in the second walk, when all rows are there.
+    has_rows: bool,
     buffer: RowBuffer,
     cancel: Arc<CancelToken>,
-    /// Tokens that gave no value.
-    pub faults: FieldErrors,
+    /// Errors of tokens without a value.
+    pub field_errors: FieldErrors,
 }
 
 /// The parts of a row that opening it needs.
@@ -130,33 +130,33 @@ impl SubjectKeys {
 }
 
 impl DetokenizeFields {
-    /// Nothing done yet. Hashes the context: for a crypto thread.
-    pub fn new(looking: DetokenizeSpec, cancel: Arc<CancelToken>, faults: FieldErrors) -> Self {
+    /// Creates the operation. It must run on a crypto thread, because it hashes the context.
+    pub fn new(spec: DetokenizeSpec, cancel: Arc<CancelToken>, field_errors: FieldErrors) -> Self {
         Self {
-            context: looking.collection.keys.context(&looking.context),
-            scope: looking.collection.scope(&looking.context),
-            looking,
+            context: spec.collection.keys.context(&spec.context),
+            scope: spec.collection.scope(&spec.context),
+            spec,
             slots: Vec::new(),
             at: 0,
             ids: Vec::new(),
             by_id: HashMap::new(),
             rows: Vec::new(),
             subjects: SubjectKeys::default(),
-            answered: false,
+            has_rows: false,
             buffer: RowBuffer::default(),
             cancel,
-            faults,
+            field_errors,
         }
     }
 
     /// Returns true if the response waits for the store.
-    pub fn asks(&self) -> bool {
-        !self.answered && !self.ids.is_empty()
+    pub fn needs_store(&self) -> bool {
+        !self.has_rows && !self.ids.is_empty()
     }
 
-    /// At most `most` keys that the store was not asked for yet.
-    pub fn keys(&self, most: usize) -> Vec<(MapId, TokenId)> {
-        let map = self.looking.collection.map;
+    /// Returns at most `most` keys that were not looked up yet.
+    pub fn next_keys(&self, most: usize) -> Vec<(MapId, TokenId)> {
+        let map = self.spec.collection.map;
         self.ids[self.rows.len()..]
             .iter()
             .take(most)
@@ -164,8 +164,8 @@ impl DetokenizeFields {
             .collect()
     }
 
-    /// Takes the rows of these keys in, and gives the bytes they take.
-    pub fn found(&mut self, rows: Vec<Option<FoundRow>>) -> usize {
+    /// Adds the rows of the keys that [`Self::next_keys`] returned. Returns the bytes of the rows.
+    pub fn add_rows(&mut self, rows: Vec<Option<FoundRow>>) -> usize {
         let mut bytes = 0;
         for found in rows {
             let sealed = found.map(|FoundRow { row, subject_key }| {
@@ -184,44 +184,46 @@ impl DetokenizeFields {
         bytes
     }
 
-    /// Tokens that the store has, and those that it has not.
-    pub fn outcome(&self) -> (u64, u64) {
+    /// Returns the number of tokens that the store has, and of those that it does not have.
+    pub fn found_and_missing(&self) -> (u64, u64) {
         let found = self.rows.iter().flatten().count();
         (found as u64, (self.rows.len() - found) as u64)
     }
 
-    /// The most by which the values may make the document longer.
+    /// Returns an upper bound of the bytes that the values add to the document.
     pub fn value_bytes(&self) -> usize {
-        let sealed = |key: &u32| {
-            self.rows[*key as usize]
-                .as_ref()
-                .map_or(0, |row| row.sealed.len())
-        };
-        let bytes = self.slots.iter().map(sealed).fold(0, usize::saturating_add);
-        bytes.saturating_add(self.looking.shown.growth(self.slots.len(), bytes))
+        let bytes = self
+            .slots
+            .iter()
+            .filter_map(|key| self.rows[*key as usize].as_ref())
+            .map(|row| row.sealed.len())
+            .fold(0, usize::saturating_add);
+        bytes.saturating_add(self.spec.shown.growth(self.slots.len(), bytes))
     }
 
     /// Returns the work of masking so far.
     pub fn mask_work(&self) -> ExtraWork {
-        self.looking.shown.work()
+        self.spec.shown.work()
     }
 
-    /// Values masked so far.
+    /// Returns the number of values masked so far.
     pub fn masked(&self) -> u64 {
-        self.looking.shown.masked()
+        self.spec.shown.masked()
     }
 
-    /// Begins the next walk.
-    pub fn restart(&mut self, faults: FieldErrors) {
-        (self.at, self.answered, self.faults) = (0, true, faults);
+    /// Starts the second walk.
+    pub fn restart(&mut self, field_errors: FieldErrors) {
+        self.at = 0;
+        self.has_rows = true;
+        self.field_errors = field_errors;
     }
 
-    /// Notes a token to be looked up.
-    fn meet(&mut self, text: &str) -> Result<(), FieldFault> {
-        if self.slots.len() >= self.looking.bounds.fields_max {
-            return Err(FieldFault::TooManyFields(self.looking.bounds.fields_max));
+    /// Records a token to be looked up.
+    fn add_token(&mut self, text: &str) -> Result<(), FieldFault> {
+        if self.slots.len() >= self.spec.bounds.fields_max {
+            return Err(FieldFault::TooManyFields(self.spec.bounds.fields_max));
         }
-        let Collection { keys, map, .. } = &*self.looking.collection;
+        let Collection { keys, map, .. } = &*self.spec.collection;
         let id = TokenId(keys.id(map.collection, text));
         let next = u32::try_from(self.ids.len()).map_err(|_| FieldFault::Library)?;
         let key = *self.by_id.entry(id).or_insert(next);
@@ -233,8 +235,8 @@ impl DetokenizeFields {
     }
 
     /// Writes the value of a token.
-    fn reveal(&mut self, key: usize, out: &mut Vec<u8>) -> Result<(), FieldFault> {
-        let Collection { keys, map, .. } = &*self.looking.collection;
+    fn write_value(&mut self, key: usize, out: &mut Vec<u8>) -> Result<(), FieldFault> {
+        let Collection { keys, map, .. } = &*self.spec.collection;
         let Some(Some(row)) = self.rows.get(key) else {
             return Err(FieldProblem::NoToken.into());
         };
@@ -247,8 +249,8 @@ impl DetokenizeFields {
             &mut self.buffer,
         );
         let opened = opened.map_err(|_| FieldProblem::CannotOpen)?;
-        // Under another context it is as good as absent: that it is there is nothing for who cannot
-        // have it.
+        // A token under another context must look like a missing token: a client that cannot read
+        // its value must not learn that the token exists.
         let value = opened
             .value(&self.scope)
             .or_else(|_| opened.value(&self.context));
@@ -256,7 +258,7 @@ impl DetokenizeFields {
         self.cancel
             .note_subjects(subject.map(|subject| *subject.id()));
         let (datatype, value) = value.ok_or(FieldProblem::OneWay)?;
-        self.looking.shown.write(datatype, value, out);
+        self.spec.shown.write(datatype, value, out);
         Ok(())
     }
 }
@@ -271,15 +273,15 @@ impl Transform for DetokenizeFields {
         let Token::Str(text) = field.token else {
             return Ok(Outcome::Keep);
         };
-        // The walk has checked it.
+        // The walk has checked the encoding already.
         let Ok(text) = std::str::from_utf8(text) else {
             return Ok(Outcome::Keep);
         };
-        if !self.looking.collection.format.has_shape(text) {
+        if !self.spec.collection.format.has_shape(text) {
             return Ok(Outcome::Keep);
         }
-        if !self.answered {
-            self.meet(text)?;
+        if !self.has_rows {
+            self.add_token(text)?;
             return Ok(Outcome::Keep);
         }
         let key = self
@@ -288,11 +290,11 @@ impl Transform for DetokenizeFields {
             .copied()
             .ok_or(FieldFault::Library)?;
         self.at += 1;
-        self.reveal(key as usize, out)?;
+        self.write_value(key as usize, out)?;
         Ok(Outcome::Replaced)
     }
 
-    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
-        self.faults.decide(path, fault)
+    fn failed(&mut self, path: &Path<'_>, failure: FieldFault) -> Result<(), FieldFault> {
+        self.field_errors.handle(path, failure)
     }
 }

@@ -1,10 +1,10 @@
-//! Requests to the token store, and how a job goes on with the response.
+//! Requests to the token store, and the continuation of jobs with the response.
 //!
-//! Runs on a connection's task and never on a crypto thread. While a request waits for the store it
-//! holds its memory and its admission, and has no work at the scheduler. The store answers in
-//! bounded time; the deadline of the request and its cancel token drop the wait. Rows that were not
-//! sent by then are not written. Long operations and changes to existing rows are served app by
-//! app, and each keeps its permit until the store is done.
+//! This code runs on a connection's task and never on a crypto thread. While a request waits for
+//! the store it holds its memory and its admission, and has no work at the scheduler. The store
+//! responds in bounded time; the deadline of the request and its cancel token drop the wait. Rows
+//! that were not sent by then are not written. Long operations and changes to existing rows are
+//! served app by app, and each keeps its permit until the store is done.
 
 use std::sync::Arc;
 
@@ -56,11 +56,11 @@ impl std::fmt::Debug for Tokens {
     }
 }
 
-/// How a request continues after the store has answered.
+/// Continuation of a request after the store has responded.
 pub enum Resumed {
-    /// With its response.
+    /// The response is final.
     Reply(Vec<u8>),
-    /// With another walk.
+    /// Another walk is needed.
     Again(Box<Job>, oneshot::Receiver<Finished>),
 }
 
@@ -72,8 +72,12 @@ impl Tokens {
         row_bytes_max: usize,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (waiting, pressure) = (store.clone(), throttle.clone());
-        metrics.watch_token_store(Box::new(move || (waiting.waiting(), pressure.pressure())));
+        let probed_store = store.clone();
+        let probed_throttle = throttle.clone();
+        metrics.watch_token_store(Box::new(move || {
+            (probed_store.waiting(), probed_throttle.pressure())
+        }));
+
         Self {
             store,
             calls: StoreCalls::new(throttle, metrics),
@@ -88,12 +92,12 @@ impl Tokens {
         self.store.store()
     }
 
-    /// Accepts nothing more. Returns when everything accepted is answered.
+    /// Closes the store for new requests. Returns when all accepted requests have a response.
     pub async fn close(&self) {
         self.store.close().await;
     }
 
-    /// Asks the store for what a walk needs. Cancel-safe.
+    /// Sends the store the request that a suspended job needs, and continues the job. Cancel-safe.
     ///
     /// # Errors
     ///
@@ -104,26 +108,27 @@ impl Tokens {
         admission: &mut AdmissionPermit,
         deadline: Instant,
     ) -> Result<Resumed, CallFailure> {
-        let again = match &mut paused.fields {
+        let needs_walk = match &mut paused.fields {
             TokenFields::Tokenize(fields) => {
                 let written = self.write(fields.group(), deadline).await?;
-                self.count(&written);
-                fields.answered(written)?
+                self.count_tokens(&written);
+                fields.apply_written(written)?
             }
             TokenFields::Detokenize(_) => {
                 self.look_up(&mut paused, admission, deadline).await?;
                 true
             }
         };
-        Ok(if again {
-            let (work, finished) = paused.again();
+
+        Ok(if needs_walk {
+            let (work, finished) = paused.walk_again();
             Resumed::Again(work, finished)
         } else {
             Resumed::Reply(paused.reply()?)
         })
     }
 
-    /// Fetches the rows of every token, and makes room for the values.
+    /// Fetches the rows of every token, and reserves memory for the values.
     async fn look_up(
         &self,
         paused: &mut Suspended,
@@ -132,36 +137,38 @@ impl Tokens {
     ) -> Result<(), CallFailure> {
         let reply_bytes_max = paused.limits().reply_bytes_max;
         let errors_max = paused.limits().errors_reported_max;
-        let (order, TokenFields::Detokenize(fields)) = (&mut paused.order, &mut paused.fields)
-        else {
+        let (spec, TokenFields::Detokenize(fields)) = (&mut paused.spec, &mut paused.fields) else {
             return Err(CallFailure::Internal(
                 "tokens are looked up for detokenize alone",
             ));
         };
-        let most = (KEYS_BYTES_MAX / self.row_bytes_max).clamp(1, KEYS_MAX);
+
+        let keys_max = (KEYS_BYTES_MAX / self.row_bytes_max).clamp(1, KEYS_MAX);
         loop {
-            let keys = fields.keys(most);
+            let keys = fields.next_keys(keys_max);
             if keys.is_empty() {
                 break;
             }
-            let held = fields.found(self.get(&keys, deadline).await?);
+            let bytes = fields.add_rows(self.get(&keys, deadline).await?);
             self.calls
-                .resize(admission, admission.bytes().saturating_add(held))?;
+                .resize(admission, admission.bytes().saturating_add(bytes))?;
         }
-        let (found, missing) = fields.outcome();
+
+        let (found, missing) = fields.found_and_missing();
         self.calls.metrics.tokens(TokenLabel::Found, found);
         self.calls.metrics.tokens(TokenLabel::Missing, missing);
-        let document = order.payload.len().saturating_add(fields.value_bytes());
-        let errors = FieldErrors::bytes(errors_max, order.leaves);
+
+        let document = spec.payload.len().saturating_add(fields.value_bytes());
+        let errors = FieldErrors::bytes(errors_max, spec.leaves);
         let reply = document
             .saturating_add(errors)
             .saturating_add(FRAME_BYTES)
             .min(reply_bytes_max);
         self.calls.resize(
             admission,
-            (admission.bytes() - order.reply_bytes).saturating_add(reply),
+            (admission.bytes() - spec.reply_bytes).saturating_add(reply),
         )?;
-        order.reply_bytes = reply;
+        spec.reply_bytes = reply;
         Ok(())
     }
 
@@ -179,12 +186,12 @@ impl Tokens {
         Ok(ReservedRows { most, bytes })
     }
 
-    /// Counts rows that were found by a value and hold another one.
+    /// Counts rows that were found by a value and contain another value.
     pub fn mismatched(&self, rows: u64) {
         self.calls.metrics.tokens(TokenLabel::Mismatched, rows);
     }
 
-    fn count(&self, written: &Written) {
+    fn count_tokens(&self, written: &Written) {
         match written {
             Written::Done(given) => {
                 let reused = given.iter().flatten().count();
@@ -239,14 +246,14 @@ impl Tokens {
     >(
         &self,
         app: u32,
-        ask: impl FnOnce(Arc<dyn TokenStore>) -> F,
+        operation: impl FnOnce(Arc<dyn TokenStore>) -> F,
     ) -> Result<T, CallFailure> {
         self.calls
             .run(
                 &self.sweeps,
                 app,
                 StoreLabel::Sweep,
-                ask(Arc::clone(self.store.store())),
+                operation(Arc::clone(self.store.store())),
             )
             .await
     }
@@ -258,14 +265,14 @@ impl Tokens {
     >(
         &self,
         app: u32,
-        ask: impl FnOnce(Arc<dyn TokenStore>) -> F,
+        operation: impl FnOnce(Arc<dyn TokenStore>) -> F,
     ) -> Result<T, CallFailure> {
         self.calls
             .run(
                 &self.changes,
                 app,
                 StoreLabel::Change,
-                ask(Arc::clone(self.store.store())),
+                operation(Arc::clone(self.store.store())),
             )
             .await
     }
@@ -302,7 +309,7 @@ pub struct ReservedRows {
 }
 
 impl ReservedRows {
-    /// Releases the memory: the rows are gone.
+    /// Releases the memory after the rows are dropped.
     pub fn give_back(self, admission: &mut AdmissionPermit) {
         // Shrinking a reservation never fails.
         let _ = admission.resize(admission.bytes().saturating_sub(self.bytes));

@@ -70,14 +70,12 @@ fn walk<T: Transform<Error = FieldFault>>(
     transform: &mut T,
     step: usize,
 ) -> Result<Vec<u8>, FieldFault> {
-    let (mut walk, mut out) = (
-        Walk::new(
-            Arc::new(Selection::everything()),
-            containers,
-            WalkLimits::default(),
-        ),
-        Vec::new(),
+    let mut walk = Walk::new(
+        Arc::new(Selection::everything()),
+        containers,
+        WalkLimits::default(),
     );
+    let mut out = Vec::new();
     loop {
         match walk.advance(payload, &mut out, transform, Budget::fields(step)) {
             Ok(Progress::More) => (),
@@ -91,10 +89,8 @@ fn walk<T: Transform<Error = FieldFault>>(
 /// One walk over the one element of an array, as a whole.
 fn walk_whole(payload: &[u8], fields: &mut TokenizeFields) -> Vec<u8> {
     let select = Arc::new(Selection::parse(["$[0]"]).unwrap());
-    let (mut walk, mut out) = (
-        Walk::new(select, Containers::Whole, WalkLimits::default()),
-        Vec::new(),
-    );
+    let mut walk = Walk::new(select, Containers::Whole, WalkLimits::default());
+    let mut out = Vec::new();
     while let Progress::More = walk
         .advance(payload, &mut out, fields, Budget::fields(1))
         .unwrap()
@@ -111,12 +107,12 @@ async fn tokenize(
     on_error: OnError,
     payload: &[u8],
 ) -> Ended {
-    let faults = || FieldErrors::new(on_error, 10, 100);
-    let mut fields = TokenizeFields::new(minting, Arc::default(), faults());
+    let field_errors = || FieldErrors::new(on_error, 10, 100);
+    let mut fields = TokenizeFields::new(minting, Arc::default(), field_errors());
     for walks in 1.. {
         let out = walk(Containers::Whole, payload, &mut fields, walks as usize)?;
-        if !fields.asks() {
-            return Ok((out, fields.faults.listed, walks));
+        if !fields.needs_store() {
+            return Ok((out, fields.field_errors.listed, walks));
         }
         let written = store
             .write(1_000, vec![fields.group()])
@@ -124,10 +120,10 @@ async fn tokenize(
             .pop()
             .unwrap()
             .unwrap();
-        if !fields.answered(written)? {
-            return Ok((out, fields.faults.listed, walks));
+        if !fields.apply_written(written)? {
+            return Ok((out, fields.field_errors.listed, walks));
         }
-        fields.restart(faults());
+        fields.restart(field_errors());
     }
     unreachable!("it ends")
 }
@@ -138,23 +134,23 @@ async fn detokenize(
     on_error: OnError,
     payload: &[u8],
 ) -> Ended {
-    let faults = || FieldErrors::new(on_error, 10, 100);
-    let mut fields = DetokenizeFields::new(looking, Arc::default(), faults());
+    let field_errors = || FieldErrors::new(on_error, 10, 100);
+    let mut fields = DetokenizeFields::new(looking, Arc::default(), field_errors());
     let out = walk(Containers::Descend, payload, &mut fields, 1)?;
     assert_eq!(out, payload, "nothing is known yet");
-    if !fields.asks() {
-        return Ok((out, fields.faults.listed, 1));
+    if !fields.needs_store() {
+        return Ok((out, fields.field_errors.listed, 1));
     }
     loop {
-        let keys = fields.keys(2);
+        let keys = fields.next_keys(2);
         if keys.is_empty() {
             break;
         }
-        fields.found(store.get(1_000, &keys).await.unwrap());
+        fields.add_rows(store.get(1_000, &keys).await.unwrap());
     }
-    fields.restart(faults());
+    fields.restart(field_errors());
     let out = walk(Containers::Descend, payload, &mut fields, 1)?;
-    Ok((out, fields.faults.listed, 2))
+    Ok((out, fields.field_errors.listed, 2))
 }
 
 fn looking(collection: &Arc<Collection>) -> DetokenizeSpec {
@@ -187,14 +183,15 @@ async fn rows(store: &MemoryStore) -> Vec<Row> {
 }
 
 #[tokio::test]
-async fn every_type_comes_back_exactly_in_every_kind_that_keeps_values() {
+async fn value_types_are_restored_exactly_by_reversible_collections() {
     let document = doc(
         r#"["text", "", 7, -7, 1.5, true, false, null, 18446744073709551615, {"a": {"b": ["x", 1e300]}}, "text"]"#,
     );
     let document = [&document[..1], &document[1..]].concat();
     for format in [Format::Opaque, Format::Uuid, Format::Email] {
         for kind in [CollectionKind::Random, CollectionKind::Deterministic] {
-            let (store, collection) = (MemoryStore::default(), collection(kind, format));
+            let store = MemoryStore::default();
+            let collection = collection(kind, format);
             let made = tokenize(&store, minting(&collection), OnError::Fail, &document)
                 .await
                 .unwrap();
@@ -224,10 +221,8 @@ async fn every_type_comes_back_exactly_in_every_kind_that_keeps_values() {
 
 #[tokio::test]
 async fn a_container_that_is_selected_becomes_one_token() {
-    let (store, collection) = (
-        MemoryStore::default(),
-        collection(CollectionKind::Random, Format::Opaque),
-    );
+    let store = MemoryStore::default();
+    let collection = collection(CollectionKind::Random, Format::Opaque);
     let payload = doc(r#"{"a": {"b": [1, "x"]}, "c": 1}"#);
     let mut fields = TokenizeFields::new(
         minting(&collection),
@@ -235,10 +230,8 @@ async fn a_container_that_is_selected_becomes_one_token() {
         FieldErrors::new(OnError::Fail, 1, 1),
     );
     let selection = Arc::new(Selection::parse(["$.a"]).unwrap());
-    let (mut walk, mut out) = (
-        Walk::new(selection, Containers::Whole, WalkLimits::default()),
-        Vec::new(),
-    );
+    let mut walk = Walk::new(selection, Containers::Whole, WalkLimits::default());
+    let mut out = Vec::new();
     walk.advance(&payload, &mut out, &mut fields, Budget::UNLIMITED)
         .unwrap();
     assert_eq!(walk.fields(), 1);
@@ -262,10 +255,8 @@ async fn a_container_that_is_selected_becomes_one_token() {
 
 #[tokio::test]
 async fn equal_values_of_a_deterministic_call_are_one_row() {
-    let (store, collection) = (
-        MemoryStore::default(),
-        collection(CollectionKind::Deterministic, Format::Opaque),
-    );
+    let store = MemoryStore::default();
+    let collection = collection(CollectionKind::Deterministic, Format::Opaque);
     let payload = doc(r#"["a", "b", "a", "a", "b"]"#);
     let (first, _, walks) = tokenize(&store, minting(&collection), OnError::Fail, &payload)
         .await
@@ -334,7 +325,7 @@ async fn scope_says_whether_contexts_share_tokens_and_a_value_opens_under_its_ow
                 .await
                 .unwrap_err();
             assert!(
-                matches!(refused, CallFailure::Field { refusal: FieldProblem::NoToken, ref path } if path == "$[0]")
+                matches!(refused, CallFailure::Field { problem: FieldProblem::NoToken, ref path } if path == "$[0]")
             );
         }
     }
@@ -342,10 +333,8 @@ async fn scope_says_whether_contexts_share_tokens_and_a_value_opens_under_its_ow
 
 #[tokio::test]
 async fn a_repeated_call_gets_its_tokens_again_and_a_changed_one_others() {
-    let (store, collection) = (
-        MemoryStore::default(),
-        collection(CollectionKind::Random, Format::Opaque),
-    );
+    let store = MemoryStore::default();
+    let collection = collection(CollectionKind::Random, Format::Opaque);
     let of = |principal: &str, key: &[u8]| {
         let key = IdempotencyKey::new(&Principal::from_text(principal).unwrap(), key);
         TokenizeSpec {
@@ -428,11 +417,9 @@ async fn a_repeated_call_gets_its_tokens_again_and_a_changed_one_others() {
 }
 
 #[tokio::test]
-async fn one_way_tokens_are_found_again_and_lead_back_to_nothing() {
-    let (store, collection) = (
-        MemoryStore::default(),
-        collection(CollectionKind::OneWay, Format::Uuid),
-    );
+async fn tokens_of_one_way_collections_are_reused_and_have_no_value() {
+    let store = MemoryStore::default();
+    let collection = collection(CollectionKind::OneWay, Format::Uuid);
     let payload = doc(r#"["a secret that is long enough to be seen"]"#);
     let (tokens, ..) = tokenize(&store, minting(&collection), OnError::Fail, &payload)
         .await
@@ -469,17 +456,15 @@ async fn one_way_tokens_are_found_again_and_lead_back_to_nothing() {
 }
 
 #[tokio::test]
-async fn what_a_format_cannot_hold_is_refused_where_it_stands() {
-    let (store, collection) = (
-        MemoryStore::default(),
-        collection(CollectionKind::Random, Format::Digits),
-    );
+async fn values_that_a_format_cannot_hold_are_rejected_with_their_path() {
+    let store = MemoryStore::default();
+    let collection = collection(CollectionKind::Random, Format::Digits);
     let payload = doc(r#"["12345678", "x", 7, ["87654321", ""], true]"#);
     let failed = tokenize(&store, minting(&collection), OnError::Fail, &payload)
         .await
         .unwrap_err();
     assert!(
-        matches!(failed, CallFailure::Field { refusal: FieldProblem::NotDigits, ref path } if path == "$[1]")
+        matches!(failed, CallFailure::Field { problem: FieldProblem::NotDigits, ref path } if path == "$[1]")
     );
     assert_eq!(
         rows(&store).await,
@@ -507,7 +492,7 @@ async fn what_a_format_cannot_hold_is_refused_where_it_stands() {
     assert!(matches!(
         failed,
         CallFailure::Field {
-            refusal: FieldProblem::ValueTooLong,
+            problem: FieldProblem::ValueTooLong,
             ..
         }
     ));
@@ -515,10 +500,8 @@ async fn what_a_format_cannot_hold_is_refused_where_it_stands() {
 
 #[tokio::test]
 async fn refusals_are_listed_in_the_order_of_the_document_however_often_it_is_walked() {
-    let (store, collection) = (
-        MemoryStore::default(),
-        collection(CollectionKind::Deterministic, Format::Digits),
-    );
+    let store = MemoryStore::default();
+    let collection = collection(CollectionKind::Deterministic, Format::Digits);
     tokenize(
         &store,
         minting(&collection),
@@ -537,10 +520,8 @@ async fn refusals_are_listed_in_the_order_of_the_document_however_often_it_is_wa
 
 #[tokio::test]
 async fn a_small_format_is_used_up_before_it_is_exhausted() {
-    let (store, collection) = (
-        MemoryStore::default(),
-        collection(CollectionKind::Deterministic, Format::Digits),
-    );
+    let store = MemoryStore::default();
+    let collection = collection(CollectionKind::Deterministic, Format::Digits);
     // Ten tokens of one digit, none of which may be its own value.
     let values: Vec<_> = (0..10).map(|value| value.to_string()).collect();
     let mut given = HashSet::new();
@@ -618,7 +599,7 @@ async fn only_the_tokens_that_are_taken_are_made_again() {
     };
     for _ in 1..16 {
         let before = ids(&fields);
-        assert!(fields.answered(Written::Taken(vec![1])).unwrap());
+        assert!(fields.apply_written(Written::Taken(vec![1])).unwrap());
         fields.restart(FieldErrors::new(OnError::Fail, 1, 3));
         let tokens = strings(&walk(Containers::Whole, &payload, &mut fields, 1).unwrap());
         let after = ids(&fields);
@@ -630,17 +611,15 @@ async fn only_the_tokens_that_are_taken_are_made_again() {
         last = tokens;
     }
     assert!(matches!(
-        fields.answered(Written::Taken(vec![1])),
+        fields.apply_written(Written::Taken(vec![1])),
         Err(CallFailure::Exhausted)
     ));
 }
 
 #[tokio::test]
 async fn tokens_that_are_not_there_are_refused_and_other_strings_kept() {
-    let (store, collection) = (
-        MemoryStore::default(),
-        collection(CollectionKind::Random, Format::Opaque),
-    );
+    let store = MemoryStore::default();
+    let collection = collection(CollectionKind::Random, Format::Opaque);
     let (made, ..) = tokenize(
         &store,
         minting(&collection),
@@ -659,7 +638,7 @@ async fn tokens_that_are_not_there_are_refused_and_other_strings_kept() {
         .await
         .unwrap_err();
     assert!(
-        matches!(failed, CallFailure::Field { refusal: FieldProblem::NoToken, ref path } if path == "$[1]")
+        matches!(failed, CallFailure::Field { problem: FieldProblem::NoToken, ref path } if path == "$[1]")
     );
     let (out, errors, _) = detokenize(&store, looking(&collection), OnError::Report, &payload)
         .await
@@ -713,7 +692,8 @@ async fn a_row_that_is_of_another_value_is_never_given() {
         (CollectionKind::OneWay, None),
         (CollectionKind::Random, Some(b"key")),
     ] {
-        let (store, collection) = (MemoryStore::default(), collection(kind, Format::Opaque));
+        let store = MemoryStore::default();
+        let collection = collection(kind, Format::Opaque);
         let again = || TokenizeSpec {
             idempotency_key: idempotency_key.map(|key: &[u8; 3]| {
                 IdempotencyKey::new(&Principal::from_text("relay").unwrap(), key)
@@ -738,7 +718,7 @@ async fn a_row_that_is_of_another_value_is_never_given() {
             matches!(
                 failed,
                 CallFailure::Field {
-                    refusal: FieldProblem::CannotOpen,
+                    problem: FieldProblem::CannotOpen,
                     ..
                 }
             ),
@@ -790,7 +770,7 @@ async fn a_row_under_another_context_is_never_given() {
             matches!(
                 failed,
                 CallFailure::Field {
-                    refusal: FieldProblem::CannotOpen,
+                    problem: FieldProblem::CannotOpen,
                     ..
                 }
             ),
@@ -801,10 +781,8 @@ async fn a_row_under_another_context_is_never_given() {
 
 #[tokio::test]
 async fn equal_values_have_one_token_however_they_are_encoded() {
-    let (store, collection) = (
-        MemoryStore::default(),
-        collection(CollectionKind::Deterministic, Format::Opaque),
-    );
+    let store = MemoryStore::default();
+    let collection = collection(CollectionKind::Deterministic, Format::Opaque);
     let fives = [
         &[5][..],
         &[0xcc, 5],
@@ -851,7 +829,7 @@ async fn equal_values_have_one_token_however_they_are_encoded() {
             .pop()
             .unwrap()
             .unwrap();
-        let again = fields.answered(written).unwrap();
+        let again = fields.apply_written(written).unwrap();
         fields.restart(FieldErrors::new(OnError::Fail, 10, 100));
         given.insert(if again {
             walk_whole(payload, &mut fields)
@@ -865,7 +843,8 @@ async fn equal_values_have_one_token_however_they_are_encoded() {
 #[tokio::test]
 async fn where_all_contexts_share_tokens_nobody_makes_a_value_unreadable() {
     for kind in [CollectionKind::Deterministic, CollectionKind::Random] {
-        let (store, collection) = (MemoryStore::default(), collection(kind, Format::Opaque));
+        let store = MemoryStore::default();
+        let collection = collection(kind, Format::Opaque);
         let payload = doc(r#"["a"]"#);
         let first = TokenizeSpec {
             context: (*b"mine").into(),
@@ -892,7 +871,7 @@ async fn where_all_contexts_share_tokens_nobody_makes_a_value_unreadable() {
             _ => assert!(matches!(
                 opened,
                 Err(CallFailure::Field {
-                    refusal: FieldProblem::NoToken,
+                    problem: FieldProblem::NoToken,
                     ..
                 })
             )),
@@ -902,10 +881,8 @@ async fn where_all_contexts_share_tokens_nobody_makes_a_value_unreadable() {
 
 #[tokio::test]
 async fn a_call_has_so_many_tokens_and_no_more() {
-    let (store, collection) = (
-        MemoryStore::default(),
-        collection(CollectionKind::Random, Format::Opaque),
-    );
+    let store = MemoryStore::default();
+    let collection = collection(CollectionKind::Random, Format::Opaque);
     let of = |fields: usize| doc(&format!("[{}]", vec!["1"; fields].join(",")));
     let (most, ..) = tokenize(&store, minting(&collection), OnError::Fail, &of(100))
         .await
@@ -926,8 +903,9 @@ async fn a_call_has_so_many_tokens_and_no_more() {
 }
 
 #[test]
-fn no_token_is_longer_than_what_is_set_aside_for_it() {
-    let (card, digits) = ("4111111111111111", "1".repeat(64));
+fn tokens_fit_their_reserved_bytes() {
+    let card = "4111111111111111";
+    let digits = "1".repeat(64);
     for (format, value) in [
         (Format::Opaque, ""),
         (Format::Uuid, ""),
@@ -935,7 +913,8 @@ fn no_token_is_longer_than_what_is_set_aside_for_it() {
         (Format::Card(CardEnds::default()), card),
         (Format::Digits, &*digits),
     ] {
-        let (mut token, mut out) = (String::new(), Vec::new());
+        let mut token = String::new();
+        let mut out = Vec::new();
         format
             .generate(Datatype::String, value.as_bytes(), &mut token)
             .unwrap();

@@ -1,8 +1,8 @@
-//! One field of `tokenize`: a token made, kept or replaced by the one that was there.
+//! The fields of `tokenize`: makes a token for each field, or uses the existing token.
 //!
-//! The first walk makes a token for each field, seals the row and writes the token into the reply,
-//! as if the store would take all of them. A later walk goes over the same fields and does only
-//! what the store's answer asks for.
+//! The first walk makes a token for each field, seals the row and writes the token into the
+//! response, on the assumption that the store will accept all rows. A later walk visits the same
+//! fields and changes only the tokens for which the store's response requires it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -13,7 +13,7 @@ use sealwire_crypto::Datatype;
 use sealwire_msgpack::write;
 use sealwire_payload::{Field, Outcome, Path, Transform};
 use sealwire_records::token::{
-    NewToken, OpenedToken, RowBuffer, SubjectKey, TokenContext, TokenPrincipal, Unfit,
+    NewToken, RowBuffer, SubjectKey, TokenContext, TokenPrincipal, Unfit,
 };
 use sealwire_store::SubjectId;
 use sealwire_store::{Fingerprint, Group, Row, TokenId, Written};
@@ -23,10 +23,10 @@ use crate::jobs::cancel_token::CancelToken;
 use crate::jobs::error::CallFailure;
 use crate::jobs::field_errors::{FieldErrors, FieldFault, FieldProblem};
 
-/// How often the store is asked to take other tokens where some of a group were taken.
+/// Maximum number of writes of a group if some of its tokens are already in use.
 const TRIES_MAX: u32 = 16;
-/// How often a token is drawn that this call knows to be taken. Costs no more than sealing a few
-/// rows.
+/// Maximum number of draws of a token that differs from the other tokens of the request. All draws
+/// cost no more than sealing a few rows.
 const DRAWS_MAX: u32 = 256;
 /// Longest token of a format whose tokens may be longer than their values, with its MessagePack
 /// header.
@@ -57,24 +57,24 @@ impl IdempotencyKey {
     }
 }
 
-/// How a call's tokens are made.
+/// The parameters of new tokens of a request.
 #[derive(Debug)]
 pub struct TokenizeSpec {
-    /// Where they go.
+    /// Collection of the new tokens.
     pub collection: Arc<Collection>,
     /// Context to which values are bound.
     pub context: Box<[u8]>,
     /// Tags of new tokens, sorted, without doubles.
     pub tags: Vec<String>,
-    /// When new tokens expire.
+    /// Time at which new tokens expire, in seconds since 1970.
     pub expires: Option<u64>,
-    /// Now.
+    /// Creation time of new tokens, in seconds since 1970.
     pub created: u64,
     /// Key that makes the tokens of a repeated request the same. Unused if equal values have equal
     /// tokens anyway.
     pub idempotency_key: Option<IdempotencyKey>,
-    /// Key of the data subject whom the document is about; absent if the request names none. It
-    /// must be set before the first walk.
+    /// Key of the document's data subject; absent if the request names no subject. The key must be
+    /// set before the first walk.
     pub subject: Option<Arc<OnceLock<SubjectKey>>>,
     /// Limits of the request.
     pub bounds: Bounds,
@@ -85,8 +85,7 @@ impl TokenizeSpec {
         self.subject.as_ref()?.get()
     }
 
-    /// Bytes to set aside for entries, before any is made: rows for as many fields, and the values
-    /// of a message.
+    /// Returns the bytes to reserve for the rows of `fields` fields and the values of a message.
     pub fn entry_bytes(&self, fields: usize, message_bytes: usize) -> usize {
         let tags: usize = self.tags.iter().map(|tag| tag.len() + TAG_BYTES).sum();
         let each = ENTRY_BYTES + 2 * tags;
@@ -100,78 +99,77 @@ impl TokenizeSpec {
 /// Replaces every field by a token.
 #[derive(Debug)]
 pub struct TokenizeFields {
-    minting: TokenizeSpec,
+    spec: TokenizeSpec,
     /// The context under which rows are sealed.
     context: TokenContext,
-    /// The scope in which rows are found: the context, or that of a subject under it.
+    /// The scope in which rows are found: the context, or a subject's scope under the context.
     scope: TokenContext,
     /// The client, if the request has an idempotency key.
     principal: Option<TokenPrincipal>,
-    /// Of each field, in the order of the document.
+    /// Result of each field, in the order of the document.
     slots: Vec<Slot>,
-    /// The next field.
+    /// Position of the next field.
     at: usize,
     entries: Vec<TokenEntry>,
-    /// Of each entry.
+    /// Row of each entry.
     rows: Vec<Row>,
     by_fingerprint: HashMap<Fingerprint, u32>,
-    /// Drawn by this call, whatever became of them.
+    /// Tokens that this request drew, used or not.
     drawn: HashSet<TokenId>,
     tries: u32,
-    /// The store has taken the rows.
+    /// True once the store has accepted the rows.
     settled: bool,
     text: String,
     buffer: RowBuffer,
     cancel: Arc<CancelToken>,
-    /// Rows that the store found for a value and that are of another one.
+    /// Number of rows that the store found for a value but that contain another value.
     pub mismatched: u64,
-    /// Fields that have no token.
-    pub faults: FieldErrors,
+    /// Errors of fields without a token.
+    pub field_errors: FieldErrors,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Slot {
     TokenEntry(u32),
-    Refused(FieldProblem),
+    Problem(FieldProblem),
 }
 
 #[derive(Debug)]
 struct TokenEntry {
     token: Box<str>,
     state: EntryState,
-    /// The row that the store gave is of another value, and was counted.
+    /// True if the store's row contains another value, and was counted.
     is_mismatched: bool,
 }
 
 #[derive(Debug)]
 enum EntryState {
-    /// Its token is the one to give, if the store takes it.
+    /// The token was made. It is final if the store accepts its row.
     Made,
-    /// The store wants another one.
+    /// The token is already in use, so another one must be made.
     Taken,
-    /// The store had this one.
-    Given(Row),
+    /// The store had this row for the value already.
+    Existing(Row),
 }
 
 impl TokenizeFields {
-    /// Nothing done yet. Hashes the context: for a crypto thread.
-    pub fn new(minting: TokenizeSpec, cancel: Arc<CancelToken>, faults: FieldErrors) -> Self {
-        let context = minting.collection.scope(&minting.context);
-        let scope = minting.subject().map_or(context, |subject| {
-            minting
-                .collection
+    /// Creates the operation. It must run on a crypto thread, because it hashes the context.
+    pub fn new(spec: TokenizeSpec, cancel: Arc<CancelToken>, field_errors: FieldErrors) -> Self {
+        let context = spec.collection.scope(&spec.context);
+        let scope = spec.subject().map_or(context, |subject| {
+            spec.collection
                 .keys
                 .subject_scope(&context, subject.id(), subject.version())
         });
-        let principal = minting
+        let principal = spec
             .idempotency_key
             .as_ref()
-            .map(|key| minting.collection.keys.principal(&key.principal));
+            .map(|key| spec.collection.keys.principal(&key.principal));
         Self {
             context,
             scope,
             principal,
-            minting,
+            spec,
             slots: Vec::new(),
             at: 0,
             entries: Vec::new(),
@@ -184,37 +182,37 @@ impl TokenizeFields {
             buffer: RowBuffer::default(),
             cancel,
             mismatched: 0,
-            faults,
+            field_errors,
         }
     }
 
     /// Returns true if the response waits for the store.
-    pub fn asks(&self) -> bool {
+    pub fn needs_store(&self) -> bool {
         !self.settled && !self.entries.is_empty()
     }
 
     /// Returns the rows to write.
     pub fn group(&self) -> Group {
         Group {
-            map: self.minting.collection.map,
+            map: self.spec.collection.map,
             rows: self.rows.clone(),
         }
     }
 
-    /// Takes the store's answer in. `true`: the document has to be walked again.
+    /// Applies the result of the write. Returns true if the document must be walked again.
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Exhausted`] once tokens were taken too often;
+    /// [`CallFailure::Exhausted`] if tokens were already in use at every try;
     /// [`CallFailure::SubjectsChanged`] if the data subject was erased.
-    pub fn answered(&mut self, written: Written) -> Result<bool, CallFailure> {
+    pub fn apply_written(&mut self, written: Written) -> Result<bool, CallFailure> {
         let changed = match written {
-            Written::Done(given) => {
+            Written::Done(existing) => {
                 self.settled = true;
                 let mut changed = false;
-                for (entry, row) in self.entries.iter_mut().zip(given) {
+                for (entry, row) in self.entries.iter_mut().zip(existing) {
                     if let Some(row) = row {
-                        entry.state = EntryState::Given(row);
+                        entry.state = EntryState::Existing(row);
                         changed = true;
                     }
                 }
@@ -237,38 +235,42 @@ impl TokenizeFields {
         Ok(changed)
     }
 
-    /// Begins the next walk.
-    pub fn restart(&mut self, faults: FieldErrors) {
-        (self.at, self.faults) = (0, faults);
+    /// Starts the next walk.
+    pub fn restart(&mut self, field_errors: FieldErrors) {
+        self.at = 0;
+        self.field_errors = field_errors;
     }
 
-    /// Handles a field that was not seen before.
-    fn meet(&mut self, datatype: Datatype, value: &[u8]) -> Result<Slot, FieldFault> {
+    /// Handles a field in the first walk.
+    fn add_field(&mut self, datatype: Datatype, value: &[u8]) -> Result<Slot, FieldFault> {
         let at = self.slots.len();
-        if at >= self.minting.bounds.fields_max {
-            return Err(FieldFault::TooManyFields(self.minting.bounds.fields_max));
+        if at >= self.spec.bounds.fields_max {
+            return Err(FieldFault::TooManyFields(self.spec.bounds.fields_max));
         }
-        if value.len() > self.minting.bounds.value_bytes_max {
-            return Ok(Slot::Refused(FieldProblem::ValueTooLong));
+        if value.len() > self.spec.bounds.value_bytes_max {
+            return Ok(Slot::Problem(FieldProblem::ValueTooLong));
         }
+
         let fingerprint = self.fingerprint(at, datatype, value);
         if let Some(entry) =
             fingerprint.and_then(|fingerprint| self.by_fingerprint.get(&fingerprint))
         {
             return Ok(Slot::TokenEntry(*entry));
         }
-        let (id, sealed) = match self.make(datatype, value, fingerprint) {
+
+        let (id, sealed) = match self.make_token(datatype, value, fingerprint) {
             Ok(made) => made,
-            Err(FieldFault::Refused(refusal)) => return Ok(Slot::Refused(refusal)),
-            Err(fault) => return Err(fault),
+            Err(FieldFault::Problem(problem)) => return Ok(Slot::Problem(problem)),
+            Err(failure) => return Err(failure),
         };
+
         let entry = u32::try_from(self.entries.len()).map_err(|_| FieldFault::Library)?;
         let TokenizeSpec {
             tags,
             expires,
             created,
             ..
-        } = &self.minting;
+        } = &self.spec;
         self.rows.push(Row {
             id,
             fingerprint,
@@ -277,10 +279,7 @@ impl TokenizeFields {
             expires: *expires,
             created: *created,
             archived: None,
-            subject: self
-                .minting
-                .subject()
-                .map(|subject| SubjectId(*subject.id())),
+            subject: self.spec.subject().map(|subject| SubjectId(*subject.id())),
         });
         self.entries.push(TokenEntry {
             token: self.text.as_str().into(),
@@ -296,13 +295,13 @@ impl TokenizeFields {
     fn fingerprint(&self, at: usize, datatype: Datatype, value: &[u8]) -> Option<Fingerprint> {
         let Collection {
             keys, map, kind, ..
-        } = &*self.minting.collection;
-        if *kind == CollectionKind::Random && self.minting.idempotency_key.is_none() {
+        } = &*self.spec.collection;
+        if *kind == CollectionKind::Random && self.spec.idempotency_key.is_none() {
             return None;
         }
         let value = Canonical::of(datatype, value);
         Some(Fingerprint(
-            match (kind, &self.minting.idempotency_key, &self.principal) {
+            match (kind, &self.spec.idempotency_key, &self.principal) {
                 (CollectionKind::Random, Some(IdempotencyKey { key, .. }), Some(principal)) => {
                     let at = u32::try_from(at).unwrap_or(u32::MAX);
                     keys.fingerprint_of_call(
@@ -321,7 +320,7 @@ impl TokenizeFields {
     }
 
     /// Draws a token into `text` and seals its row.
-    fn make(
+    fn make_token(
         &mut self,
         datatype: Datatype,
         value: &[u8],
@@ -333,20 +332,21 @@ impl TokenizeFields {
             kind,
             format,
             ..
-        } = &*self.minting.collection;
+        } = &*self.spec.collection;
         for _ in 0..DRAWS_MAX {
             format.generate(datatype, value, &mut self.text)?;
             let id = TokenId(keys.id(map.collection, &self.text));
             if self.drawn.insert(id) {
-                // A deterministic row's value proves what it is found by; a one-way row has none,
-                // and that of a call does not say which call it was.
+                // The value of a deterministic row proves the row's fingerprint. A one-way row has
+                // no value, and the value of a row with an idempotency key does not identify the
+                // request, so these rows are bound to their fingerprint.
                 let bound = fingerprint.filter(|_| *kind != CollectionKind::Deterministic);
                 let sealed = keys.seal(&NewToken {
                     collection: map.collection,
                     id: &id.0,
                     context: &self.context,
                     fingerprint: bound.as_ref().map(|bound| &bound.0),
-                    subject: self.minting.subject(),
+                    subject: self.spec.subject(),
                     token: &self.text,
                     value: (*kind != CollectionKind::OneWay).then_some((datatype, value)),
                 });
@@ -356,18 +356,25 @@ impl TokenizeFields {
         Err(FieldFault::Exhausted)
     }
 
-    /// Does to an entry what the store's answer asks for, once.
-    fn settle(&mut self, entry: usize, datatype: Datatype, value: &[u8]) -> Result<(), FieldFault> {
+    /// Applies the store's response to an entry, once.
+    fn update_entry(
+        &mut self,
+        entry: usize,
+        datatype: Datatype,
+        value: &[u8],
+    ) -> Result<(), FieldFault> {
         match std::mem::replace(&mut self.entries[entry].state, EntryState::Made) {
             EntryState::Made => (),
             EntryState::Taken => {
-                let (id, sealed) = self.make(datatype, value, self.rows[entry].fingerprint)?;
-                (self.rows[entry].id, self.rows[entry].sealed) = (id, sealed);
+                let (id, sealed) =
+                    self.make_token(datatype, value, self.rows[entry].fingerprint)?;
+                self.rows[entry].id = id;
+                self.rows[entry].sealed = sealed;
                 self.entries[entry].token = self.text.as_str().into();
             }
-            EntryState::Given(row) => {
-                let Collection { keys, map, .. } = &*self.minting.collection;
-                let subject = self.minting.subject();
+            EntryState::Existing(row) => {
+                let Collection { keys, map, .. } = &*self.spec.collection;
+                let subject = self.spec.subject();
                 let opened = keys.open(
                     map.collection,
                     &row.id.0,
@@ -375,16 +382,16 @@ impl TokenizeFields {
                     &row.sealed,
                     &mut self.buffer,
                 );
-                // Not what the store says that it is found by, but what was asked for.
+                // The row is compared with the requested fingerprint, because the fingerprint that
+                // the store returns is not trustworthy.
                 let wanted = self.rows[entry]
                     .fingerprint
                     .map_or([0; 16], |fingerprint| fingerprint.0);
-                let under = (!self.minting.collection.is_shared()).then_some(&self.context);
-                let is_of = |opened: &OpenedToken<'_>| {
-                    opened.is_of(&wanted, under, datatype, value, canonical)
-                };
+                let under = (!self.spec.collection.is_shared()).then_some(&self.context);
                 let token = match &opened {
-                    Ok(opened) if is_of(opened) => Some(Box::from(opened.token())),
+                    Ok(opened) if opened.is_of(&wanted, under, datatype, value, canonical) => {
+                        Some(Box::from(opened.token()))
+                    }
                     Ok(_) => {
                         self.mismatched += u64::from(!self.entries[entry].is_mismatched);
                         self.entries[entry].is_mismatched = true;
@@ -393,8 +400,8 @@ impl TokenizeFields {
                     Err(_) => None,
                 };
                 let Some(token) = token else {
-                    // For its next field the same.
-                    self.entries[entry].state = EntryState::Given(row);
+                    // Further fields with the same value must fail, too.
+                    self.entries[entry].state = EntryState::Existing(row);
                     return Err(FieldProblem::CannotOpen.into());
                 };
                 self.entries[entry].token = token;
@@ -423,22 +430,22 @@ impl Transform for TokenizeFields {
         }
         let (datatype, value) = value_of(field.token, field.raw);
         if self.at == self.slots.len() {
-            let slot = self.meet(datatype, value)?;
+            let slot = self.add_field(datatype, value)?;
             self.slots.push(slot);
         }
         self.at += 1;
         match self.slots[self.at - 1] {
-            Slot::Refused(refusal) => Err(refusal.into()),
+            Slot::Problem(problem) => Err(problem.into()),
             Slot::TokenEntry(entry) => {
                 let entry = entry as usize;
-                self.settle(entry, datatype, value)?;
+                self.update_entry(entry, datatype, value)?;
                 write::str(out, &self.entries[entry].token);
                 Ok(Outcome::Replaced)
             }
         }
     }
 
-    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
-        self.faults.decide(path, fault)
+    fn failed(&mut self, path: &Path<'_>, failure: FieldFault) -> Result<(), FieldFault> {
+        self.field_errors.handle(path, failure)
     }
 }

@@ -51,7 +51,8 @@ impl ValueReader<'_> {
         let Ok(pairs) = reader.map_len() else {
             return Err(invalid("must be a map of property names to values"));
         };
-        let (mut assignments, mut errors) = (Assignments::new(), Vec::new());
+        let mut assignments = Assignments::new();
+        let mut errors = Vec::new();
         for _ in 0..pairs {
             let (Ok(name), Ok(value)) = (reader.str_utf8(), reader.value()) else {
                 return Err(invalid("must be a map of property names to values"));
@@ -122,7 +123,9 @@ pub(super) fn change<'a>(path: &str, item: &'a [u8]) -> Result<ObjectChange<'a>,
         )
     };
     let mut reader = TokenReader::new(item);
-    let (mut id, mut set, mut if_version) = (None, None, None);
+    let mut id = None;
+    let mut set = None;
+    let mut if_version = None;
     for _ in 0..reader.map_len().map_err(|_| invalid())? {
         let twice = match reader.str_utf8().map_err(|_| invalid())? {
             "id" => id

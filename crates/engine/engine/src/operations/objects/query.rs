@@ -25,7 +25,7 @@ pub(super) struct Query {
     pub(super) limit: usize,
 }
 
-/// One clause.
+/// A clause of the query.
 struct Condition {
     number: u32,
     property_type: PropertyType,
@@ -35,9 +35,9 @@ struct Condition {
 
 /// A condition on the normalized value.
 enum Test {
-    /// One of these.
+    /// The value must be one of these.
     In(Vec<Zeroizing<Vec<u8>>>),
-    /// A text that begins so.
+    /// The value must be a text with this prefix.
     Prefix(Zeroizing<Vec<u8>>),
 }
 
@@ -55,7 +55,8 @@ impl Query {
         access: &PropertyAccess,
         denied: impl Fn(&str) -> CallFailure,
     ) -> Result<Self, CallFailure> {
-        let (mut conditions, mut errors) = (Vec::new(), Vec::new());
+        let mut conditions = Vec::new();
+        let mut errors = Vec::new();
         for (at, item) in items(payload)?.iter().enumerate() {
             let path = format!("$[{at}]");
             match RawClause::read(&path, item) {
@@ -136,12 +137,12 @@ impl Query {
 
     fn parse_cursor(&self, collection: &ObjectCollection, text: &str) -> Option<ObjectId> {
         let id = parse_id(text.split_once('.')?.0)?;
-        // The text is no secret of its owner, so a comparison in variable time tells nothing.
+        // The client knows the text already, so a comparison in variable time reveals nothing.
         (self.cursor(collection, id) == text).then_some(id)
     }
 }
 
-/// A clause as it came.
+/// An unparsed clause.
 struct RawClause<'a> {
     property: &'a str,
     operator: &'a str,
@@ -157,7 +158,8 @@ impl<'a> RawClause<'a> {
             )
         };
         let mut reader = TokenReader::new(item);
-        let (mut property, mut operation) = (None, None);
+        let mut property = None;
+        let mut operation = None;
         if reader.map_len().ok() != Some(2) {
             return Err(invalid());
         }

@@ -73,7 +73,8 @@ impl ObjectsRun<'_> {
         &self,
         ids: Vec<ObjectId>,
     ) -> Result<Vec<Option<ReadableRow>>, CallFailure> {
-        let (view, now) = (self.located.view(), now());
+        let view = self.located.view();
+        let now = now();
         let ask = move |store: Arc<dyn ObjectStore>| async move {
             store.get_objects(now, view, &ids).await
         };
@@ -134,11 +135,14 @@ impl ObjectsRun<'_> {
         reads: ReadSpec,
         out: &mut Vec<u8>,
     ) -> Result<(), CallFailure> {
-        let (view, mut after, mut objects, mut short) =
-            (self.located.view(), list.after, Vec::new(), 0);
+        let view = self.located.view();
+        let mut after = list.after;
+        let mut objects = Vec::new();
+        let mut short = 0;
         let room = self.objects.reserve(self.admission, list.limit)?;
         while short < PAGES_MAX {
-            let (filter, most) = (list.filter.clone(), (list.limit - objects.len()).min(room));
+            let filter = list.filter.clone();
+            let most = (list.limit - objects.len()).min(room);
             let ask = move |store: Arc<dyn ObjectStore>| async move {
                 store.list_objects(view, &filter, after, most).await
             };
@@ -167,7 +171,9 @@ impl ObjectsRun<'_> {
         out: &mut Vec<u8>,
     ) -> Result<(), CallFailure> {
         let view = self.located.view();
-        let (clauses, after, limit) = (query.clauses(), query.after, query.limit);
+        let clauses = query.clauses();
+        let after = query.after;
+        let limit = query.limit;
         let ask = move |store: Arc<dyn ObjectStore>| async move {
             matching(&*store, view, &clauses, after, limit).await
         };
@@ -219,11 +225,9 @@ impl ObjectsRun<'_> {
         let of_row = |(at, row): (usize, &ReadableRow)| Some((at, row.row.subject?));
         let subjects: Vec<(usize, SubjectId)> =
             rows.iter().enumerate().filter_map(of_row).collect();
-        let (collection, mut reads, query) = (
-            self.located.collection.clone(),
-            reads.clone(),
-            query.cloned(),
-        );
+        let collection = self.located.collection.clone();
+        let mut reads = reads.clone();
+        let query = query.cloned();
         let comparison = query.as_deref().map_or(ExtraWork::default(), Query::work);
         let time = now();
         let step =
@@ -246,7 +250,7 @@ impl ObjectsRun<'_> {
         self.cancel
             .note_subjects(returned.map(|(_, subject)| subject.0));
         let failed = |path| CallFailure::Field {
-            refusal: FieldProblem::CannotOpen,
+            problem: FieldProblem::CannotOpen,
             path,
         };
         opened
@@ -288,8 +292,8 @@ pub(super) fn shown(
 ) -> Result<Option<Object>, String> {
     let row = &readable.row;
     if !row.is_live(time) {
-        // An object can expire after the read. Its values are not compared, so it counts as one
-        // that does not match.
+        // An object can expire after the read. The values of an expired object are not compared, so
+        // the object does not match a query.
         return Ok(query.is_none().then(|| object(row, Vec::new())));
     }
     if reads.properties.is_empty() && query.is_none() {

@@ -94,7 +94,8 @@ impl ObjectSealer {
             terms.sort_unstable();
             terms.dedup();
         }
-        let (sealed, archived) = (Bytes::from(sealed), None);
+        let sealed = Bytes::from(sealed);
+        let archived = None;
         let subject = subject.map(|subject| SubjectId(*subject.id()));
         Ok(ObjectRow {
             id,
@@ -131,8 +132,8 @@ impl ObjectSealer {
     /// Opens a row and seals its values again, without those of dropped properties. Returns `None`
     /// if the row does not open.
     ///
-    /// Important: what comes of an old record is authenticated, although the record was not. The
-    /// caller decides which old records may become so.
+    /// Important: the new record is authenticated even if the old record was not. The caller
+    /// decides which old records may be resealed.
     ///
     /// # Errors
     /// As for [`seal`].
@@ -247,7 +248,8 @@ impl KeptTerms {
 
 impl ObjectCollection {
     fn binding(&self, id: ObjectId, version: u64, created: u64) -> ObjectBinding {
-        let (app, collection) = (self.map.app, self.map.collection);
+        let app = self.map.app;
+        let collection = self.map.collection;
         ObjectBinding {
             app,
             collection,

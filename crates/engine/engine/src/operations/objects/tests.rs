@@ -191,7 +191,8 @@ fn ages(ages: &[u8]) -> Vec<u8> {
 
 #[test]
 fn an_object_that_expires_during_a_query_is_not_found() {
-    let (collection, denied) = (collection(), |_: &str| CallFailure::Internal("denied"));
+    let collection = collection();
+    let denied = |_: &str| CallFailure::Internal("denied");
     let query = Query::new(
         &collection,
         &ages(&[7]).into(),
@@ -288,7 +289,9 @@ fn payloads() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #[test]
     fn any_bytes_are_read_without_a_panic(bytes in prop_oneof![payloads(), vec(any::<u8>(), 0..200)]) {
-        let (collection, add, query) = (collection(), all(Operation::ObjectsAdd), all(Operation::ObjectsQuery));
+        let collection = collection();
+        let add = all(Operation::ObjectsAdd);
+        let query = all(Operation::ObjectsQuery);
         let _ = ValueReader { collection: &collection, access: &add }.read("$[0]", &bytes);
         let _ = change("$[0]", &bytes);
         let bytes = Bytes::from(bytes);

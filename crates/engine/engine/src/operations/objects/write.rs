@@ -76,10 +76,8 @@ impl ObjectsRun<'_> {
                 let time = SystemTime::now()
                     .duration_since(UNIX_EPOCH)
                     .unwrap_or_default();
-                let (created, created_ms) = (
-                    time.as_secs(),
-                    u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
-                );
+                let created = time.as_secs();
+                let created_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
                 let details = details(&tags, expires_s);
                 let expires_s = expires_s.or(self.located.collection.schema.expires_s);
                 let expires = expires_s.map(|seconds| created.saturating_add(seconds));
@@ -198,7 +196,8 @@ impl ObjectsRun<'_> {
                 rule: "must be one name, or as many as objects",
             });
         }
-        let (spec, before) = (Arc::new(spec), self.admission.bytes());
+        let spec = Arc::new(spec);
+        let before = self.admission.bytes();
         for _ in 0..TRIES_MAX {
             let keys = self.claimed(&spec.subjects).await?;
             let rows = self.added_rows(&sealer, &objects, &spec, &keys).await?;
@@ -245,7 +244,9 @@ impl ObjectsRun<'_> {
         keys: &ClaimedSubjects,
     ) -> Result<Vec<(ObjectRow, Option<[u8; 16]>)>, CallFailure> {
         let terms = sealer.terms_max();
-        let (sealer, spec, keys) = (sealer.clone(), Arc::clone(spec), Arc::clone(&keys.keys));
+        let sealer = sealer.clone();
+        let spec = Arc::clone(spec);
+        let keys = Arc::clone(&keys.keys);
         let mut bound = ErrorBound::default();
         let step = move |(position, object): (usize, Bytes)| {
             bound.run(|| spec.row(&sealer, &keys, position, &object))
@@ -292,7 +293,8 @@ impl ObjectsRun<'_> {
         }
         self.cancel.note_subjects(distinct.iter().map(|id| id.0));
         let stored = self.subjects(distinct.iter().copied().collect()).await?;
-        let (keys, time) = (Arc::clone(&self.located.collection.token_keys), now());
+        let keys = Arc::clone(&self.located.collection.token_keys);
+        let time = now();
         let step =
             move |id: SubjectId| claim(&keys, id, stored.get(&id).map(|subject| &**subject), time);
         let distinct = distinct.into_iter().collect();
@@ -304,10 +306,8 @@ impl ObjectsRun<'_> {
             step,
         )
         .await?;
-        let (mut claims, mut keys) = (
-            Vec::with_capacity(claimed.len()),
-            HashMap::with_capacity(claimed.len()),
-        );
+        let mut claims = Vec::with_capacity(claimed.len());
+        let mut keys = HashMap::with_capacity(claimed.len());
         for subject in claimed {
             let (claim, key) = subject?;
             keys.insert(SubjectId(*key.id()), Arc::new(key));
@@ -460,18 +460,18 @@ impl ObjectsRun<'_> {
         specs: &[UpdateSpec],
         access: &PropertyAccess,
     ) -> Result<Vec<ObjectRow>, CallFailure> {
-        let (mut updated, most) = (
-            Vec::with_capacity(specs.len()),
-            self.objects.reserve(self.admission, specs.len())?,
-        );
-        let (time, terms) = (now(), sealer.terms_max());
+        let mut updated = Vec::with_capacity(specs.len());
+        let most = self.objects.reserve(self.admission, specs.len())?;
+        let time = now();
+        let terms = sealer.terms_max();
         for specs in specs.chunks(most) {
             let rows = self
                 .rows(specs.iter().map(|spec| spec.id).collect())
                 .await?;
             let jobs: Vec<(UpdateSpec, Option<ReadableRow>)> =
                 specs.iter().cloned().zip(rows).collect();
-            let (sealer, access) = (sealer.clone(), access.clone());
+            let sealer = sealer.clone();
+            let access = access.clone();
             let mut bound = ErrorBound::default();
             let step = move |(spec, row): (UpdateSpec, Option<ReadableRow>)| {
                 bound.run(|| spec.row(&sealer, &access, row, time))
@@ -553,13 +553,13 @@ struct AddSpec {
     created_ms: u64,
     expires: Option<u64>,
     idempotency_key: Option<IdempotencyKey>,
-    /// None, one of all objects, or one per object.
+    /// Empty, one subject of all objects, or one subject per object.
     subjects: Vec<SubjectId>,
     access: PropertyAccess,
 }
 
-/// Encodes what a request sets besides values. `expires_s` is that of the request, because the
-/// collection's can change before the request is repeated.
+/// Encodes the settings of a request other than values. `expires_s` is the request's lifetime: the
+/// collection's default can change before the request is repeated.
 fn details(tags: &[String], expires_s: Option<u64>) -> Vec<u8> {
     let mut details = tags.join("\0").into_bytes();
     if let Some(expires_s) = expires_s {
@@ -594,10 +594,8 @@ impl AddSpec {
         };
         let values = values_of(reader.read(&path, object).map_err(SealError::Invalid)?);
         let subject = self.subjects.get(position).or(self.subjects.first());
-        let (collection, hashes) = (
-            sealer.collection.map.collection,
-            &sealer.collection.object_keys,
-        );
+        let collection = sealer.collection.map.collection;
+        let hashes = &sealer.collection.object_keys;
         let (id, creation) = match &self.idempotency_key {
             Some(IdempotencyKey { principal, key }) => {
                 let id = hashes.id_of_request(collection, principal, key, position as u32);
@@ -643,7 +641,8 @@ impl UpdateSpec {
         row: Option<ReadableRow>,
         time: u64,
     ) -> Result<ObjectRow, SealError> {
-        let (path, collection) = (format!("$[{}]", self.position), &sealer.collection);
+        let path = format!("$[{}]", self.position);
+        let collection = &sealer.collection;
         let readable = row.ok_or_else(|| SealError::Invalid(vec![no_object(self.position)]))?;
         let subject = collection
             .subject_key(&readable)
@@ -678,7 +677,8 @@ impl UpdateSpec {
             tags,
             ..
         } = row;
-        let (version, updated) = (version + 1, time.max(created));
+        let version = version + 1;
+        let updated = time.max(created);
         let head = RowHead {
             id,
             version,
@@ -735,7 +735,8 @@ impl ErrorBound {
 
 /// Returns the sealed rows, or the errors of all objects.
 fn sealed<T>(rows: Vec<Result<T, SealError>>) -> Result<Vec<T>, CallFailure> {
-    let (mut sealed, mut errors) = (Vec::with_capacity(rows.len()), Vec::new());
+    let mut sealed = Vec::with_capacity(rows.len());
+    let mut errors = Vec::new();
     for (position, row) in rows.into_iter().enumerate() {
         match row {
             Ok(row) => sealed.push(row),
@@ -764,8 +765,8 @@ fn version_of(id: ObjectId, version: u64) -> ObjectVersion {
     }
 }
 
-/// Returns the work of an object as it came: each of its properties is read, indexed and sealed. An
-/// object of the collection has at most so many index terms.
+/// Returns the work of an unparsed object, of which each property is read, indexed and sealed.
+/// `terms_max`: maximum number of index terms of an object in the collection.
 pub(super) fn object_work(object: &[u8], terms_max: u64) -> ExtraWork {
     let properties = u64::from(TokenReader::new(object).map_len().unwrap_or(0));
     let terms = terms_max.min(properties.saturating_mul(PROPERTY_TERMS_MAX));

@@ -95,14 +95,16 @@ impl ObservedEngine {
             *provider = Ok(Arc::<ScriptedProvider>::clone(&scripted));
             scripted
         };
-        let (local, east) = (script("local", 1), script("east", 5_000));
+        let local = script("local", 1);
+        let east = script("east", 5_000);
         unsealer.providers = Arc::new(providers);
         let unsealer = Arc::new(unsealer);
         let control = Control::with_finder(
             Arc::clone(&deployment.store),
             Arc::<Unsealer>::clone(&unsealer),
         );
-        let (telemetry, draining) = (Arc::new(Telemetry::default()), watch::Sender::new(false));
+        let telemetry = Arc::new(Telemetry::default());
+        let draining = watch::Sender::new(false);
         telemetry.readiness.enter(Phase::Ready);
         Self {
             deployment,
@@ -186,7 +188,7 @@ impl MakeWriter<'_> for CapturedLines {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_slot_is_probed_soon_after_the_start_and_then_daily() {
+async fn slots_are_probed_soon_after_the_start_and_then_daily() {
     let engine = ObservedEngine::new().await;
     engine.control.load().await.unwrap();
     engine.observe(Audit::default());
@@ -238,7 +240,7 @@ async fn each_slot_is_probed_soon_after_the_start_and_then_daily() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_slot_is_probed_with_an_interval_of_zero() {
+async fn slots_are_not_probed_with_an_interval_of_zero() {
     let engine = ObservedEngine::new().await;
     engine.control.load().await.unwrap();
     let before = engine.east.unwraps.load(Relaxed);
@@ -365,13 +367,11 @@ fn provider_records(folder: &Path) -> Vec<RecordView> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_use_of_a_provider_is_in_the_audit_log_also_those_before_it_was_open() {
+async fn provider_uses_are_audited_even_before_the_audit_log_opens() {
     let engine = ObservedEngine::new().await;
     engine.control.load().await.unwrap();
-    let (folder, key) = (
-        engine.deployment.path("audit"),
-        AuditKey::new(&zeroize::Zeroizing::new([7; 32])),
-    );
+    let folder = engine.deployment.path("audit");
+    let key = AuditKey::new(&zeroize::Zeroizing::new([7; 32]));
     let audit = Audit::new(&engine.deployment.config.audit);
     audit
         .open(
@@ -404,7 +404,8 @@ async fn every_use_of_a_provider_is_in_the_audit_log_also_those_before_it_was_op
             assert_eq!(record.root.as_deref(), Some(&*active.to_string()));
             assert!(record.used.as_ref().unwrap() <= &record.time && record.instance == "run");
             let text = |text: &Option<String>| text.clone().unwrap();
-            let (operation, outcome) = (text(&record.operation), text(&record.outcome));
+            let operation = text(&record.operation);
+            let outcome = text(&record.outcome);
             let provider = format!(
                 "{} ({})",
                 text(&record.provider),
