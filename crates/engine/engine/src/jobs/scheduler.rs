@@ -269,7 +269,7 @@ impl Scheduler {
         let (id, predicted) = match verdict {
             AdmissionDecision::Admitted { id, predicted }
             | AdmissionDecision::Waiting { id, predicted } => (id, predicted),
-            AdmissionDecision::Refused(refusal) => return Err(refusal),
+            AdmissionDecision::Rejected(refusal) => return Err(refusal),
         };
         let held = Reservation::new(connection, bytes);
         let principal = offer.principal.clone();
@@ -367,7 +367,7 @@ impl AdmissionPermit {
     pub fn correct(&mut self, kind: OperationKind, work_size: WorkSize) {
         let mut state = self.scheduler.0.0.lock();
         self.estimate = state.estimate(&self.principal, kind, work_size);
-        state.core.correct(self.id, self.estimate.whole);
+        state.core.correct_cost(self.id, self.estimate.whole);
     }
 
     /// Corrects the estimate when the message is complete. An idle thread admits it.
@@ -388,7 +388,13 @@ impl AdmissionPermit {
     pub fn resize(&mut self, bytes: usize) -> bool {
         let bytes = bytes.saturating_add(CALL_BYTES);
         let fits = bytes == self.held.bytes()
-            || self.scheduler.0.0.lock().core.resize(self.id, bytes as u64);
+            || self
+                .scheduler
+                .0
+                .0
+                .lock()
+                .core
+                .resize_request(self.id, bytes as u64);
         if fits {
             self.held.set(bytes);
         }
@@ -488,17 +494,20 @@ impl WaitBound {
     /// begins. Cancel-safe.
     pub async fn ended(self) -> Rejection {
         let shared = &self.scheduler.0.0;
-        let mut until = shared.lock().core.expires(self.id);
+        let mut until = shared.lock().core.expires_at(self.id);
         while until < Time::NEVER {
             let at = shared.origin + Duration::from_nanos(until.as_nanos());
             tokio::time::sleep_until(at.into()).await;
             let mut state = shared.lock();
-            let expiry = state.core.expire(shared.now(), self.id);
+            let expiry = state.core.expire_request(shared.now(), self.id);
             let woken = woken(&mut state.core);
             drop(state);
             wake_all(woken);
             match expiry {
-                Expiry::Expired { refusal, work } => {
+                Expiry::Expired {
+                    rejection: refusal,
+                    work,
+                } => {
                     drop(work);
                     return refusal;
                 }
@@ -634,7 +643,7 @@ impl TakenSlice {
 impl SchedulerState {
     /// Takes the next slice, if there is one.
     fn take_slice(&mut self, now: Time) -> Option<TakenSlice> {
-        let slice = self.core.pick(now)?;
+        let slice = self.core.next_slice(now)?;
         let (id, work) = (slice.id, slice.work);
         let allowance = self.costs.allowance(
             work.kind(),
@@ -685,7 +694,7 @@ impl SchedulerState {
             },
         );
         let spent = Cost::from_nanos(modelled.as_nanos().saturating_add(excess.as_nanos()));
-        [ended, self.core.done(now, id, spent, unfinished)]
+        [ended, self.core.finish_slice(now, id, spent, unfinished)]
     }
 
     /// Learns how long a slice took. Returns the measured time beyond the model.
@@ -882,7 +891,7 @@ impl SharedScheduler {
 fn woken<K: Clone + Eq + std::hash::Hash, T>(
     core: &mut Core<K, oneshot::Sender<()>, T>,
 ) -> Vec<oneshot::Sender<()>> {
-    std::iter::from_fn(|| core.promoted())
+    std::iter::from_fn(|| core.next_promoted())
         .map(|(_, wake)| wake)
         .collect()
 }
