@@ -115,7 +115,7 @@ impl RoleMasks {
     ///
     /// [`CallFailure::RoleMask`] where the role's mask is none that this program knows.
     pub fn shown(&self, permit: &Permit<'_>, keys: &TokenKeys) -> Result<Disclosure, CallFailure> {
-        self.disclosure(permit.sight(), keys)
+        self.disclosure(permit.visibility(), keys)
     }
 
     /// How values of that visibility are given.
