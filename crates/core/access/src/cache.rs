@@ -1,21 +1,21 @@
 //! A cache of loaded values. The engine uses the cache for the permissions of principals, to avoid
 //! a store query per request.
 //!
-//! - Concurrent misses of one key share one load. The load runs in a task of its own and continues
-//!   if its waiters are dropped. All waiters get its outcome. An error is returned as an error,
-//!   never as a missing value. Waiters get the outcome even if the entry is evicted at once.
-//! - A load that began before a [`Cache::purge`] is never cached, and requests after the purge do
+//! - Concurrent misses of one key share one load. The load runs in a separate task and continues if
+//!   its waiters are dropped. All waiters get its outcome. An error is returned as an error, never
+//!   as a missing value. Waiters get the outcome even if the entry is evicted at once.
+//! - A load that started before a [`Cache::purge`] is never cached, and requests after the purge do
 //!   not wait for that load. A revoked role therefore stops at once.
 //! - Missing values are cached too, for a shorter time. Lifetimes are jittered between 25 % and 100
 //!   %, so that entries loaded together do not expire together.
 //! - While loads fail or take long, expired entries stay in use for a bounded time. Purged entries
-//!   do not. [`Cache::reload_purged`] loads them again in the background, so that a store that
-//!   fails after a purge is outlived by all keys that were in use before.
+//!   do not. [`Cache::reload_purged`] loads them again in the background. So all keys that were in
+//!   use before a purge stay available if the store fails later.
 //! - The cache bounds entries, concurrent loads, waiting keys, and the time of a load.
 //!
 //! A hit is one lookup in a sharded map. A hit allocates nothing and takes no lock that a load
 //! holds. The map is `quick_cache`, chosen for speed. Expiry, shared loads and purging are
-//! implemented here. Neither `quick_cache` nor `moka` discards a load that began before a purge.
+//! implemented here. Neither `quick_cache` nor `moka` discards a load that started before a purge.
 //! The hash function is `foldhash`; it makes a hit a fifth cheaper than SipHash. Keys are names
 //! signed by a trusted authority, so clients cannot construct collisions.
 
@@ -102,9 +102,9 @@ struct PendingLoads<K, V> {
     /// Distinguishes a load from a later load of the same key.
     number: u64,
     under_way: HashMap<K, PendingLoad<V>>,
-    /// Number of loads in progress that began before a purge. They count against the bound.
-    let_go: usize,
-    /// What purges removed and was not loaded again, at most [`CacheBounds::entries`].
+    /// Number of loads in progress that started before a purge. These count against the bound too.
+    superseded: usize,
+    /// Keys that purges removed and that were not loaded again, at most [`CacheBounds::entries`].
     purged: VecDeque<PurgedKey<K>>,
 }
 
@@ -190,7 +190,7 @@ where
                 epoch: 0,
                 number: 0,
                 under_way: HashMap::new(),
-                let_go: 0,
+                superseded: 0,
                 purged: VecDeque::new(),
             }),
             has_purged: Notify::new(),
@@ -221,10 +221,11 @@ where
         if let Some(value) = self.hit(key, Instant::now()) {
             return Ok(value);
         }
-        let mut outcome = match self.board(key)? {
-            Boarded::Known(value) => return Ok(value),
-            Boarded::Waits(outcome) => outcome,
+        let mut outcome = match self.join_load(key)? {
+            JoinedLoad::Known(value) => return Ok(value),
+            JoinedLoad::Pending(outcome) => outcome,
         };
+
         self.counts.misses.fetch_add(1, Ordering::Relaxed);
         if timeout(STALE_WAIT, outcome.wait_for(Option::is_some))
             .await
@@ -240,37 +241,39 @@ where
     }
 
     /// Joins the load of a key or starts one.
-    fn board(self: &Arc<Self>, key: &K) -> Result<Boarded<V>, LoadError> {
+    fn join_load(self: &Arc<Self>, key: &K) -> Result<JoinedLoad<V>, LoadError> {
         let mut pending_loads = self.pending_loads();
         let now = Instant::now();
         // A load can have ended since the caller's lookup.
         let entry = self.entries.peek(key);
         if let Some(entry) = entry.as_ref().filter(|entry| now < entry.until) {
             self.counts.hits.fetch_add(1, Ordering::Relaxed);
-            return Ok(Boarded::Known(entry.value.clone()));
+            return Ok(JoinedLoad::Known(entry.value.clone()));
         }
+
         let is_crowded =
-            pending_loads.under_way.len() + pending_loads.let_go >= self.bounds.waiting;
+            pending_loads.under_way.len() + pending_loads.superseded >= self.bounds.waiting;
         let outcome = match pending_loads.under_way.get(key) {
             Some(pending) => Some(pending.outcome.clone()),
             None if is_crowded => None,
-            None => Some(self.take_off(&mut pending_loads, key)),
+            None => Some(self.start_load(&mut pending_loads, key)),
         };
-        // While loads fail or cannot begin, requests use the stale entry instead of waiting for the
+
+        // While loads fail or cannot start, requests use the stale entry instead of waiting for the
         // next load.
         match (entry.filter(|entry| now < entry.stale_until), outcome) {
             (Some(entry), outcome) if entry.failing || outcome.is_none() => {
                 self.counts.hits.fetch_add(1, Ordering::Relaxed);
                 self.counts.stale.fetch_add(1, Ordering::Relaxed);
-                Ok(Boarded::Known(entry.value))
+                Ok(JoinedLoad::Known(entry.value))
             }
-            (_, Some(outcome)) => Ok(Boarded::Waits(outcome)),
+            (_, Some(outcome)) => Ok(JoinedLoad::Pending(outcome)),
             (_, None) => Err(LoadError::Crowded),
         }
     }
 
-    /// Returns an expired entry whose load takes long. Other requests use the entry at once from
-    /// now on, until the load ends.
+    /// Returns an expired entry whose load takes long. From now on, requests use the entry at once,
+    /// until the load ends.
     fn use_stale(&self, key: &K) -> Option<Option<Arc<V>>> {
         // The lock is held, so the entry is not one from before a purge.
         let _pending_loads = self.pending_loads();
@@ -297,12 +300,12 @@ where
     }
 
     /// Starts a load in a task that continues if all waiters are dropped.
-    fn take_off(
+    fn start_load(
         self: &Arc<Self>,
         pending_loads: &mut PendingLoads<K, V>,
         key: &K,
     ) -> watch::Receiver<Option<Outcome<V>>> {
-        let (tell, outcome) = watch::channel(None);
+        let (sender, outcome) = watch::channel(None);
         pending_loads.number += 1;
         let number = pending_loads.number;
         pending_loads.under_way.insert(
@@ -312,26 +315,27 @@ where
                 outcome: outcome.clone(),
             },
         );
-        let mut landing = LoadGuard {
+
+        let mut guard = LoadGuard {
             cache: Arc::clone(self),
             key: key.clone(),
             epoch: pending_loads.epoch,
             number,
-            tell,
-            landed: false,
+            sender,
+            is_finished: false,
         };
         tokio::spawn(async move {
-            let cache = Arc::clone(&landing.cache);
+            let cache = Arc::clone(&guard.cache);
             let load = async {
-                let _one_of_few = cache.permits.acquire().await;
+                let _permit = cache.permits.acquire().await;
                 cache.counts.loads.fetch_add(1, Ordering::Relaxed);
-                cache.loader.load(landing.key.clone()).await
+                cache.loader.load(guard.key.clone()).await
             };
             let limit = cache.bounds.load_time;
             let loaded = timeout(limit, load)
                 .await
                 .unwrap_or(Err(LoadError::Late(limit)));
-            landing.land(loaded.map(|value| value.map(Arc::new)));
+            guard.finish(loaded.map(|value| value.map(Arc::new)));
         });
         outcome
     }
@@ -340,8 +344,8 @@ where
     /// values.
     pub fn purge(&self) {
         let now = Instant::now();
-        // Before the lock, which requests need. A value that is cached meanwhile is removed, and
-        // loaded when it is asked for.
+        // Collected before the lock, which requests need. A value that is cached meanwhile is
+        // removed, and loaded when a request needs it.
         let in_use = self
             .entries
             .iter()
@@ -349,9 +353,10 @@ where
         let in_use: HashMap<K, Instant> = in_use
             .map(|(key, entry)| (key, entry.stale_until))
             .collect();
+
         let mut pending_loads = self.pending_loads();
         pending_loads.epoch += 1;
-        pending_loads.let_go += pending_loads.under_way.len();
+        pending_loads.superseded += pending_loads.under_way.len();
         pending_loads.under_way.clear();
         pending_loads
             .purged
@@ -362,6 +367,7 @@ where
                 .push_front(PurgedKey { key, stale_until });
         }
         pending_loads.purged.truncate(self.bounds.entries);
+
         // The lock is held here, so no earlier load can insert an entry after this line.
         self.entries.clear();
         self.counts.purges.fetch_add(1, Ordering::Relaxed);
@@ -369,37 +375,37 @@ where
         self.has_purged.notify_one();
     }
 
-    /// Loads keys again that purges removed, one after the other, so that requests go before them.
-    /// Never returns. Safe to drop.
+    /// Loads the keys again that purges removed, one after the other, so that requests have
+    /// precedence. Never returns. Dropping the future is safe.
     pub async fn reload_purged(self: Arc<Self>) {
         loop {
             let Some((key, epoch)) = self.next_purged() else {
                 self.has_purged.notified().await;
                 continue;
             };
-            // A value that a request loaded is in use beyond the end of the removed one.
+            // The lifetime of a value that a request loaded does not depend on the removed value.
             let is_cached = self
                 .entries
                 .peek(&key)
                 .is_some_and(|entry| Instant::now() < entry.until);
             let is_loaded = is_cached
-                || match self.board(&key) {
-                    Ok(Boarded::Known(_)) => true,
-                    Ok(Boarded::Waits(mut outcome)) => outcome
+                || match self.join_load(&key) {
+                    Ok(JoinedLoad::Known(_)) => true,
+                    Ok(JoinedLoad::Pending(mut outcome)) => outcome
                         .wait_for(Option::is_some)
                         .await
                         .is_ok_and(|outcome| matches!(&*outcome, Some(Ok(_)))),
                     Err(_) => false,
                 };
-            if self.settle_purged(&key, epoch, is_loaded, is_cached) && !is_loaded {
+            if self.update_purged(&key, epoch, is_loaded, is_cached) && !is_loaded {
                 tokio::time::sleep(RETRY).await;
             }
             tokio::task::yield_now().await;
         }
     }
 
-    /// Returns the key to load next, and the number of purges. The key stays in the list while it
-    /// is loaded: a purge meanwhile makes that load one of no use.
+    /// Returns the key to load next, and the number of purges so far. The key stays in the list
+    /// while it is loaded, because a purge in the meantime makes that load useless.
     fn next_purged(&self) -> Option<(K, u64)> {
         let mut pending_loads = self.pending_loads();
         let now = Instant::now();
@@ -416,10 +422,10 @@ where
         ))
     }
 
-    /// Takes a key off the list that was loaded, and puts one behind the others that was not: one
-    /// record that is invalid keeps no other key from being loaded. Returns false if a purge made
-    /// the load one of no use.
-    fn settle_purged(&self, key: &K, epoch: u64, is_loaded: bool, is_cached: bool) -> bool {
+    /// Removes a loaded key from the list. Moves a key that was not loaded to the end, so that an
+    /// invalid record does not keep other keys from being loaded. Returns false if a purge made the
+    /// load useless.
+    fn update_purged(&self, key: &K, epoch: u64, is_loaded: bool, is_cached: bool) -> bool {
         let mut pending_loads = self.pending_loads();
         if pending_loads.epoch != epoch {
             return false;
@@ -446,14 +452,14 @@ where
 
     /// Returns the counters.
     pub fn stats(&self) -> Stats {
-        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let counts = &self.counts;
         Stats {
-            hits: count(&self.counts.hits),
-            misses: count(&self.counts.misses),
-            loads: count(&self.counts.loads),
-            failures: count(&self.counts.failures),
-            stale: count(&self.counts.stale),
-            purges: count(&self.counts.purges),
+            hits: counts.hits.load(Ordering::Relaxed),
+            misses: counts.misses.load(Ordering::Relaxed),
+            loads: counts.loads.load(Ordering::Relaxed),
+            failures: counts.failures.load(Ordering::Relaxed),
+            stale: counts.stale.load(Ordering::Relaxed),
+            purges: counts.purges.load(Ordering::Relaxed),
             entries: self.entries.len() as u64,
         }
     }
@@ -465,12 +471,12 @@ where
     }
 
     /// Returns a jittered lifetime between 25 % and 100 % of `time`.
-    fn spread(time: Duration) -> Duration {
+    fn jitter(time: Duration) -> Duration {
         time - rand::random_range(Duration::ZERO..=time / 4 * 3)
     }
 
     /// Caches the outcome of a load and returns the outcome for its waiters.
-    fn settle(&self, key: &K, loaded: Outcome<V>) -> Outcome<V> {
+    fn cache_outcome(&self, key: &K, loaded: Outcome<V>) -> Outcome<V> {
         let now = Instant::now();
         match loaded {
             Ok(value) => {
@@ -479,7 +485,7 @@ where
                 } else {
                     self.bounds.negative_time
                 };
-                let until = now + Self::spread(time);
+                let until = now + Self::jitter(time);
                 // A principal without a role may have been granted one meanwhile.
                 let stale_until = if value.is_some() {
                     until + self.bounds.stale
@@ -530,9 +536,9 @@ impl<K, V, L> std::fmt::Debug for Cache<K, V, L> {
     }
 }
 
-enum Boarded<V> {
+enum JoinedLoad<V> {
     Known(Option<Arc<V>>),
-    Waits(watch::Receiver<Option<Outcome<V>>>),
+    Pending(watch::Receiver<Option<Outcome<V>>>),
 }
 
 /// Completes a load even if its task ends early.
@@ -546,8 +552,8 @@ where
     key: K,
     epoch: u64,
     number: u64,
-    tell: watch::Sender<Option<Outcome<V>>>,
-    landed: bool,
+    sender: watch::Sender<Option<Outcome<V>>>,
+    is_finished: bool,
 }
 
 impl<K, V, L> LoadGuard<K, V, L>
@@ -556,8 +562,9 @@ where
     V: Send + Sync + 'static,
     L: Loader<K, V>,
 {
-    fn land(&mut self, loaded: Outcome<V>) {
-        self.landed = true;
+    /// Caches the outcome, unless a purge superseded the load, and sends it to the waiters.
+    fn finish(&mut self, loaded: Outcome<V>) {
+        self.is_finished = true;
         let cache = &self.cache;
         if loaded.is_err() {
             cache.counts.failures.fetch_add(1, Ordering::Relaxed);
@@ -571,13 +578,13 @@ where
             {
                 pending_loads.under_way.remove(&self.key);
             }
-            cache.settle(&self.key, loaded)
+            cache.cache_outcome(&self.key, loaded)
         } else {
-            pending_loads.let_go -= 1;
+            pending_loads.superseded -= 1;
             loaded
         };
         drop(pending_loads);
-        self.tell.send_replace(Some(outcome));
+        self.sender.send_replace(Some(outcome));
     }
 }
 
@@ -588,8 +595,8 @@ where
     L: Loader<K, V>,
 {
     fn drop(&mut self) {
-        if !self.landed {
-            self.land(Err(LoadError::failed("the look-up ended early")));
+        if !self.is_finished {
+            self.finish(Err(LoadError::failed("the look-up ended early")));
         }
     }
 }

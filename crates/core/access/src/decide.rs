@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::mask::MaskText;
 use crate::operation::{Operation, Operations, ResourceKind, ValueAccess};
 use crate::properties::PropertyAccess;
-use crate::role::{Grant, Role, RoleName};
+use crate::role::{Grant, Names, Role, RoleName};
 
 /// The treatment of requests that no role grants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,8 +52,27 @@ pub enum AccessScope<'a> {
     None,
     /// All names of this dimension.
     Every,
-    /// One name.
+    /// A single name.
     One(&'a str),
+}
+
+impl<'a> AccessScope<'a> {
+    /// Returns true if `names` of a grant cover the scope.
+    fn is_covered_by(self, names: &Names) -> bool {
+        match self {
+            Self::None => true,
+            Self::Every => *names == Names::All,
+            Self::One(name) => names.contains(name),
+        }
+    }
+
+    /// Returns the name of a scope with a single name.
+    fn single_name(self) -> Option<&'a str> {
+        match self {
+            Self::One(name) => Some(name),
+            Self::None | Self::Every => None,
+        }
+    }
 }
 
 /// A request for authorization.
@@ -63,8 +82,8 @@ pub struct AuthorizationRequest<'a> {
     app: AccessScope<'a>,
     collection: AccessScope<'a>,
     reason: Option<&'a str>,
-    /// The time of the request, in seconds since 1970-01-01 UTC. `None`: behind the end of every
-    /// grant that has one.
+    /// The time of the request, in seconds since 1970-01-01 UTC. `None` means that every grant with
+    /// an end has ended.
     at: Option<u64>,
 }
 
@@ -73,12 +92,13 @@ impl<'a> AuthorizationRequest<'a> {
     /// operation does not apply to that dimension. A missing name in an applicable dimension means
     /// all names.
     pub fn new(operation: Operation, app: Option<&'a str>, collection: Option<&'a str>) -> Self {
-        let one = |name: Option<&'a str>| name.map_or(AccessScope::Every, AccessScope::One);
-        let (app, collection) = match operation.about() {
+        let app = app.map_or(AccessScope::Every, AccessScope::One);
+        let collection = collection.map_or(AccessScope::Every, AccessScope::One);
+        let (app, collection) = match operation.resource_kind() {
             ResourceKind::All => (AccessScope::Every, AccessScope::None),
-            ResourceKind::App => (one(app), AccessScope::None),
-            ResourceKind::Collections => (one(app), AccessScope::Every),
-            ResourceKind::Collection => (one(app), one(collection)),
+            ResourceKind::App => (app, AccessScope::None),
+            ResourceKind::Collections => (app, AccessScope::Every),
+            ResourceKind::Collection => (app, collection),
         };
         Self {
             operation,
@@ -111,22 +131,17 @@ impl<'a> AuthorizationRequest<'a> {
 
     /// Returns true if `grant` permits `operation` in the place and time of this request.
     fn is_covered(&self, grant: &Grant, operation: Operation) -> bool {
-        Self { operation, ..*self }.lacks(grant).is_none()
+        Self { operation, ..*self }.missing_part(grant).is_none()
     }
 
     /// Returns the first part of the request that `grant` does not cover, or `None` if `grant`
     /// permits the request.
-    fn lacks(&self, grant: &Grant) -> Option<Missing> {
-        let covers = |names: &crate::Names, extent| match extent {
-            AccessScope::None => true,
-            AccessScope::Every => *names == crate::Names::All,
-            AccessScope::One(name) => names.contains(name),
-        };
+    fn missing_part(&self, grant: &Grant) -> Option<Missing> {
         if !grant.operations.contains(self.operation) {
             Some(Missing::Operation)
-        } else if !covers(&grant.apps, self.app) {
+        } else if !self.app.is_covered_by(&grant.apps) {
             Some(Missing::App)
-        } else if !covers(&grant.collections, self.collection) {
+        } else if !self.collection.is_covered_by(&grant.collections) {
             Some(Missing::Collection)
         } else if grant
             .until
@@ -187,7 +202,7 @@ impl Missing {
     }
 }
 
-/// A denied request. Its text is shown to the client.
+/// A denied request. The client receives the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.text())]
 pub struct Denied {
@@ -203,17 +218,12 @@ pub struct Denied {
 }
 
 impl Denied {
-    fn of(ask: &AuthorizationRequest<'_>, missing: Missing) -> Self {
-        let name = |extent| match extent {
-            AccessScope::One(name) => Some(Box::from(name)),
-            AccessScope::None | AccessScope::Every => None,
-        };
-        let (app, collection) = (name(ask.app), name(ask.collection));
+    fn of(request: &AuthorizationRequest<'_>, missing: Missing) -> Self {
         Self {
-            operation: ask.operation,
+            operation: request.operation,
             missing,
-            app,
-            collection,
+            app: request.app.single_name().map(Box::from),
+            collection: request.collection.single_name().map(Box::from),
             property: None,
             while_observing: false,
         }
@@ -283,8 +293,8 @@ impl Grants {
         }
     }
 
-    /// Notes that the principal has further roles, which are missing or unreadable. They grant
-    /// nothing, and their masks are unknown.
+    /// Records that the principal has further roles, which are missing or unreadable. Such roles
+    /// grant nothing, and their masks are unknown.
     #[must_use]
     pub fn and_unreadable_roles(self) -> Self {
         Self {
@@ -293,23 +303,25 @@ impl Grants {
         }
     }
 
-    /// Returns true if there are no roles.
+    /// Returns true without roles.
     pub fn is_empty(&self) -> bool {
         self.roles.is_empty()
     }
 
     /// Returns the grant that permits the request, or the missing part.
-    fn judge(&self, ask: &AuthorizationRequest<'_>) -> Result<Permitted<'_>, Missing> {
+    fn find_grant(&self, request: &AuthorizationRequest<'_>) -> Result<Permitted<'_>, Missing> {
         if self.roles.is_empty() {
             return Err(Missing::Role);
         }
-        if !self.operations.contains(ask.operation) {
+        if !self.operations.contains(request.operation) {
             return Err(Missing::Operation);
         }
-        let (mut closest, mut widest) = (Missing::Operation, None);
+
+        let mut closest = Missing::Operation;
+        let mut widest = None;
         for role in &self.roles {
             for grant in role.grants() {
-                if let Some(missing) = ask.lacks(grant) {
+                if let Some(missing) = request.missing_part(grant) {
                     closest = closest.max(missing);
                     continue;
                 }
@@ -335,20 +347,22 @@ impl Grants {
     /// Returns the access to properties that the grants give to a permitted request, and the
     /// smallest hourly limit of these grants. `objects.query` and `objects.list` read values by the
     /// grants of `objects.get`, so the limits of these grants apply too.
-    fn property_access(&self, ask: &AuthorizationRequest<'_>) -> (PropertyAccess, Option<u32>) {
+    fn property_access(&self, request: &AuthorizationRequest<'_>) -> (PropertyAccess, Option<u32>) {
         let grants = self.roles.iter().flat_map(|role| role.grants());
-        let covers = |grant: &Grant, operation| ask.is_covered(grant, operation);
-        let is_read = |grant: &Grant| {
-            ask.operation.reads_properties() && covers(grant, Operation::ObjectsGet)
-        };
-        let used = grants
+        let hourly = grants
             .clone()
-            .filter(|grant| covers(grant, ask.operation) || is_read(grant));
-        let hourly = used.filter_map(|grant| grant.hourly);
-        (
-            PropertyAccess::of(ask.operation, grants.clone(), covers),
-            hourly.min(),
-        )
+            .filter(|grant| {
+                request.is_covered(grant, request.operation)
+                    || (request.operation.reads_properties()
+                        && request.is_covered(grant, Operation::ObjectsGet))
+            })
+            .filter_map(|grant| grant.hourly)
+            .min();
+
+        let properties = PropertyAccess::of(request.operation, grants, |grant, operation| {
+            request.is_covered(grant, operation)
+        });
+        (properties, hourly)
     }
 
     /// Returns the grants that have a mask.
@@ -373,20 +387,20 @@ impl Grants {
 
     /// Returns the permit with which [`AccessMode::Observe`] lets a request pass that no grant
     /// covers. `None`: the response, or a later one, could show a value that a mask hides.
-    fn observe<'a>(&self, ask: AuthorizationRequest<'a>) -> Option<Permit<'a>> {
+    fn observe<'a>(&self, request: AuthorizationRequest<'a>) -> Option<Permit<'a>> {
         let mask = self.observed_mask();
-        match ask.operation.value_access() {
-            ValueAccess::None => Some(Permit::unrestricted(ask, mask)),
+        match request.operation.value_access() {
+            ValueAccess::None => Some(Permit::unrestricted(request, mask)),
             ValueAccess::Maskable | ValueAccess::Properties if !self.is_incomplete => {
                 // Unlimited requests would undo a mask by guessing.
                 let hourly = self.masked_grants().filter_map(|grant| grant.hourly).min();
                 Some(Permit {
                     hourly,
-                    ..Permit::unrestricted(ask, mask)
+                    ..Permit::unrestricted(request, mask)
                 })
             }
             ValueAccess::Clear | ValueAccess::Readers if !self.is_incomplete && mask.is_none() => {
-                Some(Permit::unrestricted(ask, None))
+                Some(Permit::unrestricted(request, None))
             }
             ValueAccess::Maskable
             | ValueAccess::Properties
@@ -399,10 +413,10 @@ impl Grants {
     ///
     /// # Errors
     /// [`Denied`].
-    pub fn decide<'a>(&self, ask: AuthorizationRequest<'a>) -> Result<Permit<'a>, Denied> {
-        match self.judge(&ask) {
-            Ok(permitted) => Ok(Permit::granted(ask, self, &permitted)),
-            Err(missing) => Err(Denied::of(&ask, missing)),
+    pub fn decide<'a>(&self, request: AuthorizationRequest<'a>) -> Result<Permit<'a>, Denied> {
+        match self.find_grant(&request) {
+            Ok(permitted) => Ok(Permit::granted(request, self, &permitted)),
+            Err(missing) => Err(Denied::of(&request, missing)),
         }
     }
 
@@ -412,29 +426,29 @@ impl Grants {
     /// [`Denied`].
     pub fn permitted_property(
         &self,
-        ask: &AuthorizationRequest<'_>,
+        request: &AuthorizationRequest<'_>,
         property: &str,
     ) -> Result<Permitted<'_>, Denied> {
-        self.permitted(ask)?;
-        let covers = |grant: &&Grant| {
-            ask.is_covered(grant, ask.operation)
-                && grant
-                    .properties
-                    .as_ref()
-                    .is_some_and(|properties| properties.contains(property))
-        };
-        let of_role = |role| {
-            grants_of(role)
-                .filter(covers)
-                .map(move |grant: &Grant| (role.name(), grant))
-        };
-        let mut found = self.roles.iter().flat_map(of_role);
+        self.permitted(request)?;
+
+        let mut found = self
+            .roles
+            .iter()
+            .flat_map(|role| role.grants().iter().map(move |grant| (role.name(), grant)))
+            .filter(|(_, grant)| {
+                request.is_covered(grant, request.operation)
+                    && grant
+                        .properties
+                        .as_ref()
+                        .is_some_and(|properties| properties.contains(property))
+            });
         let Some((role, grant)) = found.next() else {
             return Err(Denied {
                 property: Some(property.into()),
-                ..Denied::of(ask, Missing::Property)
+                ..Denied::of(request, Missing::Property)
             });
         };
+
         let first = Permitted {
             role,
             mask: grant.mask.as_ref(),
@@ -454,13 +468,10 @@ impl Grants {
     ///
     /// # Errors
     /// [`Denied`].
-    pub fn permitted(&self, ask: &AuthorizationRequest<'_>) -> Result<Permitted<'_>, Denied> {
-        self.judge(ask).map_err(|missing| Denied::of(ask, missing))
+    pub fn permitted(&self, request: &AuthorizationRequest<'_>) -> Result<Permitted<'_>, Denied> {
+        self.find_grant(request)
+            .map_err(|missing| Denied::of(request, missing))
     }
-}
-
-fn grants_of(role: &Arc<Role>) -> std::slice::Iter<'_, Grant> {
-    role.grants().iter()
 }
 
 /// The role and limits that permit a request.
@@ -500,31 +511,31 @@ impl AccessMode {
     pub fn decide<'a>(
         self,
         grants: Option<&Grants>,
-        ask: AuthorizationRequest<'a>,
+        request: AuthorizationRequest<'a>,
     ) -> Result<Decision<'a>, Denied> {
         let no_roles = Grants::default();
         let grants = grants.unwrap_or(&no_roles);
         if self == Self::Off {
             return Ok(Decision {
-                permit: Permit::unrestricted(ask, None),
+                permit: Permit::unrestricted(request, None),
                 observed: None,
             });
         }
 
-        let judged = grants.decide(ask);
+        let enforced = grants.decide(request);
         if self == Self::Enforce {
-            return judged.map(|permit| Decision {
+            return enforced.map(|permit| Decision {
                 permit,
                 observed: None,
             });
         }
-        match judged {
-            Ok(permit) if ask.operation.uses_properties() => {
-                // The request can be about properties that no grant covers. They are not known
-                // here.
+        match enforced {
+            Ok(permit) if request.operation.uses_properties() => {
+                // The request can use properties that no grant covers. This crate does not know
+                // which properties a request uses.
                 let hourly = permit.hourly;
                 let permit = grants
-                    .observe(ask)
+                    .observe(request)
                     .map_or(permit, |observed| Permit { hourly, ..observed });
                 Ok(Decision {
                     permit,
@@ -535,7 +546,7 @@ impl AccessMode {
                 permit,
                 observed: None,
             }),
-            Err(denied) => match grants.observe(ask) {
+            Err(denied) => match grants.observe(request) {
                 Some(permit) => Ok(Decision {
                     permit,
                     observed: Some(denied),
@@ -551,13 +562,13 @@ impl AccessMode {
     /// Returns a permit for a principal whose grants are unknown, or `None` if the mode does not
     /// let the request pass. In [`AccessMode::Observe`], operations that return values or change
     /// who can read them do not pass, since the principal might have a mask.
-    pub fn unknown(self, ask: AuthorizationRequest<'_>) -> Option<Permit<'_>> {
+    pub fn unknown(self, request: AuthorizationRequest<'_>) -> Option<Permit<'_>> {
         let passes = match self {
             Self::Enforce => false,
-            Self::Observe => ask.operation.value_access() == ValueAccess::None,
+            Self::Observe => request.operation.value_access() == ValueAccess::None,
             Self::Off => true,
         };
-        passes.then(|| Permit::unrestricted(ask, None))
+        passes.then(|| Permit::unrestricted(request, None))
     }
 }
 
@@ -586,15 +597,19 @@ pub enum ValueVisibility<'p> {
 
 impl<'a> Permit<'a> {
     /// Returns the permit for a request that grants cover.
-    fn granted(ask: AuthorizationRequest<'a>, grants: &Grants, permitted: &Permitted<'_>) -> Self {
+    fn granted(
+        request: AuthorizationRequest<'a>,
+        grants: &Grants,
+        permitted: &Permitted<'_>,
+    ) -> Self {
         let permit = Self {
             hourly: permitted.hourly,
-            ..Self::unrestricted(ask, permitted.mask.cloned())
+            ..Self::unrestricted(request, permitted.mask.cloned())
         };
-        if !ask.operation.uses_properties() {
+        if !request.operation.uses_properties() {
             return permit;
         }
-        let (properties, hourly) = grants.property_access(&ask);
+        let (properties, hourly) = grants.property_access(&request);
         Self {
             properties,
             hourly,
@@ -605,22 +620,16 @@ impl<'a> Permit<'a> {
 
     /// Returns the permit for a request whose values are shown through `mask` and which has no
     /// other limits.
-    fn unrestricted(ask: AuthorizationRequest<'a>, mask: Option<MaskText>) -> Self {
-        let name = |extent| match extent {
-            AccessScope::One(name) => Some(name),
-            AccessScope::None | AccessScope::Every => None,
-        };
-        let uses_properties = ask.operation.uses_properties();
-        let properties = if uses_properties {
+    fn unrestricted(request: AuthorizationRequest<'a>, mask: Option<MaskText>) -> Self {
+        let properties = if request.operation.uses_properties() {
             PropertyAccess::all(mask.clone())
         } else {
             PropertyAccess::NONE
         };
-        let (app, collection) = (name(ask.app), name(ask.collection));
         Self {
-            operation: ask.operation,
-            app,
-            collection,
+            operation: request.operation,
+            app: request.app.single_name(),
+            collection: request.collection.single_name(),
             mask,
             hourly: None,
             properties,
@@ -632,17 +641,14 @@ impl<'a> Permit<'a> {
         &self.properties
     }
 
-    /// Returns the denial of a request that is about a property which no grant covers for
-    /// `operation`.
+    /// Returns the denial of a request for a property that no grant covers for `operation`.
     pub fn property_denied(&self, operation: Operation, property: &str) -> Denied {
-        let (app, collection) = (self.app.map(Box::from), self.collection.map(Box::from));
-        let property = Some(property.into());
         Denied {
             operation,
             missing: Missing::Property,
-            app,
-            collection,
-            property,
+            app: self.app.map(Box::from),
+            collection: self.collection.map(Box::from),
+            property: Some(property.into()),
             while_observing: false,
         }
     }
@@ -653,7 +659,7 @@ impl<'a> Permit<'a> {
     }
 
     /// Returns the way in which values are disclosed.
-    pub fn sight(&self) -> ValueVisibility<'_> {
+    pub fn visibility(&self) -> ValueVisibility<'_> {
         self.mask
             .as_ref()
             .map_or(ValueVisibility::Clear, ValueVisibility::Masked)

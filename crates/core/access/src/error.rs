@@ -26,10 +26,10 @@ pub enum RoleError {
     /// Too many grants.
     #[error("a role has at most {GRANTS_MAX} grants")]
     Grants,
-    /// A grant names no operation.
+    /// The grant is without operations.
     #[error("a grant must name an operation")]
     NoOperation,
-    /// A grant names no apps or collections, or too many.
+    /// The grant is without apps or collections, or has too many.
     #[error("a grant must name 1 to {NAMES_MAX} apps and as many collections, or all with \"*\"")]
     Names,
     /// The name cannot be an app or collection name.
@@ -45,7 +45,7 @@ pub enum RoleError {
         "\"{0}\" has no place there: after the operations come apps=, collections=, properties=, mask=, hourly=, until= and reason, each once"
     )]
     Part(String),
-    /// A grant names no app.
+    /// The grant is without apps.
     #[error("a grant must say on which apps: apps=NAME,NAME, or apps=* for all")]
     NoApps,
     /// The grant has a reason or an hourly limit but names control operations. Control requests

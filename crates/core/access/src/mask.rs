@@ -1,6 +1,6 @@
 //! The mask of a grant: a function's text, kept unchanged.
 //!
-//! This module does not know the functions. It checks only that a text can be part of a grant, and
+//! This module does not know the functions; it only checks that a text can be part of a grant, and
 //! finds the end of the text. The text ends at the first space outside of its brackets and quotes.
 
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::error::{MASK_BYTES_MAX, RoleError};
 pub struct MaskText(Arc<str>);
 
 impl MaskText {
-    /// Validates and wraps a text. It must be one word; only brackets and quotes can contain
+    /// Validates and wraps a text, which must be one word: only brackets and quotes can contain
     /// spaces.
     ///
     /// # Errors
@@ -21,7 +21,7 @@ impl MaskText {
     pub fn new(text: &str) -> Result<Self, RoleError> {
         let printable =
             (1..=MASK_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
-        if printable && word(text) == Some(text.len()) {
+        if printable && word_length(text) == Some(text.len()) {
             Ok(Self(text.into()))
         } else {
             Err(RoleError::Mask)
@@ -51,16 +51,17 @@ impl MaskText {
     /// operator can write the mask in quotes; inside them, a backslash escapes the next character.
     pub(crate) fn split(text: &str) -> Result<(Self, &str), RoleError> {
         if !text.starts_with('"') {
-            let (mask, rest) = text.split_at(word(text).ok_or(RoleError::Mask)?);
+            let (mask, rest) = text.split_at(word_length(text).ok_or(RoleError::Mask)?);
             return Ok((Self::new(mask)?, rest));
         }
+
         let mut mask = String::new();
-        let mut signs = text.char_indices().skip(1);
-        while let Some((at, sign)) = signs.next() {
-            match sign {
+        let mut chars = text.char_indices().skip(1);
+        while let Some((at, char)) = chars.next() {
+            match char {
                 '"' => return Ok((Self::new(&mask)?, &text[at + 1..])),
-                '\\' => mask.extend(signs.next().map(|(_, sign)| sign)),
-                sign => mask.push(sign),
+                '\\' => mask.extend(chars.next().map(|(_, char)| char)),
+                char => mask.push(char),
             }
         }
         Err(RoleError::Mask)
@@ -75,17 +76,18 @@ impl fmt::Display for MaskText {
 
 /// Returns the byte length up to the first space outside of brackets and quotes. Returns `None` if
 /// a bracket or quote is not closed.
-fn word(text: &str) -> Option<usize> {
-    let (mut depth, mut quoted) = (0_u32, false);
-    let mut signs = text.char_indices();
-    while let Some((at, sign)) = signs.next() {
-        match sign {
-            '\\' if quoted => drop(signs.next()),
+fn word_length(text: &str) -> Option<usize> {
+    let mut depth = 0_u32;
+    let mut quoted = false;
+    let mut chars = text.char_indices();
+    while let Some((at, char)) = chars.next() {
+        match char {
+            '\\' if quoted => drop(chars.next()),
             '"' => quoted = !quoted,
             _ if quoted => (),
             '(' => depth += 1,
             ')' => depth = depth.checked_sub(1)?,
-            sign if sign.is_ascii_whitespace() && depth == 0 => return Some(at),
+            char if char.is_ascii_whitespace() && depth == 0 => return Some(at),
             _ => (),
         }
     }

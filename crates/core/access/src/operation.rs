@@ -1,8 +1,7 @@
 //! Operations that need authorization: one for each such method, under the method's own name.
 //!
-//! `health`, `info` and `inspect` have no operation. Their responses contain only engine
-//! information that is open to every client, or data from the request. They use no app, key or
-//! token.
+//! `health`, `info` and `inspect` have no operation and use no app, key or token. Their responses
+//! contain only engine information that is open to every client, or data from the request.
 
 use std::fmt;
 
@@ -11,11 +10,11 @@ use std::fmt;
 pub(crate) enum ResourceKind {
     /// The whole engine. Only a grant on all apps permits the operation.
     All,
-    /// One app.
+    /// An app.
     App,
-    /// One app with all of its collections. Only a grant on all collections permits the operation.
+    /// An app with all of its collections. Only a grant on all collections permits the operation.
     Collections,
-    /// One collection of an app.
+    /// A collection of an app.
     Collection,
 }
 
@@ -31,8 +30,8 @@ pub enum Group {
 /// The stored values that the response of an operation discloses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueAccess {
-    /// None. The response has metadata, sealed values, or results that the engine makes from values
-    /// of the request.
+    /// No stored values. The response has metadata, sealed values, or results that the engine makes
+    /// from values of the request.
     None,
     /// Values, through the mask of the grant if it has one.
     Maskable,
@@ -40,8 +39,8 @@ pub enum ValueAccess {
     Properties,
     /// Values or parts of values that no mask can cover.
     Clear,
-    /// None, but the operation changes who can read values, or through which masks: roles, the keys
-    /// that values are sealed under, what counts as authentic, or who unwraps keys.
+    /// No stored values, but the operation changes who can read values, or through which masks. It
+    /// changes roles, the keys that seal values, the rules of authenticity, or who unwraps keys.
     Readers,
 }
 
@@ -65,7 +64,7 @@ macro_rules! operations {
                 match self { $(Self::$variant => Group::$group),+ }
             }
 
-            pub(crate) const fn about(self) -> ResourceKind {
+            pub(crate) const fn resource_kind(self) -> ResourceKind {
                 match self { $(Self::$variant => ResourceKind::$about),+ }
             }
 
@@ -80,7 +79,7 @@ macro_rules! operations {
 
 operations! {
     /// Encrypts values into envelopes.
-    /// All values are of the request.
+    /// All values are from the request.
     Encrypt = "encrypt" Data App None,
     /// Opens envelopes.
     Decrypt = "decrypt" Data App Maskable,
@@ -88,12 +87,12 @@ operations! {
     /// request chooses among the keys that seal.
     Rewrap = "rewrap" Data App Readers,
     /// Replaces values with tokens.
-    /// All values are of the request.
+    /// All values are from the request.
     Tokenize = "tokenize" Data Collection None,
     /// Returns the values of tokens.
     Detokenize = "detokenize" Data Collection Maskable,
     /// Masks values.
-    /// All values are of the request.
+    /// All values are from the request.
     Mask = "mask" Data App None,
     /// Returns the metadata of tokens.
     TokensGet = "tokens.get" Data Collection None,
@@ -142,19 +141,19 @@ operations! {
     /// Engines generate the key; nobody else has its private part.
     AppsRotate = "apps.rotate" Control App None,
     /// Imports a key version that was created elsewhere.
-    /// Whoever imports a key has it, and so opens what is sealed under it.
+    /// Whoever imports a key has the key, and can open values that are sealed under it.
     AppsImport = "apps.import" Control App Readers,
     /// Disables an app or key.
-    /// An older key, perhaps an imported one, can be the newest that seals then.
+    /// Afterwards an older key, perhaps an imported one, can be the newest that seals.
     AppsDisable = "apps.disable" Control App Readers,
     /// Enables an app or key again.
-    /// An imported key can be the newest that seals then.
+    /// Afterwards an imported key can be the newest that seals.
     AppsEnable = "apps.enable" Control App Readers,
     /// Deletes an app or key.
-    /// It disables.
+    /// Deletion has the effects of [`Self::AppsDisable`].
     AppsDelete = "apps.delete" Control App Readers,
     /// Cancels a deletion.
-    /// It enables.
+    /// Restoring has the effects of [`Self::AppsEnable`].
     AppsRestore = "apps.restore" Control App Readers,
     /// Changes an app's settings. The suite decides which keys seal, perhaps imported ones, and
     /// what counts as sealed by an engine.
@@ -165,10 +164,10 @@ operations! {
     /// Lists an app's collections.
     CollectionsList = "collections.list" Control Collections None,
     /// Creates a collection.
-    /// It is empty.
+    /// The new collection is empty.
     CollectionsCreate = "collections.create" Control Collection None,
     /// Changes a collection's settings.
-    /// These are times of expiry and retention.
+    /// The settings are times of expiry and retention.
     CollectionsSet = "collections.set" Control Collection None,
     /// Changes the schema of a collection of objects. Types, and so masks, of properties cannot be
     /// changed, and rows are under token keys, which engines generate.
@@ -203,30 +202,30 @@ operations! {
     /// Describes the root key and its slots.
     RootStatus = "root.status" Control All None,
     /// Creates the root key.
-    /// It decides who unwraps the root key.
+    /// The operation decides who unwraps the root key.
     RootInit = "root.init" Control All Readers,
     /// Replaces the root key.
     /// The providers stay the same.
     RootRotate = "root.rotate" Control All None,
     /// Seals the store.
-    /// Nobody reads values of a sealed store.
+    /// No client can read values of a sealed store.
     RootSeal = "root.seal" Control All None,
     /// Unseals the store.
-    /// Only what was readable before is readable again, through the same masks.
+    /// Values that were readable before are readable again, through the same masks.
     RootUnseal = "root.unseal" Control All None,
     /// Adds a slot for a provider.
-    /// One more provider unwraps the root key.
+    /// A further provider unwraps the root key.
     KekAdd = "kek.add" Control All Readers,
     /// Removes a slot.
-    /// It only takes away.
+    /// The operation only removes access.
     KekRemove = "kek.remove" Control All None,
     /// Unwraps every slot.
     KekVerify = "kek.verify" Control All None,
     /// Replaces every slot by a new copy of the root key.
     /// The providers stay the same.
     KekRotate = "kek.rotate" Control All None,
-    /// Returns the public keys to which others seal for an app.
-    /// Whoever has one can seal, and open nothing.
+    /// Returns the public keys with which others seal for an app.
+    /// A public key can seal, and cannot open anything.
     AppsPublicKeys = "apps.public_keys" Control App None,
 }
 
@@ -242,7 +241,7 @@ impl Operation {
     /// checked.
     pub const fn has_collection(self) -> bool {
         matches!(
-            self.about(),
+            self.resource_kind(),
             ResourceKind::Collection | ResourceKind::Collections
         )
     }
@@ -277,7 +276,7 @@ impl Operation {
 
     /// Returns true if the operation applies to one app.
     pub const fn has_app(self) -> bool {
-        !matches!(self.about(), ResourceKind::All)
+        !matches!(self.resource_kind(), ResourceKind::All)
     }
 }
 
@@ -304,7 +303,8 @@ impl Operations {
     pub const CONTROL: Self = Self::of_group(Group::Control);
 
     const fn of_group(group: Group) -> Self {
-        let (mut set, mut index) = (0, 0);
+        let mut set = 0;
+        let mut index = 0;
         while index < Operation::ALL.len() {
             let operation = Operation::ALL[index];
             if operation.group() as u8 == group as u8 {
@@ -316,7 +316,8 @@ impl Operations {
     }
 
     const fn of_value_access(access: ValueAccess) -> Self {
-        let (mut set, mut index) = (0, 0);
+        let mut set = 0;
+        let mut index = 0;
         while index < Operation::ALL.len() {
             let operation = Operation::ALL[index];
             if operation.value_access() as u8 == access as u8 {

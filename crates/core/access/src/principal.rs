@@ -53,8 +53,8 @@ pub struct Principal {
     name: Arc<str>,
 }
 
-/// A reason why a certificate names no principal. The client's certificate authority must issue
-/// another certificate.
+/// A reason why a certificate does not name a principal. The client's certificate authority must
+/// issue another certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrincipalError {
     /// Not an X.509 certificate.
@@ -216,12 +216,15 @@ fn alternative_names<'c>(
         return Ok(&[]);
     };
     let names = &extension.value.general_names;
-    let is_undefined =
-        |name: &GeneralName<'_>| matches!(name, GeneralName::Invalid(tag, _) if tag.0 > LAST_TAG.0);
-    if names.is_empty() || names.iter().any(is_undefined) {
+    if names.is_empty() || names.iter().any(has_undefined_tag) {
         return Err(PrincipalError::AlternativeNames);
     }
     Ok(names)
+}
+
+/// Returns true for a name with a tag that RFC 5280 does not define.
+fn has_undefined_tag(name: &GeneralName<'_>) -> bool {
+    matches!(name, GeneralName::Invalid(tag, _) if tag.0 > LAST_TAG.0)
 }
 
 fn spiffe(names: &[GeneralName<'_>]) -> Result<Option<Principal>, PrincipalError> {
@@ -313,16 +316,16 @@ fn is_plain(c: char) -> bool {
     (c.is_alphanumeric() && !INVISIBLE_LETTERS.contains(&c)) || c.is_ascii_graphic() || c == ' '
 }
 
-/// Returns true if `uri` is an absolute URI of visible ASCII. Its further form depends on the
-/// scheme.
+/// Returns true if `uri` is an absolute URI of visible ASCII. The further form depends on the
+/// scheme and is not checked.
 fn is_uri(uri: &str) -> bool {
     let Some((scheme, rest)) = uri.split_once(':') else {
         return false;
     };
-    let is_of_scheme =
-        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
     scheme.starts_with(|first: char| first.is_ascii_alphabetic())
-        && scheme.bytes().all(is_of_scheme)
+        && scheme
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))
         && !rest.is_empty()
         && rest.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -434,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_the_operators_and_a_kind_left_out_names_nobody() {
+    fn identity_follows_the_configured_order_and_kinds() {
         use PrincipalError::{Dns, Nameless};
         let all = || {
             certificate(
@@ -494,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_writes_only_what_a_certificate_could_say() {
+    fn operator_names_can_occur_in_certificates() {
         for text in [
             "relay.internal",
             "cn:relay 7",
@@ -527,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_could_be_mistaken_are_refused() {
+    fn ambiguous_names_are_rejected() {
         use PrincipalError::{Ambiguous, CommonName, Dns, Nameless, Spiffe};
         let long = format!("spiffe://org/{}", "a".repeat(2_048));
         let cases = [

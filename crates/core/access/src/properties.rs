@@ -16,6 +16,15 @@ enum CoveredProperties {
 }
 
 impl CoveredProperties {
+    /// Returns the properties of grants, each with its mask.
+    fn of_grants<'g>(grants: impl Iterator<Item = &'g Grant>) -> Self {
+        Self::Granted(
+            grants
+                .filter_map(|grant| Some((grant.properties.clone()?, grant.mask.clone())))
+                .collect(),
+        )
+    }
+
     /// Returns how values of a property are shown, or `None` if no grant covers the property. A
     /// grant without a mask takes precedence; otherwise the first one applies.
     fn find(&self, property: &str) -> Option<ValueVisibility<'_>> {
@@ -67,29 +76,25 @@ impl PropertyAccess {
         }
     }
 
-    /// The properties of the grants that cover a request. `covers` tells if a grant covers an
-    /// operation in the place and time of the request.
+    /// Returns the properties of the grants that cover a request. `covers` decides whether a grant
+    /// covers an operation in the place and time of the request.
     pub(crate) fn of<'g>(
         operation: Operation,
         grants: impl Iterator<Item = &'g Grant> + Clone,
         covers: impl Fn(&Grant, Operation) -> bool,
     ) -> Self {
-        let covered = |operation| {
-            let granted = grants.clone().filter(|grant| covers(grant, operation));
-            let of = |grant: &Grant| Some((grant.properties.clone()?, grant.mask.clone()));
-            CoveredProperties::Granted(granted.filter_map(of).collect())
-        };
-        let read = if operation.reads_properties() {
-            Some(Operation::ObjectsGet)
-        } else {
-            None
-        };
-        let used = operation.has_property().then_some(operation);
-        let none = || CoveredProperties::Granted(Vec::new());
-        Self {
-            read: read.map_or_else(none, covered),
-            used: used.map_or_else(none, covered),
+        let mut access = Self::NONE;
+        if operation.reads_properties() {
+            let granted = grants
+                .clone()
+                .filter(|grant| covers(grant, Operation::ObjectsGet));
+            access.read = CoveredProperties::of_grants(granted);
         }
+        if operation.has_property() {
+            let granted = grants.filter(|grant| covers(grant, operation));
+            access.used = CoveredProperties::of_grants(granted);
+        }
+        access
     }
 
     /// Returns how the request sees values of a property, or `None` if it does not see them.

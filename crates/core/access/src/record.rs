@@ -74,41 +74,78 @@ struct FormatField {
 }
 
 fn read<'a, T: Deserialize<'a>>(record: &'a [u8]) -> Result<T, RecordError> {
-    // Serde's error text can quote names from the record. An operator wrote those names, so they
-    // can be shown.
-    let malformed = |error: serde_json::Error| RecordError(error.to_string());
-    let FormatField { format } = serde_json::from_slice(record).map_err(malformed)?;
+    let FormatField { format } = serde_json::from_slice(record)?;
     if format != FORMAT {
         return Err(RecordError(format!("format {format} is not {FORMAT}")));
     }
-    serde_json::from_slice(record).map_err(malformed)
+    Ok(serde_json::from_slice(record)?)
 }
 
-impl Role {
-    /// Serializes the role to a record.
-    pub fn to_record(&self) -> Vec<u8> {
-        let texts = |names: &Names| {
-            names
-                .texts()
-                .into_iter()
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        };
-        let grant = |grant: &Grant| GrantRecord {
+impl From<serde_json::Error> for RecordError {
+    /// Keeps serde's error text, which can quote names from the record. An operator wrote those
+    /// names, so they can be shown.
+    fn from(error: serde_json::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<crate::RoleError> for RecordError {
+    fn from(error: crate::RoleError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl GrantRecord {
+    fn of(grant: &Grant) -> Self {
+        Self {
             operations: grant
                 .operations
                 .iter()
                 .map(|operation| operation.name().to_owned())
                 .collect(),
-            apps: texts(&grant.apps),
-            collections: texts(&grant.collections),
-            properties: grant.properties.as_ref().map(texts),
+            apps: owned_texts(&grant.apps),
+            collections: owned_texts(&grant.collections),
+            properties: grant.properties.as_ref().map(owned_texts),
             reason: grant.reason,
             mask: grant.mask.as_ref().map(ToString::to_string),
             hourly: grant.hourly,
             until: grant.until,
-        };
-        let grants = self.grants().iter().map(grant).collect();
+        }
+    }
+
+    fn to_grant(&self) -> Result<Grant, RecordError> {
+        let mut operations = Operations::NONE;
+        for name in &self.operations {
+            let known = Operation::from_name(name)
+                .ok_or_else(|| RecordError(format!("{name:?} is no operation of this program")))?;
+            operations = operations.and(known.into());
+        }
+
+        Ok(Grant {
+            operations,
+            apps: parse_names(&self.apps)?,
+            collections: parse_names(&self.collections)?,
+            mask: self.mask.as_deref().map(MaskText::new).transpose()?,
+            properties: self.properties.as_deref().map(parse_names).transpose()?,
+            reason: self.reason,
+            hourly: self.hourly,
+            until: self.until,
+        })
+    }
+}
+
+fn owned_texts(names: &Names) -> Vec<String> {
+    names.texts().into_iter().map(str::to_owned).collect()
+}
+
+fn parse_names(names: &[String]) -> Result<Names, crate::RoleError> {
+    Names::of(names.iter().map(String::as_str))
+}
+
+impl Role {
+    /// Serializes the role to a record.
+    pub fn to_record(&self) -> Vec<u8> {
+        let grants = self.grants().iter().map(GrantRecord::of).collect();
         let record = RoleRecord {
             format: FORMAT,
             role: self.name().as_str().into(),
@@ -124,46 +161,8 @@ impl Role {
     /// Skipping an unknown operation would silently change the role when an operator edits it.
     pub fn from_record(key: &str, record: &[u8]) -> Result<Self, RecordError> {
         let RoleRecord { role, grants, .. } = read(record)?;
-        let refuse = |error: crate::RoleError| RecordError(error.to_string());
-        let grant = |grant: &GrantRecord| {
-            let mut operations = Operations::NONE;
-            for name in &grant.operations {
-                let known = Operation::from_name(name);
-                let known = known.ok_or_else(|| {
-                    RecordError(format!("{name:?} is no operation of this program"))
-                })?;
-                operations = operations.and(known.into());
-            }
-            let names =
-                |names: &[String]| Names::of(names.iter().map(String::as_str)).map_err(refuse);
-            let (apps, collections) = (names(&grant.apps)?, names(&grant.collections)?);
-            let mask = grant
-                .mask
-                .as_deref()
-                .map(MaskText::new)
-                .transpose()
-                .map_err(refuse)?;
-            let properties = grant.properties.as_deref().map(names).transpose()?;
-            let (reason, hourly, until) = (grant.reason, grant.hourly, grant.until);
-            Ok(Grant {
-                operations,
-                apps,
-                collections,
-                properties,
-                reason,
-                mask,
-                hourly,
-                until,
-            })
-        };
-        let role = Self::new(
-            &role,
-            grants
-                .iter()
-                .map(grant)
-                .collect::<Result<_, RecordError>>()?,
-        )
-        .map_err(refuse)?;
+        let grants: Result<_, RecordError> = grants.iter().map(GrantRecord::to_grant).collect();
+        let role = Self::new(&role, grants?)?;
         if role_key(role.name()) == key {
             Ok(role)
         } else {
@@ -177,7 +176,7 @@ impl Role {
 pub struct Binding {
     /// The principal.
     pub principal: Principal,
-    /// The roles, sorted, 1 to [`ROLES_MAX`]. They need not exist.
+    /// The roles, sorted, 1 to [`ROLES_MAX`]. A role need not exist.
     pub roles: Vec<RoleName>,
 }
 
@@ -231,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_role_rests_as_json_and_comes_back() {
+    fn roles_round_trip_through_json() {
         let operations = || {
             [Operation::Decrypt, Operation::Encrypt]
                 .into_iter()
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_role_cannot_be_is_damaged() {
+    fn invalid_role_records_are_errors() {
         let record = |grant: &str| format!("{{\"format\":1,\"role\":\"r\",\"grants\":[{grant}]}}");
         let good = "{\"operations\":[\"encrypt\"],\"apps\":[\"*\"],\"collections\":[\"*\"]}";
         assert!(Role::from_record("role/r", record(good).as_bytes()).is_ok());

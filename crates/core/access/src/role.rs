@@ -59,7 +59,7 @@ fn is_name(name: &str) -> bool {
 pub enum Names {
     /// All existing and future names.
     All,
-    /// These names. They need not exist.
+    /// The listed names, which need not exist.
     Only(BTreeSet<Box<str>>),
 }
 
@@ -157,8 +157,14 @@ impl Grant {
                 .ok_or_else(|| RoleError::NoSuchOperation(shown(name)))?;
             operations = operations.and(known);
         }
-        let (mut apps, mut collections, mut properties) = (None, None, None);
-        let (mut reason, mut mask, mut hourly, mut until) = (false, None, None, None);
+
+        let mut apps = None;
+        let mut collections = None;
+        let mut properties = None;
+        let mut reason = false;
+        let mut mask = None;
+        let mut hourly = None;
+        let mut until = None;
         loop {
             let (part, behind) = next_part(rest);
             if part.is_empty() {
@@ -209,6 +215,23 @@ impl Grant {
             hourly,
             until,
         })
+    }
+}
+
+impl Grant {
+    fn has_control_operation(&self) -> bool {
+        Operations::CONTROL
+            .iter()
+            .any(|operation| self.operations.contains(operation))
+    }
+
+    /// Returns true if this grant shows all values without a mask that `masked` shows masked.
+    fn unmasks(&self, masked: &Self) -> bool {
+        self.mask.is_none()
+            && (self.apps == Names::All || self.apps == masked.apps)
+            && Operations::MASKABLE.iter().all(|operation| {
+                self.operations.contains(operation) || !masked.operations.contains(operation)
+            })
     }
 }
 
@@ -299,14 +322,9 @@ impl Role {
         if grants.iter().any(|grant| grant.operations.is_empty()) {
             return Err(RoleError::NoOperation);
         }
-        let of_control = |grant: &Grant| {
-            Operations::CONTROL
-                .iter()
-                .any(|one| grant.operations.contains(one))
-        };
         if grants
             .iter()
-            .any(|grant| (grant.reason || grant.hourly.is_some()) && of_control(grant))
+            .any(|grant| (grant.reason || grant.hourly.is_some()) && grant.has_control_operation())
         {
             return Err(RoleError::ReasonOfControl);
         }
@@ -352,36 +370,35 @@ impl Role {
     /// guessing. The principal can encrypt or mask a guess and compare the masked results. If equal
     /// values have equal tokens, the principal can also tokenize a guess.
     pub fn can_guess(&self) -> bool {
-        let shows = |grant: &Grant, masked: &Grant| {
-            grant.mask.is_none()
-                && (grant.apps == Names::All || grant.apps == masked.apps)
-                && Operations::MASKABLE
-                    .iter()
-                    .all(|one| grant.operations.contains(one) || !masked.operations.contains(one))
-        };
-        let tells = |grant: &&Grant| {
-            grant
-                .mask
-                .as_ref()
-                .is_some_and(|mask| !mask.tells_nothing())
-        };
-        let may = |some: &[Operation]| {
-            let mut unbound = self.grants.iter().filter(|grant| grant.hourly.is_none());
-            unbound.any(|grant| some.iter().any(|one| grant.operations.contains(*one)))
-        };
         let mut masked = self.grants.iter().filter(|grant| grant.mask.is_some());
-        let sees = masked.all(|masked| self.grants.iter().any(|grant| shows(grant, masked)));
-        let reads = self
+        let is_masked = masked.clone().next().is_some();
+        let sees_all = masked.all(|masked| self.grants.iter().any(|grant| grant.unmasks(masked)));
+        let compares_masks = self
             .grants
             .iter()
-            .filter(tells)
+            .filter(|grant| {
+                grant
+                    .mask
+                    .as_ref()
+                    .is_some_and(|mask| !mask.tells_nothing())
+            })
             .any(|grant| grant.hourly.is_none());
-        let is_masked = self.grants.iter().any(|grant| grant.mask.is_some());
+
         is_masked
-            && !sees
-            && ((reads && may(&[Operation::Encrypt, Operation::Mask]))
-                || may(&[Operation::Tokenize, Operation::TokensFind])
-                || may(&[Operation::ObjectsQuery]))
+            && !sees_all
+            && ((compares_masks && self.has_unlimited(&[Operation::Encrypt, Operation::Mask]))
+                || self.has_unlimited(&[Operation::Tokenize, Operation::TokensFind])
+                || self.has_unlimited(&[Operation::ObjectsQuery]))
+    }
+
+    /// Returns true if a grant without an hourly limit has any of these operations.
+    fn has_unlimited(&self, operations: &[Operation]) -> bool {
+        let mut unlimited = self.grants.iter().filter(|grant| grant.hourly.is_none());
+        unlimited.any(|grant| {
+            operations
+                .iter()
+                .any(|operation| grant.operations.contains(*operation))
+        })
     }
 
     /// Returns the role's name.
@@ -438,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_read_as_it_is_written() {
+    fn grants_round_trip_through_text() {
         for (text, written) in [
             ("encrypt apps=shop", "encrypt apps=shop"),
             (

@@ -1,20 +1,20 @@
-//! Multiplication of fixed points by secret scalars, where the safe bindings leave out the fast
-//! way.
+//! Multiplication of fixed points by secret scalars, with fast functions that the safe bindings do
+//! not offer.
 //!
-//! [`FixedBase`] is any public key of P-256 with a table made for it;
-//! [`secp256k1::multiply_generator`] is that curve's generator. The multiplications are OpenSSL's
-//! and libsecp256k1's own, in constant time: no curve arithmetic is written here. The one place in
-//! the workspace with `unsafe`; each block says why it is sound.
+//! [`FixedBase`] is any public key of P-256 with a precomputed table.
+//! [`secp256k1::multiply_generator`] multiplies the generator of secp256k1. OpenSSL and libsecp256k1
+//! do the multiplications, in constant time: this crate has no curve arithmetic. It is the only
+//! place in the workspace with `unsafe`; each block says why it is sound.
 
 mod p256;
 pub mod secp256k1;
 
 pub use p256::FixedBase;
 
-/// Why a point could not be used or multiplied.
+/// The reason why a point cannot be used or multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The bytes are no point of P-256.
+    /// The bytes do not encode a point of P-256.
     #[error("not a point of P-256")]
     NotAPoint,
     /// The scalar is zero or not below the order of the curve.

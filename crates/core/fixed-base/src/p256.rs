@@ -1,12 +1,12 @@
-//! P-256 against one fixed public key, about five times as fast as against any.
+//! Key agreement on P-256 with a fixed public key, about five times as fast as with any other key.
 //!
 //! OpenSSL multiplies its own generator with a table of 37 x 64 precomputed points. A group whose
 //! generator is the public key gets the same table for that key, and the same constant-time code
-//! (`ecp_nistz256.c`: every table row is read, a mask selects).
+//! (`ecp_nistz256.c`: it reads every table row, and a mask selects one).
 //!
-//! `unsafe` here because the safe bindings can set a group's generator and multiply by it, but not
-//! ask for the table. Note that making a table takes about 20 ms, as long as 400 plain agreements.
-//! It pays for keys that are used often, and is done outside any request.
+//! The module needs `unsafe` because the safe bindings can set a group's generator and multiply by
+//! it, but cannot precompute the table. A table takes about 20 ms, as long as 400 plain agreements.
+//! So tables are for keys that are used often, and no request computes one.
 
 use std::fmt;
 
@@ -25,27 +25,27 @@ impl From<ErrorStack> for Error {
     }
 }
 
-/// One fixed public key with its table. Holds nothing secret; may be used from many threads at
-/// once.
+/// A fixed public key with its table. Holds no secret, and can be used from many threads at once.
 pub struct FixedBase {
-    /// P-256 with the fixed point for its generator.
+    /// P-256 with the fixed point as its generator.
     group: EcGroup,
 }
 
 impl FixedBase {
-    /// Memory that one table takes: 37 rows of 64 affine points.
+    /// Memory of a table in bytes: 37 rows of 64 affine points.
     pub const BYTES: usize = 37 * 64 * 64;
 
-    /// Makes the table of a point, SEC 1 uncompressed. Takes about 20 ms.
+    /// Precomputes the table of a point in SEC 1 uncompressed form. Takes about 20 ms.
     ///
     /// # Errors
     ///
-    /// [`Error::NotAPoint`], or [`Error::Library`].
+    /// [`Error::NotAPoint`] or [`Error::Library`].
     pub fn new(point: &[u8; 65]) -> Result<Self, Error> {
         let mut group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?;
         let mut context = BigNumContext::new()?;
         let generator =
             EcPoint::from_bytes(&group, point, &mut context).map_err(|_| Error::NotAPoint)?;
+
         let mut order = BigNum::new()?;
         group.order(&mut order, &mut context)?;
         group.set_generator(generator, order, BigNum::from_u32(1)?)?;
@@ -53,8 +53,8 @@ impl FixedBase {
         Ok(Self { group })
     }
 
-    /// Diffie-Hellman: the x coordinate of `scalar` times the fixed point. The scalar is 32 bytes
-    /// big-endian.
+    /// Computes a Diffie-Hellman secret: the x coordinate of `scalar` times the fixed point. The
+    /// scalar is 32 bytes big-endian.
     ///
     /// # Errors
     ///
@@ -62,15 +62,19 @@ impl FixedBase {
     pub fn multiply(&self, scalar: &[u8; 32]) -> Result<Zeroizing<[u8; 32]>, Error> {
         let mut context = BigNumContext::new()?;
         let mut product = EcPoint::new(&self.group)?;
-        let (mut number, mut x, mut y) =
-            (BigNum::from_slice(scalar)?, BigNum::new()?, BigNum::new()?);
+        let mut number = BigNum::from_slice(scalar)?;
+        let mut x = BigNum::new()?;
+        let mut y = BigNum::new()?;
         let computed = product
             .mul_generator2(&self.group, &number, &mut context)
             .and_then(|()| product.affine_coordinates(&self.group, &mut x, &mut y, &mut context));
-        clear(product);
+
+        // All secrets are wiped before an error can return.
+        clear_free(product);
         number.clear();
         y.clear();
         computed?;
+
         let mut bytes = x.to_vec_padded(32)?;
         x.clear();
         let mut shared = Zeroizing::new([0; 32]);
@@ -88,7 +92,8 @@ impl fmt::Debug for FixedBase {
 
 #[allow(unsafe_code)]
 unsafe extern "C" {
-    /// `openssl/ec.h`; deprecated there in favour of providers, which offer no custom generator.
+    /// Declared in `openssl/ec.h`. It is deprecated in favour of providers, which do not offer custom
+    /// generators.
     fn EC_GROUP_precompute_mult(
         group: *mut openssl_sys::EC_GROUP,
         context: *mut openssl_sys::BN_CTX,
@@ -97,28 +102,28 @@ unsafe extern "C" {
     fn EC_POINT_clear_free(point: *mut openssl_sys::EC_POINT);
 }
 
-/// Makes the table of the group's generator, and checks that it is there: a library without it
-/// would silently be slow.
+/// Precomputes the table of the group's generator, and checks that the table exists: a library
+/// without tables would be slow and return no error.
 #[allow(unsafe_code)]
 fn precompute(group: &mut EcGroup, context: &mut BigNumContext) -> Result<(), Error> {
     // SAFETY: both pointers are live for the call and not shared: `group` and `context` are
     // borrowed mutably. The function keeps neither the context nor anything it points to.
-    let made = unsafe { EC_GROUP_precompute_mult(group.as_ptr(), context.as_ptr()) };
+    let precomputed = unsafe { EC_GROUP_precompute_mult(group.as_ptr(), context.as_ptr()) };
     // SAFETY: reads the live group.
-    let there = unsafe { EC_GROUP_have_precompute_mult(group.as_ptr()) };
-    if made == 1 && there == 1 {
+    let has_table = unsafe { EC_GROUP_have_precompute_mult(group.as_ptr()) };
+    if precomputed == 1 && has_table == 1 {
         Ok(())
     } else {
         Err(Error::Library)
     }
 }
 
-/// Frees a point and wipes it, which its own drop does not.
+/// Wipes and frees a point. `EcPoint` itself frees it without wiping.
 #[allow(unsafe_code)]
-fn clear(point: EcPoint) {
+fn clear_free(point: EcPoint) {
     let raw = point.as_ptr();
-    // Not `mem::forget`: the wrapper gives up its pointer and is spent.
-    let _spent = std::mem::ManuallyDrop::new(point);
+    // The wrapper must not free the pointer again.
+    let _wrapper = std::mem::ManuallyDrop::new(point);
     // SAFETY: `raw` came from a live `EcPoint` whose own free will not run, so it is freed once.
     unsafe { EC_POINT_clear_free(raw) };
 }
@@ -160,9 +165,10 @@ pub(crate) mod tests {
         unhex(&format!("04{x}{y}"))
     }
 
-    /// (2G) * k = 2(kG), and for scalars of any size the same as OpenSSL's general multiplication.
+    /// Checks (2G) * k = 2(kG), and compares scalars of any size with OpenSSL's general
+    /// multiplication.
     #[test]
-    fn the_table_gives_what_the_general_multiplication_gives() {
+    fn table_products_match_general_multiplication() {
         let standard = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
         let mut context = BigNumContext::new().unwrap();
         for (_, x, y) in VECTORS {
@@ -186,7 +192,8 @@ pub(crate) mod tests {
                 product
                     .mul2(&standard, &general, &number, &mut context)
                     .unwrap();
-                let (mut px, mut py) = (BigNum::new().unwrap(), BigNum::new().unwrap());
+                let mut px = BigNum::new().unwrap();
+                let mut py = BigNum::new().unwrap();
                 product
                     .affine_coordinates(&standard, &mut px, &mut py, &mut context)
                     .unwrap();
@@ -199,7 +206,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_table_of_the_generators_double_knows_published_points() {
+    fn table_of_the_doubled_generator_matches_published_points() {
         let [(two, x2, y2), ..] = VECTORS;
         let table = FixedBase::new(&sec1(x2, y2)).unwrap();
         let one = unhex("0000000000000000000000000000000000000000000000000000000000000001");
@@ -210,28 +217,35 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn both_sides_agree() {
+    fn agreements_of_both_sides_match() {
         let standard = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
         let mut context = BigNumContext::new().unwrap();
         for _ in 0..5 {
             let [a, b] = [(); 2].map(|()| EcKey::generate(&standard).unwrap());
-            let mut meet = |point: &openssl::ec::EcPointRef, scalar: &openssl::bn::BigNumRef| {
-                let form = PointConversionForm::UNCOMPRESSED;
-                let point = point.to_bytes(&standard, form, &mut context).unwrap();
-                let scalar = scalar.to_vec_padded(32).unwrap();
-                FixedBase::new(&point[..].try_into().unwrap())
-                    .unwrap()
-                    .multiply(&scalar[..].try_into().unwrap())
-            };
+            let shared = agree(&standard, &mut context, a.public_key(), b.private_key());
             assert_eq!(
-                meet(a.public_key(), b.private_key()),
-                meet(b.public_key(), a.private_key())
+                agree(&standard, &mut context, b.public_key(), a.private_key()),
+                shared
             );
         }
     }
 
+    fn agree(
+        standard: &EcGroup,
+        context: &mut BigNumContext,
+        point: &openssl::ec::EcPointRef,
+        scalar: &openssl::bn::BigNumRef,
+    ) -> Result<Zeroizing<[u8; 32]>, Error> {
+        let form = PointConversionForm::UNCOMPRESSED;
+        let point = point.to_bytes(standard, form, context).unwrap();
+        let scalar = scalar.to_vec_padded(32).unwrap();
+        FixedBase::new(&point[..].try_into().unwrap())
+            .unwrap()
+            .multiply(&scalar[..].try_into().unwrap())
+    }
+
     #[test]
-    fn what_is_no_point_and_what_has_no_result_is_refused() {
+    fn invalid_points_and_products_are_errors() {
         let [(_, x, y), ..] = VECTORS;
         let mut off_curve = sec1(x, y);
         off_curve[64] ^= 1;

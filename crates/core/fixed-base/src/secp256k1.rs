@@ -1,8 +1,9 @@
-//! secp256k1's generator.
+//! Multiplication of the generator of secp256k1.
 //!
-//! libsecp256k1 blinds this multiplication by a random value in its context, on top of being
-//! constant time. The safe bindings draw a new value after each call, which doubles its cost; here
-//! a thread draws one for every 64 calls. `unsafe` because they offer no call that takes a context.
+//! libsecp256k1 multiplies in constant time, and blinds the multiplication with a random value in
+//! its context. The safe bindings draw a new value after each multiplication, which doubles its
+//! cost. Here a thread draws one for every 64 multiplications. This needs `unsafe` because the safe
+//! bindings have no function that takes a context.
 
 use std::cell::RefCell;
 
@@ -12,7 +13,7 @@ use zeroize::Zeroizing;
 
 use crate::Error;
 
-/// Multiplications under one blinding value.
+/// Number of multiplications with one blinding value.
 const USES_PER_BLINDING: u32 = 64;
 
 struct Blinded {
@@ -26,7 +27,7 @@ thread_local! {
 }
 
 impl Blinded {
-    fn blind(&mut self) -> Result<(), Error> {
+    fn renew_blinding(&mut self) -> Result<(), Error> {
         let mut seed = Zeroizing::new([0; 32]);
         rand_bytes(&mut seed[..])?;
         self.context.seeded_randomize(&seed);
@@ -35,36 +36,36 @@ impl Blinded {
     }
 }
 
-/// The public key of a private one: `scalar` times the generator, SEC 1 uncompressed. The scalar is
-/// 32 bytes big-endian.
+/// Returns the public key of a private key: `scalar` times the generator, in SEC 1 uncompressed
+/// form. The scalar is 32 bytes big-endian.
 ///
 /// # Errors
 ///
-/// [`Error::NotAScalar`], or [`Error::Library`] when there is no randomness.
+/// [`Error::NotAScalar`], or [`Error::Library`] if the random number generator fails.
 pub fn multiply_generator(scalar: &[u8; 32]) -> Result<[u8; 65], Error> {
     BLINDED.with_borrow_mut(|blinded| {
         if blinded.uses_left == 0 {
-            blinded.blind()?;
+            blinded.renew_blinding()?;
         }
         blinded.uses_left -= 1;
-        let point = point(&blinded.context, scalar).ok_or(Error::NotAScalar)?;
+        let point = create_public_key(&blinded.context, scalar).ok_or(Error::NotAScalar)?;
         Ok(PublicKey::from(point).serialize_uncompressed())
     })
 }
 
 #[allow(unsafe_code)]
-fn point(context: &Secp256k1<SignOnly>, scalar: &[u8; 32]) -> Option<ffi::PublicKey> {
+fn create_public_key(context: &Secp256k1<SignOnly>, scalar: &[u8; 32]) -> Option<ffi::PublicKey> {
     let context = context.ctx();
-    // SAFETY: `new` is unsafe only because its zeros are no valid point; the call below makes one
-    // of them, or fails and they are dropped unread.
+    // SAFETY: `new` is unsafe only because its zeros do not encode a valid point. The function below
+    // overwrites them with a point, or fails and the zeros are dropped unread.
     let mut point = unsafe { ffi::PublicKey::new() };
-    // SAFETY: the context is live, made for signing and borrowed for the call; the scalar is 32
-    // readable bytes and the point one writable place, as `secp256k1.h` asks. Any scalar is
-    // allowed: the call returns 0 for an invalid one.
-    let made = unsafe {
+    // SAFETY: the context is live, created for signing and borrowed for the call. The scalar is 32
+    // readable bytes and the point is writable memory, as `secp256k1.h` requires. Any scalar is
+    // allowed: the function returns 0 for an invalid one.
+    let created = unsafe {
         ffi::secp256k1_ec_pubkey_create(context.as_ptr(), &raw mut point, scalar.as_ptr())
     };
-    (made == 1).then_some(point)
+    (created == 1).then_some(point)
 }
 
 #[cfg(test)]
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn one_gives_the_generator_and_minus_one_its_mirror() {
+    fn scalars_one_and_minus_one_give_mirrored_generators() {
         let generator: [u8; 65] = unhex(GENERATOR);
         assert_eq!(multiply_generator(&scalar(1)), Ok(generator));
         let mut minus_one: [u8; 32] = unhex(ORDER);
@@ -99,9 +100,9 @@ mod tests {
         assert_ne!(mirrored[33..], generator[33..]);
     }
 
-    /// Over several blindings, on several threads.
+    /// Uses several blinding values, on several threads.
     #[test]
-    fn it_gives_what_the_safe_bindings_give() {
+    fn generator_products_match_the_safe_bindings() {
         std::thread::scope(|threads| {
             for _ in 0..3 {
                 threads.spawn(|| {
@@ -120,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_scalar_is_refused() {
+    fn invalid_scalars_are_errors() {
         let order: [u8; 32] = unhex(ORDER);
         for bad in [scalar(0), order, [0xff; 32]] {
             assert_eq!(multiply_generator(&bad), Err(Error::NotAScalar));
         }
         assert!(
             multiply_generator(&scalar(2)).is_ok(),
-            "a refusal leaves nothing behind"
+            "an error leaves no state"
         );
     }
 }

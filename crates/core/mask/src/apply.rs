@@ -40,13 +40,13 @@ pub enum Unfit {
     /// The result would be outside of the valid range.
     #[error("the masked value would be out of range")]
     Range,
-    /// The type and form of the value hold no other number within the noise and its bounds.
+    /// No other number of the value's type and form lies within the noise and its bounds.
     #[error("no other number of this type and form lies within the noise and its bounds")]
     NoOther,
     /// The masking depends on a subject in the same map, which is missing.
     #[error("the subject is not there: no string or integer under its key in the same map")]
     NoSubject,
-    /// There is no rule at this index.
+    /// The index does not name a rule.
     #[error("no such rule")]
     NoRule,
 }
@@ -79,16 +79,8 @@ impl Applied {
     /// Derives the function's keys. Returns `None` if the list does not exist.
     pub(crate) fn new(function: &Function, lists: &Lists, secret: &MaskSecret) -> Option<Self> {
         let domain = function.domain();
-        let keyed = || secret.keyed(domain);
         let has_subject = function.subject().is_some();
-        let noise = |reach, bounds| {
-            Self::Noise(number::Noise {
-                keyed: keyed(),
-                reach,
-                bounds,
-                has_subject,
-            })
-        };
+
         Some(match function.kind() {
             FunctionKind::Keep => Self::Keep,
             FunctionKind::Redact { with } => Self::Redact(with.clone()),
@@ -98,7 +90,7 @@ impl Applied {
                 Self::Partial(text::Partial::new(*first, *last, *with))
             }
             FunctionKind::Email { keeps_domain } => {
-                Self::Email(email::Email::new(keyed(), *keeps_domain))
+                Self::Email(email::Email::new(secret.keyed(domain), *keeps_domain))
             }
             FunctionKind::Phone { last } => Self::Phone(phone::Phone::new(secret, domain, *last)),
             FunctionKind::Card {
@@ -108,30 +100,44 @@ impl Applied {
             } => Self::Card(card::Card::new(secret, domain, *first, *last, *is_valid)),
             FunctionKind::Iban => Self::Iban(iban::Iban::new(secret, domain)),
             FunctionKind::Mac => Self::Mac(mac::Mac::new(secret, domain)),
-            FunctionKind::PostalCode => Self::PostalCode(postal::PostalCode::new(keyed())),
-            FunctionKind::Hash { length } => Self::Hash(hash::Hash::new(keyed(), *length)),
-            FunctionKind::Pseudonym { list } => {
-                Self::Pseudonym(pseudonym::Pseudonym::new(keyed(), list, lists.find(list)?))
+            FunctionKind::PostalCode => {
+                Self::PostalCode(postal::PostalCode::new(secret.keyed(domain)))
             }
+            FunctionKind::Hash { length } => {
+                Self::Hash(hash::Hash::new(secret.keyed(domain), *length))
+            }
+            FunctionKind::Pseudonym { list } => Self::Pseudonym(pseudonym::Pseudonym::new(
+                secret.keyed(domain),
+                list,
+                lists.find(list)?,
+            )),
             FunctionKind::Fpe(alphabet) => Self::Fpe(fpe::Fpe::new(secret, domain, *alphabet)),
             FunctionKind::ShiftBy { days } => Self::Shift(date::Shift::By(*days)),
             FunctionKind::ShiftWithin { days } => Self::Shift(date::Shift::Within {
                 days: *days,
-                keyed: keyed(),
+                keyed: secret.keyed(domain),
                 has_subject,
             }),
             FunctionKind::Step { step } => Self::Step(*step),
             FunctionKind::Truncate { keep } => Self::Truncate(*keep),
             FunctionKind::Coarsen(period) => Self::Coarsen(*period),
-            FunctionKind::NoisePercent { millionths, bounds } => {
-                noise(number::NoiseRange::Of(*millionths), *bounds)
-            }
-            FunctionKind::NoiseBy { by, bounds } => noise(number::NoiseRange::Fixed(*by), *bounds),
+            FunctionKind::NoisePercent { millionths, bounds } => Self::Noise(number::Noise {
+                keyed: secret.keyed(domain),
+                reach: number::NoiseRange::Of(*millionths),
+                bounds: *bounds,
+                has_subject,
+            }),
+            FunctionKind::NoiseBy { by, bounds } => Self::Noise(number::Noise {
+                keyed: secret.keyed(domain),
+                reach: number::NoiseRange::Fixed(*by),
+                bounds: *bounds,
+                has_subject,
+            }),
         })
     }
 
     /// Appends the masked value. `value` must not be nil.
-    pub(crate) fn apply(
+    pub(crate) fn mask_value(
         &self,
         value: Value<'_>,
         subject: Option<Value<'_>>,
@@ -142,21 +148,21 @@ impl Applied {
             Self::Redact(with) => text::redact(with.as_deref(), value, out),
             Self::Fixed(value) => text::fixed(value, out),
             Self::Null => write::nil(out),
-            Self::Partial(partial) => return partial.apply(value, out),
-            Self::Email(email) => return email.apply(value, out),
-            Self::Phone(phone) => return phone.apply(value, out),
-            Self::Card(card) => return card.apply(value, out),
-            Self::Iban(iban) => return iban.apply(value, out),
-            Self::Mac(mac) => return mac.apply(value, out),
-            Self::PostalCode(code) => return code.apply(value, out),
-            Self::Hash(hash) => return hash.apply(value, out),
-            Self::Pseudonym(pseudonym) => return pseudonym.apply(value, out),
-            Self::Fpe(fpe) => return fpe.apply(value, out),
-            Self::Shift(shift) => return shift.apply(value, subject, out),
+            Self::Partial(partial) => return partial.mask_value(value, out),
+            Self::Email(email) => return email.mask_value(value, out),
+            Self::Phone(phone) => return phone.mask_value(value, out),
+            Self::Card(card) => return card.mask_value(value, out),
+            Self::Iban(iban) => return iban.mask_value(value, out),
+            Self::Mac(mac) => return mac.mask_value(value, out),
+            Self::PostalCode(code) => return code.mask_value(value, out),
+            Self::Hash(hash) => return hash.mask_value(value, out),
+            Self::Pseudonym(pseudonym) => return pseudonym.mask_value(value, out),
+            Self::Fpe(fpe) => return fpe.mask_value(value, out),
+            Self::Shift(shift) => return shift.mask_value(value, subject, out),
             Self::Step(step) => return number::step(*step, value, out),
             Self::Truncate(keep) => return text::truncate(*keep, value, out),
             Self::Coarsen(period) => return date::coarsen(*period, value, out),
-            Self::Noise(noise) => return noise.apply(value, subject, out),
+            Self::Noise(noise) => return noise.mask_value(value, subject, out),
         }
         Ok(())
     }

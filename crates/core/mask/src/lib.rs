@@ -1,8 +1,8 @@
 //! Masking: replaces real values with values of similar form.
 //!
-//! [`Rules`] say which field of a document or column of a table is masked by which [`Function`];
-//! they hold no key. [`Masks`] combine rules with keys from an app's [`MaskSecret`]. [`Masking`]
-//! masks a document in a walk. [`Finding`] only reports the fields that rules would mask.
+//! [`Rules`] say which field of a document or column of a table is masked by which [`Function`],
+//! without keys. [`Masks`] combine rules with keys from an app's [`MaskSecret`]. [`Masking`] masks a
+//! document in a walk. [`Finding`] only reports the fields that rules would mask.
 //! `docs/masking.md` lists the functions and the information that each function reveals.
 //!
 //! This crate does no I/O, reads no clock and does not log. Every value takes bounded work

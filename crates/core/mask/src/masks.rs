@@ -6,7 +6,7 @@ use crate::apply::{Applied, Unfit};
 use crate::{Function, MaskSecret, Rules, Value};
 use sealwire_mask_rules::{Lists, REDACTED};
 
-/// A function with its key. `Send` and `Sync`, so many requests can share it.
+/// A function with its key. `Send` and `Sync`: many requests can share it.
 #[derive(Debug)]
 pub struct Mask {
     function: Function,
@@ -18,10 +18,10 @@ impl Mask {
     /// in.
     #[must_use]
     pub fn new(function: &Function, secret: &MaskSecret) -> Option<Self> {
-        Self::with(function, &Lists::default(), secret)
+        Self::with_lists(function, &Lists::default(), secret)
     }
 
-    fn with(function: &Function, lists: &Lists, secret: &MaskSecret) -> Option<Self> {
+    fn with_lists(function: &Function, lists: &Lists, secret: &MaskSecret) -> Option<Self> {
         Some(Self {
             function: function.clone(),
             applied: Applied::new(function, lists, secret)?,
@@ -50,7 +50,7 @@ impl Mask {
             write::nil(out);
             return Ok(());
         }
-        self.applied.apply(value, subject, out)
+        self.applied.mask_value(value, subject, out)
     }
 
     /// Masks a value like [`Mask::apply`]. If the function does not fit the value, appends the
@@ -64,11 +64,11 @@ impl Mask {
     }
 }
 
-/// Rules combined with an app's keys. `Send` and `Sync`, so many requests can share them.
+/// Rules combined with an app's keys. `Send` and `Sync`: many requests can share them.
 #[derive(Debug)]
 pub struct Masks {
     rules: Rules,
-    /// One mask per rule.
+    /// The mask of each rule.
     masks: Vec<Mask>,
 }
 
@@ -94,7 +94,7 @@ impl Masks {
     /// Applies the mask at index `rule`, like [`Mask::apply`].
     ///
     /// # Errors
-    /// The errors of [`Mask::apply`], and [`Unfit::NoRule`] if there is no rule at that index.
+    /// The errors of [`Mask::apply`], and [`Unfit::NoRule`] if the index does not name a rule.
     pub fn apply(
         &self,
         rule: usize,
@@ -109,35 +109,35 @@ impl Masks {
     }
 }
 
-/// Derives the keys of rules one by one, so that a scheduler can slice it.
+/// Derives the keys of rules one by one, so that a scheduler can slice this work.
 #[derive(Debug)]
 pub struct MasksBuilder(Masks);
 
 impl MasksBuilder {
-    /// Creates masks of which none has a key.
+    /// Creates masks without keys.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
         let masks = Vec::with_capacity(rules.iter().len());
         Self(Masks { rules, masks })
     }
 
-    /// Derives the key of one rule. Returns false if none is left.
+    /// Derives the key of the next rule. Returns false if all rules have their keys.
     ///
     /// # Panics
-    /// Never: rules name lists that are there.
+    /// Never: the lists that rules name exist.
     pub fn step(&mut self, secret: &MaskSecret) -> bool {
         let Masks { rules, masks } = &mut self.0;
         let Some(rule) = rules.get(masks.len()) else {
             return false;
         };
         masks.push(
-            Mask::with(&rule.function, rules.own_lists(), secret)
-                .expect("rules name lists that are there"),
+            Mask::with_lists(&rule.function, rules.own_lists(), secret)
+                .expect("the lists that rules name exist"),
         );
         true
     }
 
-    /// Derives the keys that are left.
+    /// Derives the remaining keys.
     #[must_use]
     pub fn finish(mut self, secret: &MaskSecret) -> Masks {
         while self.step(secret) {}

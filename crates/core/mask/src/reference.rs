@@ -14,7 +14,7 @@ pub(crate) enum Unique {
     Nearly(u32),
 }
 
-/// One function with typical arguments.
+/// A function with typical arguments.
 #[derive(Debug)]
 pub(crate) struct FunctionRow {
     /// The function as written in rules.

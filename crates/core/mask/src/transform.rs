@@ -49,7 +49,7 @@ impl<'m> Masking<'m> {
 }
 
 impl<'m, S: BorrowMut<Subjects>> Masking<'m, S> {
-    /// Creates the state for one slice of a walk. `subjects` is that of the slices before.
+    /// Creates the state for one slice of a walk. `subjects` is the state of the earlier slices.
     #[must_use]
     pub fn with_subjects(masks: &'m Masks, subjects: S) -> Self {
         Self { masks, subjects }
@@ -71,16 +71,27 @@ impl<'m, S: BorrowMut<Subjects>> Masking<'m, S> {
             FieldDecision::Keep => return Ok(Outcome::Keep),
             FieldDecision::Refuse => return Err(MaskingError::Unknown),
         };
-        let unfit = |unfit| MaskingError::Unfit { rule, unfit };
-        let mask = self.masks.get(rule).ok_or(unfit(Unfit::NoRule))?;
+        self.apply_rule(rule, field, out)
+            .map_err(|unfit| MaskingError::Unfit { rule, unfit })
+    }
+
+    /// Masks a field by a rule.
+    fn apply_rule(
+        &mut self,
+        rule: usize,
+        field: &Field<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Outcome, Unfit> {
+        let mask = self.masks.get(rule).ok_or(Unfit::NoRule)?;
         if mask.function().is_keep() {
             return Ok(Outcome::Keep);
         }
+
         let subjects = self.subjects.borrow_mut();
         subjects.count(mask.function().work(field.raw.len()));
         let subject = subjects.find(&field.path, rule);
-        let value = Value::of(field.token).ok_or(unfit(Unfit::Type))?;
-        mask.apply(value, subject, out).map_err(unfit)?;
+        let value = Value::of(field.token).ok_or(Unfit::Type)?;
+        mask.apply(value, subject, out)?;
         Ok(Outcome::Replaced)
     }
 

@@ -86,7 +86,7 @@ impl From<JsonSyntaxError> for JsonError {
     }
 }
 
-/// Returns a text of the parser without what it quotes: a character or an escape, which is a part
+/// Removes the quotations from an error text of the parser: a quoted character or escape is a part
 /// of a value.
 fn without_quotes(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -397,7 +397,7 @@ mod tests {
         }
 
         #[test]
-        fn any_decimal_text_keeps_its_value_or_is_refused(text in "-?(0|[1-9][0-9]{0,22})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?") {
+        fn decimal_text_keeps_its_value_or_is_rejected(text in "-?(0|[1-9][0-9]{0,22})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?") {
             if let Ok(bytes) = convert(&text) {
                 let printed = print(&bytes, false).expect("prints");
                 prop_assert!(number::same_decimal(&text, &printed), "{} became {}", text, printed);
@@ -407,13 +407,13 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_convert_or_fail_but_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn random_bytes_convert_or_fail_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _ = print(&bytes, true);
             let _ = to_msgpack(&bytes, WalkLimits::default());
         }
 
         #[test]
-        fn any_jsonish_text_converts_or_fails_but_never_panics(text in "[\\[\\]{},:\" \\\\udD80a1.eE+-]{0,32}") {
+        fn random_json_like_text_converts_or_fails_without_panic(text in "[\\[\\]{},:\" \\\\udD80a1.eE+-]{0,32}") {
             let _ = convert(&text);
         }
     }

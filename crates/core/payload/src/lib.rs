@@ -2,12 +2,12 @@
 //! response.
 //!
 //! [`Walk`] finds the fields that a [`Selection`] names, lets a [`Transform`] replace each, and
-//! copies everything else byte for byte, odd encodings included. It can stop after any field and go
-//! on later, so a scheduler can slice it. It refuses malformed input, strings that are not UTF-8,
-//! and documents beyond its [`WalkLimits`]; it knows no cryptography, builds no tree, allocates
-//! nothing per field and never recurses. Map keys are never fields.
+//! copies everything else byte for byte, odd encodings included. A walk can stop after any field
+//! and continue later, so a scheduler can slice it. A walk rejects malformed input, strings that
+//! are not UTF-8, and documents beyond its [`WalkLimits`]. This crate has no cryptography. A walk
+//! builds no tree, does not allocate per field and never recurses. Map keys are never fields.
 //!
-//! [`json`] serves the command line. It converts JSON text to MessagePack and back without changing
+//! [`json`] serves the command line: it converts JSON text to MessagePack and back without changing
 //! a value.
 
 mod frame;

@@ -4,7 +4,7 @@
 //! one per segment, and one for "matched". The bits set after a value's path are the positions of
 //! all select paths at that value. Moving to a child takes a shift and a few masks. The walk
 //! therefore allocates nothing, and its cost per field does not grow with the number of paths.
-//! Paths that need more than 127 bits are rejected, because there is no slower fallback.
+//! Paths that need more than 127 bits are rejected, because this module has no slower fallback.
 
 mod parse;
 mod priority;
@@ -32,9 +32,9 @@ const STEPS_MAX: u32 = 127;
 /// Names the fields of a document.
 ///
 /// Paths follow the part of RFC 9535 (JSONPath) that one pass over the document can evaluate: `$`,
-/// `.name`, `['any key']`, `[2]`, `.*` and `[*]`. One bracket can hold several selectors
-/// (`['a','b']`, `[0,2]`), and `..` can precede any selector. Filters, slices, functions and
-/// negative indexes are rejected.
+/// `.name`, `['any key']`, `[2]`, `.*` and `[*]`. A bracket can hold several selectors (`['a','b']`,
+/// `[0,2]`), and `..` can precede any selector. Filters, slices, functions and negative indexes are
+/// rejected.
 ///
 /// Map keys that are not strings are matched by `*` only.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Position {
 /// help.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SelectError {
-    /// One path is not in the supported grammar.
+    /// A path is not in the supported grammar.
     #[error("select path `{path}` at byte {at}: expected {expected}")]
     Syntax {
         /// The whole path as given.
@@ -129,12 +129,12 @@ impl Selection {
         for path in paths {
             selection.add(path, &mut bits_used, steps_max)?;
         }
-        selection.index();
+        selection.build_index();
         Ok(selection)
     }
 
-    /// Sorts names and indexes, and computes what a look-up needs beside them.
-    fn index(&mut self) {
+    /// Sorts names and indexes, and computes the further fields that a lookup needs.
+    fn build_index(&mut self) {
         self.names.sort_unstable();
         self.names.dedup_by(merge_same);
         self.indexes.sort_unstable();
@@ -147,12 +147,13 @@ impl Selection {
         self.indexed = self.indexes.iter().fold(0, |all, (_, states)| all | states);
     }
 
-    /// Returns the selection with each name replaced by its form, for keys in that form. It has
-    /// indexes as names too, and names that are numbers as indexes: some readers take elements of
-    /// an array by keys, and values of an object by indexes. The selection must not be ranked.
+    /// Returns the selection with each name replaced by its form, for keys in that form. The result
+    /// has indexes as names too, and names that are numbers as indexes. Some readers find elements
+    /// of an array by keys, and values of an object by indexes. The selection must not be ranked.
     #[must_use]
     pub fn in_form(&self, form: impl Fn(&str) -> String) -> Self {
-        let (mut names, mut indexes) = (Vec::new(), self.indexes.clone());
+        let mut names = Vec::new();
+        let mut indexes = self.indexes.clone();
         for (name, states) in &self.names {
             // Names were read from a text.
             let name = form(std::str::from_utf8(name).unwrap_or_default());
@@ -172,7 +173,7 @@ impl Selection {
         formed.accept = self.accept;
         formed.descend = self.descend;
         formed.wild = self.wild;
-        formed.index();
+        formed.build_index();
         formed
     }
 
@@ -272,7 +273,7 @@ impl Selection {
     }
 
     fn add(&mut self, path: &str, bits_used: &mut u32, steps_max: u32) -> Result<(), SelectError> {
-        let segments = parse::segments(path)?;
+        let segments = parse::parse_segments(path)?;
         let first = *bits_used;
         let last = u32::try_from(segments.len())
             .ok()
@@ -303,15 +304,13 @@ impl Selection {
         Ok(())
     }
 
-    /// Positions of the paths that no value of a document had, in their order. `met` are the states
-    /// of all values that were met, and `within` those of values whose own values were not looked
-    /// at one by one, because these were selected as a whole.
+    /// Returns the positions of the paths that matched no value of a document, in order. `met` has
+    /// the states of all processed values. `within` has the states of containers whose values were
+    /// not processed one by one, because these containers were selected as a whole.
     pub(crate) fn unmatched(&self, met: States, within: States) -> Vec<u32> {
-        let (mut unmatched, mut left, mut first) = (
-            Vec::new(),
-            if self.is_ranked() { 0 } else { self.accept },
-            0,
-        );
+        let mut unmatched = Vec::new();
+        let mut left = if self.is_ranked() { 0 } else { self.accept };
+        let mut first = 0;
         for position in 0.. {
             if left == NOTHING {
                 break;
@@ -382,8 +381,8 @@ impl Selection {
 
     #[inline]
     const fn moved(&self, states: States, matched: States) -> States {
-        // A complete path has no next segment. Its bit is in no mask, so it never shifts into the
-        // next path.
+        // A complete path has no next segment. No mask has its bit, so the bit never shifts into
+        // the next path.
         (states & self.descend) | ((states & matched) << 1)
     }
 }
@@ -397,7 +396,7 @@ fn merge_same<K: PartialEq>(next: &mut (K, States), kept: &mut (K, States)) -> b
     same
 }
 
-/// One bit for the length of a key; all long keys share one.
+/// Returns a bit for the length of a key; all long keys share one bit.
 #[inline]
 const fn length_bit(key: &[u8]) -> u64 {
     if key.len() < 63 {
@@ -649,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn all_steps_fit_or_are_refused() {
+    fn steps_beyond_the_limit_are_rejected() {
         // 63 paths of one segment take 126 steps; the 127th is `$`.
         let names: Vec<String> = (0..63).map(|i| format!("$.k{i}")).collect();
         let with =

@@ -60,9 +60,10 @@ impl<'a> EnclosingMap<'a> {
     }
 }
 
-/// A scan of a document for values under certain keys, with a stack of its own. It reads every byte
-/// once, however many maps are inside each other and however many keys are searched. Keeps offsets,
-/// never the document.
+/// A scan of a document for values under certain keys, with a separate stack.
+///
+/// Reads every byte once, however deeply maps are nested and however many keys are searched. Keeps
+/// offsets, never the document.
 #[derive(Clone, Debug, Default)]
 pub struct SiblingScan {
     position: usize,
@@ -84,7 +85,7 @@ struct ScanFrame {
 /// Result of one step of a [`SiblingScan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanStep {
-    /// A value under a searched key began.
+    /// A value under a searched key started.
     Found(FoundSibling),
     /// Any other token.
     Other,
@@ -128,7 +129,9 @@ impl SiblingScan {
     /// Continues with the value at an offset.
     pub fn restart(&mut self, start: usize) {
         self.frames.clear();
-        (self.position, self.key, self.is_over) = (start, None, false);
+        self.position = start;
+        self.key = None;
+        self.is_over = false;
     }
 
     /// Reads one token, or leaves one container. `number` returns the number of a searched key.
@@ -136,7 +139,9 @@ impl SiblingScan {
         if self.is_over {
             return ScanStep::Over;
         }
-        let (mut map, mut is_key) = (None, false);
+
+        let mut map = None;
+        let mut is_key = false;
         if let Some(frame) = self.frames.last_mut() {
             if frame.remaining == 0 {
                 self.frames.pop();

@@ -33,7 +33,7 @@ pub trait Transform {
         false
     }
 
-    /// Returns the work so far that neither the number of fields nor their bytes tell.
+    /// Returns the work so far that neither the number of fields nor their bytes include.
     #[inline]
     fn extra_work(&self) -> ExtraWork {
         ExtraWork::default()
@@ -46,23 +46,23 @@ pub trait Transform {
     fn failed(&mut self, path: &Path<'_>, error: Self::Error) -> Result<(), Self::Error>;
 
     /// Fills in bytes that `field` appended as placeholders, since the last call. Called at the end
-    /// of every slice of the walk that had no error. Near the limit of the output, it is called
-    /// before and after each field, which is then written to an output of its own. `out` is the
-    /// output since the start of the slice and before; its bytes are where `field` appended them.
+    /// of every slice of the walk that had no error. Near the limit of the output, the walk calls it
+    /// before and after each field, and writes that field to a separate output. `out` is the output
+    /// since the start of the slice and before; its bytes are where `field` appended them.
     fn complete(&mut self, _out: &mut [u8]) {}
 }
 
-/// Work that the number and bytes of fields do not tell, in units of both.
+/// Work that the number and bytes of fields do not include, in units of both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtraWork {
-    /// As much work as so many fields.
+    /// Work in units of fields.
     pub fields: u64,
-    /// As much work as so many bytes.
+    /// Work in units of bytes.
     pub bytes: u64,
 }
 
 impl ExtraWork {
-    /// Returns the work of both.
+    /// Returns the sum of both amounts.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl ExtraWork {
     }
 }
 
-/// One selected value.
+/// A selected value.
 #[derive(Clone, Copy, Debug)]
 pub struct Field<'a> {
     /// The value, or the header of a container that is selected as a whole. The bytes of a string

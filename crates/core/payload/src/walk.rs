@@ -1,8 +1,8 @@
 //! The walk: reads input bytes, keeps frames on an explicit stack, and appends output bytes.
 //!
-//! A [`Walk`] keeps offsets and counts, never the input. It can therefore wait in a queue between
-//! two calls of [`Walk::advance`] while the bytes stay in place. It does not validate the bytes
-//! after the document: the caller compares `consumed` with the expected length.
+//! A [`Walk`] keeps offsets and counts, never the input. A walk can therefore wait in a queue
+//! between two calls of [`Walk::advance`] while the bytes stay in place. The bytes after the
+//! document are not validated: the caller compares `consumed` with the expected length.
 //!
 //! Unchanged bytes are not copied value by value. `copied_to` lags behind, and each run between two
 //! replaced fields is copied at once.
@@ -18,8 +18,8 @@ use crate::limits::{Budget, TOKEN_BYTES_MIN, WalkLimits};
 use crate::select::{EVERYTHING, NOTHING, Selection, States};
 use crate::transform::{Containers, Field, Outcome, Transform};
 
-/// Room for one field near [`WalkLimits::out_bytes_max`], beside twice the field's own size. Within
-/// it, fields are written apart first.
+/// Room for a field near [`WalkLimits::out_bytes_max`], in addition to twice the field's size.
+/// Within this room, fields are written to a separate output first.
 const FIELD_ROOM_BYTES: usize = 64 << 10;
 /// Bytes without a field after which the transform is asked whether to pause, counted as in
 /// [`Budget::bytes_max`].
@@ -80,7 +80,8 @@ pub struct Walk {
     copied_to: usize,
     /// True if nothing is copied to the output.
     discards: bool,
-    /// Start of the current container that is one field. Its bytes must not be copied yet.
+    /// Start of the current container that is one field. The bytes of the field must not be copied
+    /// yet.
     whole_at: Option<usize>,
     fields: usize,
     work: usize,
@@ -153,8 +154,8 @@ impl Walk {
         self.position
     }
 
-    /// Returns the amount of work so far, in bytes: those of the input, with at least 16 for each
-    /// token that is no field.
+    /// Returns the amount of work so far, in bytes of the input. A token outside of fields counts
+    /// as at least 16 bytes.
     pub const fn work(&self) -> usize {
         self.work
     }
@@ -264,7 +265,7 @@ impl Walk {
             self.selection.at_other_key(frame.states)
         } else {
             frame.key_start = self.position;
-            let token = read(pass.input, &mut self.position)?;
+            let token = read_token(pass.input, &mut self.position)?;
             let states = match token {
                 Token::Str(key) => self.selection.at_key(frame.states, key),
                 Token::Array(_) | Token::Map(_) => {
@@ -288,7 +289,7 @@ impl Walk {
         states: States,
     ) -> Result<(), WalkError<T::Error>> {
         let start = self.position;
-        let token = read(pass.input, &mut self.position)?;
+        let token = read_token(pass.input, &mut self.position)?;
         self.met |= states;
         match token {
             Token::Array(_) | Token::Map(_) => self.enter(token, start, states),
@@ -367,7 +368,7 @@ impl Walk {
         };
         let selection = &*self.selection;
         if pass.is_near_limit(raw.len()) {
-            return pass.field_apart(
+            return pass.transform_separately(
                 Field {
                     token,
                     raw,
@@ -422,7 +423,7 @@ impl<T: Transform> WalkPass<'_, T> {
         Ok(())
     }
 
-    /// Returns true if a field of so many bytes could take the output beyond its limit.
+    /// Returns true if a field of `field_bytes` bytes could take the output beyond its limit.
     #[inline]
     fn is_near_limit(&self, field_bytes: usize) -> bool {
         self.out_len_max.saturating_sub(self.out.len())
@@ -431,22 +432,28 @@ impl<T: Transform> WalkPass<'_, T> {
                 .saturating_add(FIELD_ROOM_BYTES)
     }
 
-    /// Passes a field that ends at `end` to the transform with an output of its own, and copies
-    /// that if it fits. So the output never grows beyond its limit: a vector that grows takes twice
-    /// its memory.
+    /// Passes a field that ends at `end` to the transform with a separate output, and copies that
+    /// output if it fits. So the output never grows beyond its limit: a vector that grows takes
+    /// twice its memory.
     #[cold]
-    fn field_apart(&mut self, field: Field<'_>, end: usize) -> Result<(), WalkError<T::Error>> {
+    fn transform_separately(
+        &mut self,
+        field: Field<'_>,
+        end: usize,
+    ) -> Result<(), WalkError<T::Error>> {
         let path = field.path;
-        // What it appended to `out` is complete, so that `complete` below means the field alone.
+        // Earlier fields in `out` are completed here, so that `complete` below affects the new field
+        // only.
         self.transform.complete(self.out);
-        let mut apart = Vec::new();
-        match self.transform.field(field, &mut apart) {
+
+        let mut replacement = Vec::new();
+        match self.transform.field(field, &mut replacement) {
             Ok(Outcome::Replaced) => {
-                self.transform.complete(&mut apart);
-                if apart.len() > self.out_len_max.saturating_sub(self.out.len()) {
+                self.transform.complete(&mut replacement);
+                if replacement.len() > self.out_len_max.saturating_sub(self.out.len()) {
                     return Err(self.out_too_large());
                 }
-                self.out.extend_from_slice(&apart);
+                self.out.extend_from_slice(&replacement);
                 self.copied_to = end;
                 Ok(())
             }
@@ -475,21 +482,21 @@ impl<T: Transform> WalkPass<'_, T> {
 }
 
 /// Reads the token at `position` and advances to its end. Validates that strings are UTF-8.
-#[inline(always)] // As the token itself.
-fn read<'a, E>(input: &'a [u8], position: &mut usize) -> Result<Token<'a>, WalkError<E>> {
-    let malformed = |source| WalkError::Malformed {
-        at: *position,
-        source,
-    };
-    let mut reader = TokenReader::at(input, *position);
-    let token = reader.token().map_err(malformed)?;
+#[inline(always)] // Like `TokenReader::token`.
+fn read_token<'a, E>(input: &'a [u8], position: &mut usize) -> Result<Token<'a>, WalkError<E>> {
+    let at = *position;
+    let mut reader = TokenReader::at(input, at);
+    let token = reader
+        .token()
+        .map_err(|source| WalkError::Malformed { at, source })?;
     if let Token::Str(bytes) = token
         // Most strings are ASCII. Checking for ASCII first saves a third of the cost of a short
         // string.
         && !bytes.is_ascii()
         && std::str::from_utf8(bytes).is_err()
     {
-        return Err(malformed(Malformed::NotUtf8));
+        let source = Malformed::NotUtf8;
+        return Err(WalkError::Malformed { at, source });
     }
     *position = reader.position();
     Ok(token)
@@ -917,7 +924,7 @@ mod tests {
     }
 
     #[test]
-    fn every_slice_ends_complete() {
+    fn slices_end_with_completed_fields() {
         let input = doc(r#"[1, {"x": 2, "y": [3, 4]}, null, 5]"#);
         for fields_max in [1, 2, 3, 100] {
             let mut walk = Walk::new(

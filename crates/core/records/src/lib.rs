@@ -1,6 +1,7 @@
-//! What the engine stores for its clients: rows of tokens, and typed objects.
+//! The records that the engine stores for its clients: rows of tokens, and typed objects.
 //!
-//! Keys, formats, schemas, index terms and sealed values, without I/O, clock, async or logging.
+//! This crate has keys, formats, schemas, index terms and sealed values, without I/O, clock, async
+//! or logging.
 
 pub mod objects;
 pub mod token;

@@ -82,7 +82,7 @@ impl fmt::Debug for TokenSecret {
     }
 }
 
-/// One generation of an app's token key.
+/// A version of an app's token key.
 #[derive(Debug)]
 pub struct TokenKeyVersion {
     /// Number of this version among the app's versions, from 1.
@@ -137,39 +137,35 @@ impl TokenKeys {
         {
             return Err(Error::InvalidTokenKeys);
         }
-        let keyed = |label| KeyedHmac::new(&first.secret.sub_key(label));
-        let (id, fingerprint, context) = (
-            keyed(ID_LABEL),
-            keyed(FINGERPRINT_LABEL),
-            keyed(CONTEXT_LABEL),
-        );
-        let mask = first.secret.sub_key(MASK_LABEL);
-        let object_index = first.secret.sub_key(OBJECT_INDEX_LABEL);
-        let versions = versions
-            .iter()
-            .map(Version::new)
-            .collect::<Result<_, _>>()?;
+
+        let secret = &first.secret;
         Ok(Self {
             app,
-            id,
-            fingerprint,
-            context,
-            mask,
-            object_index,
-            versions,
+            id: KeyedHmac::new(&secret.sub_key(ID_LABEL)),
+            fingerprint: KeyedHmac::new(&secret.sub_key(FINGERPRINT_LABEL)),
+            context: KeyedHmac::new(&secret.sub_key(CONTEXT_LABEL)),
+            mask: secret.sub_key(MASK_LABEL),
+            object_index: secret.sub_key(OBJECT_INDEX_LABEL),
+            versions: versions
+                .iter()
+                .map(Version::new)
+                .collect::<Result<_, _>>()?,
         })
     }
 
-    /// Returns the secret that the app's masks are derived from. It comes from version 1 in any
-    /// state, so that masks stay the same for the life of the app. It names no token and opens no
-    /// row.
+    /// Returns the secret that the app's masks are derived from.
+    ///
+    /// The secret is derived from version 1 in any state, so that masks stay the same for the life
+    /// of the app. With the secret, one can neither find a token nor open a row.
     #[must_use]
     pub fn mask_secret(&self) -> Zeroizing<[u8; 32]> {
         self.mask.clone()
     }
 
-    /// Returns the secret that index terms of the app's objects are derived from. It comes from
-    /// version 1 in any state, so that objects are found after a rotation. It opens nothing.
+    /// Returns the secret that index terms of the app's objects are derived from.
+    ///
+    /// The secret is derived from version 1 in any state, so that objects are found after a
+    /// rotation. The secret cannot open any record.
     #[must_use]
     pub fn object_index_secret(&self) -> Zeroizing<[u8; 32]> {
         self.object_index.clone()
@@ -191,13 +187,13 @@ impl TokenKeys {
     /// are interchangeable.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        let same = |(a, b): (&Version, &Version)| {
-            // No client can influence either secret, so a comparison in variable time is safe.
-            a.number == b.number && a.keys.is_some() == b.keys.is_some() && a.mark == b.mark
-        };
         self.app == other.app
             && self.versions.len() == other.versions.len()
-            && self.versions.iter().zip(&other.versions).all(same)
+            && self
+                .versions
+                .iter()
+                .zip(&other.versions)
+                .all(|(own, other)| own.is_same(other))
     }
 
     /// Returns the key that seals records of objects, and its version: the newest active one.
@@ -257,6 +253,14 @@ impl Version {
             mark: secret.sub_key(MARK_LABEL),
             keys,
         })
+    }
+
+    /// Returns true if both versions have equal numbers, states and secrets.
+    fn is_same(&self, other: &Self) -> bool {
+        // No client can influence either secret, so a comparison in variable time is safe.
+        self.number == other.number
+            && self.keys.is_some() == other.keys.is_some()
+            && self.mark == other.mark
     }
 }
 

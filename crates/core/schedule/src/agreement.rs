@@ -1,9 +1,9 @@
 //! Decides how far a measured slice may change a cost model that all tenants share.
 //!
 //! If the machine becomes slower, the work of all tenants takes longer than the model says. If a
-//! tenant sends what the model does not foresee, only its own work does. So a slice changes the
-//! model at most as far as the median of what the latest tenants' slices took. The calibrated model
-//! counts as one tenant, so it decides if two tenants disagree.
+//! tenant sends work that the model does not foresee, only its own work does. So a slice changes
+//! the model at most as far as the median of the durations of the latest tenants' slices. The
+//! calibrated model counts as one tenant, so it decides if two tenants disagree.
 //!
 //! A tenant that is alone may change the model by a factor of two, which makes no other tenant's
 //! work long, and not by work that is long or corrected.
@@ -15,7 +15,7 @@ use crate::units::{Time, nanos};
 
 /// Tenants whose slices count.
 const TENANTS_MAX: usize = 16;
-/// Slices of a tenant count for so long.
+/// Time for which the slices of a tenant count.
 const RECENT: Duration = Duration::from_secs(30);
 /// Weight of a tenant's last slice in its ratio.
 const WEIGHT: f64 = 1.0 / 16.0;
@@ -27,17 +27,18 @@ const ALONE_MAX: f64 = 2.0;
 /// A measured slice of tenant `K`.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a, K> {
-    /// Whose slice it was.
+    /// Tenant of the slice.
     pub tenant: &'a K,
-    /// Its work.
+    /// Work that was done.
     pub done: WorkSize,
-    /// CPU time that it took.
+    /// CPU time of the slice.
     pub took: Duration,
-    /// It was not long, its tenant is not watched, and its estimates are those of the model.
+    /// True if the slice was not long, its tenant is not watched, and its estimates are those of the
+    /// model.
     pub is_ordinary: bool,
 }
 
-/// What the latest tenants' slices of one kind took.
+/// Relative durations of the latest tenants' slices of one kind.
 #[derive(Clone, Debug)]
 pub struct Agreement<K> {
     tenants: Vec<Recent<K>>,
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn dear_slices_and_cheap_ones_in_turn_change_no_model() {
+    fn alternating_expensive_and_cheap_slices_change_no_model() {
         let mut tenants = Tenants::new();
         for _ in 0..500 {
             tenants.slice(0, 1.0);

@@ -1,7 +1,7 @@
-//! Slots that are used again, and names for what is in them that are not.
+//! An arena whose slots are reused and whose ids are not.
 
-/// Names one call. A name is never given twice, so one that came too late names nothing; of two
-/// calls the older has the lesser. Safe to log.
+/// Id of a request. Ids are never reused, so the id of a closed request matches no other. Older
+/// requests have smaller ids. Safe to log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id {
     // First, so that ids are ordered by age.
@@ -10,13 +10,13 @@ pub struct Id {
 }
 
 impl Id {
-    /// Where its entry is. Slots are few and used again, so that tables by slot are small.
+    /// Returns the slot of the entry. Slots are reused, so that tables indexed by slot stay small.
     pub(crate) fn slot(self) -> usize {
         self.slot as usize
     }
 }
 
-/// Entries by slot. Memory is that of the most entries there ever were at once.
+/// Entries by slot. Memory grows to the largest number of simultaneous entries.
 pub(crate) struct Arena<E> {
     slots: Vec<(u64, Option<E>)>,
     free: Vec<u32>,
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_used_again_and_a_name_is_not() {
+    fn slots_are_reused_and_ids_are_not() {
         let mut arena = Arena::new();
         let first = arena.insert('a');
         assert_eq!(
@@ -124,7 +124,7 @@ mod tests {
         );
         assert!(
             arena.get_mut(first).is_none() && arena.remove(first).is_none(),
-            "a late name reaches nothing"
+            "an id of a removed entry matches nothing"
         );
     }
 }

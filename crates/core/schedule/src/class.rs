@@ -1,38 +1,39 @@
-//! Size classes: how much work a call has left, on a scale of fours.
+//! Size classes of the remaining work of a request, a factor of four apart.
 //!
 //! Shortest remaining processing time first (Schrage 1968) gives the least mean waiting time of all
-//! orders, but an order by the exact remainder leaves nothing to compare tenants by. Classes do:
-//! within one, tenants take turns by their share. A factor of 4 costs the small and medium at most
-//! 12 % of p99 against a factor of 2, 10 costs 21 %.
+//! orders. However, an order by the exact remaining work leaves no room for fairness between
+//! tenants. Within a class, tenants run by their share. A factor of 4 between classes costs small
+//! and medium requests at most 12 % of p99 compared with a factor of 2; a factor of 10 costs 21 %.
 
 use crate::tuning::Tuning;
 use crate::units::Cost;
 
-/// How many classes there are.
+/// Number of size classes.
 pub(crate) const CLASSES: usize = 8;
 
-/// A size class: `0` is at most 0.1 ms of work left, each further one four times as much, the last
-/// (`7`) all above 410 ms.
+/// A size class. Class 0 has at most 0.1 ms of work left, each further class four times as much,
+/// and the last (`7`) more than 410 ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Class(u8);
 
 impl Class {
-    /// The classes, smallest first.
+    /// Returns all classes, smallest first.
     pub fn all() -> impl DoubleEndedIterator<Item = Self> {
         (0..CLASSES as u8).map(Self)
     }
 
-    /// Its place among the classes, `0..8`.
+    /// Returns the index of the class, `0..8`.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The class of a call that costs so much.
+    /// Returns the class of a request with this cost.
     pub fn of_cost(cost: Cost) -> Self {
         Self::of(cost, Tuning::default().class_first)
     }
 
-    /// The class of `left`, where class 0 reaches up to `first` (0.1 ms, except in tests).
+    /// Returns the class of the remaining work `left`, where `first` is the maximum of class 0 (0.1
+    /// ms, except in tests).
     pub(crate) fn of(left: Cost, first: Cost) -> Self {
         let mut bound = first.as_nanos();
         let mut class = 0;
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_a_factor_of_four_apart_and_the_last_has_no_end() {
+    fn classes_are_a_factor_of_four_apart_and_the_last_is_unbounded() {
         let micros = [
             (0, 0),
             (1, 0),

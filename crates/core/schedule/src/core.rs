@@ -1,9 +1,10 @@
-//! The core: calls from their offer to their end.
+//! The core of the scheduler: requests from their offer to their end.
 //!
-//! A call is offered with what its head tells, then waits, is admitted or is refused. An admitted
-//! one is submitted once its body is there, runs slice by slice, may be resumed after a wait for
-//! something else, and holds its bytes until it is closed, which may happen at any time and in any
-//! state. Nothing here blocks, reads a clock or does I/O: the owner puts it behind a mutex.
+//! A request is offered with the data of its header; then it waits, is admitted or is rejected. An
+//! admitted request is submitted once its body is there, and runs slice by slice. After a wait for
+//! something else it can be resumed. A request holds its bytes until it is closed, which can happen
+//! at any time and in any state. No method blocks, reads a clock or does I/O: the owner puts the
+//! core behind a mutex.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
@@ -12,18 +13,18 @@ use std::time::Duration;
 
 use crate::admission::{AdmissionOffer, AdmissionOutcome, AdmissionRules, Rate, Reason};
 use crate::arena::{Arena, Id};
-use crate::call::{AdmissionDecision, Closed, Expiry, Gauges, OfferedRequest, Slice};
 use crate::class::Class;
 use crate::decaying_rate::DecayingRate;
 use crate::fair::{RunQueue, TenantState};
 use crate::memory_quota::Memory;
+use crate::request::{AdmissionDecision, Closed, Expiry, Gauges, OfferedRequest, Slice};
 use crate::tenant::{ReadyPlaces, Tenant};
 use crate::throughput::Speed;
 use crate::tuning::{Order, SchedulerOptions, Tuning};
 use crate::units::{Cost, Time};
 
-/// Range of a request's cost: at least something, so that it counts; at most an hour, so that sums
-/// of a million do not overflow.
+/// Range of a request's cost: at least 1 ns, so that each request counts; at most an hour, so that
+/// the sum of a million requests does not overflow.
 const COST: RangeInclusive<Cost> = Cost::from_nanos(1)..=Cost::from_nanos(3_600_000_000_000);
 
 struct RequestEntry<W, T> {
@@ -32,32 +33,32 @@ struct RequestEntry<W, T> {
     left: Cost,
     spent: Cost,
     bytes: u64,
-    /// All of it is there.
+    /// True if its body has arrived.
     whole: bool,
-    /// When its wait began.
+    /// Start of its wait.
     since: Time,
-    /// When it is refused if it has not begun by then; never once it has.
+    /// Time at which it is rejected if it has not started; never once it has.
     expires: Time,
     stage: RequestStage<W, T>,
 }
 
 enum RequestStage<W, T> {
-    /// Not admitted.
+    /// Waits for admission.
     Waiting(W),
-    /// Not submitted yet, or not there yet.
+    /// Admitted and not submitted yet; its body may still be arriving.
     Admitted,
     Ready(T),
     Running,
     /// Closed while a slice runs.
     Closing,
-    /// Until it is resumed, if it is.
+    /// All work of the request is done, and it can be resumed or closed.
     Done,
 }
 
-/// Decides what may begin and what runs next. `K` names a tenant, `W` wakes a call that waited, `T`
-/// is a call's work.
+/// Decides which request can start and which runs next.
 ///
-/// Time per operation is logarithmic in the calls of a tenant and in the tenants with work.
+/// `K` names a tenant, `W` wakes a request that waited, and `T` is the work of a request. The time
+/// per operation is logarithmic in the requests of a tenant and in the tenants with work.
 pub struct Core<K, W, T> {
     workers: u32,
     order: Order,
@@ -67,20 +68,21 @@ pub struct Core<K, W, T> {
     guard: u32,
     expires_after: u32,
     rules: AdmissionRules,
-    turns: RunQueue,
+    run_queue: RunQueue,
     speed: Speed,
-    /// Work admitted of all tenants.
+    /// Recently admitted work of all tenants.
     admitted: DecayingRate<1>,
     memory: Memory,
     entries: Arena<RequestEntry<W, T>>,
     tenants: Arena<Tenant<K>>,
     by_key: HashMap<K, Id>,
     ready_places: ReadyPlaces,
-    /// All that wait, oldest first: those that are whole, and those whose body is still arriving.
+    /// Waiting requests whose body has arrived, oldest first.
     whole_waiters: BTreeSet<Id>,
+    /// Waiting requests whose body is still arriving, oldest first.
     arriving_waiters: BTreeSet<Id>,
-    /// Whole calls that are admitted and not submitted.
-    coming: u32,
+    /// Number of whole requests that are admitted and not submitted.
+    awaiting_submit: u32,
     promoted: VecDeque<(Id, W)>,
     picks: u32,
     offers: u64,
@@ -88,42 +90,43 @@ pub struct Core<K, W, T> {
 }
 
 impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
-    /// A core without calls.
-    pub fn new(knobs: SchedulerOptions) -> Self {
-        Self::tuned(knobs, &Tuning::default())
+    /// Creates a core without requests.
+    pub fn new(options: SchedulerOptions) -> Self {
+        Self::with_tuning(options, &Tuning::default())
     }
 
-    pub(crate) fn tuned(mut knobs: SchedulerOptions, tuning: &Tuning) -> Self {
+    pub(crate) fn with_tuning(mut options: SchedulerOptions, tuning: &Tuning) -> Self {
         let mut tuning = *tuning;
-        if knobs.order == Order::Arrival {
-            // The oldest request of one class and tenant is next, and its slice has no end.
+        if options.order == Order::Arrival {
+            // All requests are of one class and tenant. The oldest runs next, in one slice.
             tuning.class_first = Cost::from_nanos(u64::MAX);
-            knobs.slice = *COST.end();
+            options.slice = *COST.end();
             tuning.slice_parts = 1;
-            knobs.wait_max = Duration::MAX;
+            options.wait_max = Duration::MAX;
             tuning.memory_alpha = f64::INFINITY;
         }
         let tuning = &tuning;
+
         Self {
-            workers: knobs.workers.get(),
-            order: knobs.order,
-            slice: knobs.slice.max(Cost::from_nanos(1)),
-            slice_of_more: Cost::from_nanos((knobs.slice.as_nanos() / tuning.slice_parts).max(1)),
+            workers: options.workers.get(),
+            order: options.order,
+            slice: options.slice.max(Cost::from_nanos(1)),
+            slice_of_more: Cost::from_nanos((options.slice.as_nanos() / tuning.slice_parts).max(1)),
             class_first: tuning.class_first,
             guard: tuning.guard,
             expires_after: tuning.expires_after,
-            rules: AdmissionRules::new(&knobs, tuning),
-            turns: RunQueue::new(tuning),
-            speed: Speed::new(tuning.speed_window, knobs.workers.get()),
+            rules: AdmissionRules::new(&options, tuning),
+            run_queue: RunQueue::new(tuning),
+            speed: Speed::new(tuning.speed_window, options.workers.get()),
             admitted: DecayingRate::new(Time::default()),
-            memory: Memory::new(knobs.memory_bytes_max, tuning.memory_alpha),
+            memory: Memory::new(options.memory_bytes_max, tuning.memory_alpha),
             entries: Arena::new(),
             tenants: Arena::new(),
             by_key: HashMap::new(),
             ready_places: ReadyPlaces::default(),
             whole_waiters: BTreeSet::new(),
             arriving_waiters: BTreeSet::new(),
-            coming: 0,
+            awaiting_submit: 0,
             promoted: VecDeque::new(),
             picks: 0,
             offers: 0,
@@ -131,82 +134,82 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
     }
 
-    /// Decides on a call. `wake` makes what [`Self::promoted`] gives back, if the call has to wait.
+    /// Decides on an offered request. If the request has to wait, `wake` creates the value that
+    /// [`Self::next_promoted`] returns.
     pub fn offer(
         &mut self,
         now: Time,
-        call: &OfferedRequest<'_, K>,
+        request: &OfferedRequest<'_, K>,
         wake: impl FnOnce() -> W,
     ) -> AdmissionDecision {
         self.offers += 1;
-        let tenant = self.tenant(now, call);
-        let (class, work) = self.measured(call.cost);
-        let rate = self.rate(now, tenant);
-        let idle = self.busy() < self.workers;
-        let spread = self.spread();
+        let tenant = self.tenant_id(now, request);
+        let (class, work) = self.clamp_cost(request.cost);
+        let rate = self.tenant_rate(now, tenant);
         let deadline = match self.order {
-            Order::Fair => call.deadline,
+            Order::Fair => request.deadline,
             Order::Arrival => Time::NEVER,
         };
-        let has_waited = call.has_waited;
         let offer = AdmissionOffer {
             class,
             work,
             rate,
             deadline,
             now,
-            idle,
-            has_waited,
-            spread,
+            idle: self.busy_workers() < self.workers,
+            has_waited: request.has_waited,
+            spread: self.retry_jitter(),
         };
+
         let owner = &mut self.tenants[tenant];
-        let verdict = match owner.lanes.judge(&offer, &self.rules) {
-            Ok(_) if !self.memory.take(owner.bytes, call.bytes) => {
-                Err(owner.lanes.refuse(Reason::Memory, &offer, &self.rules))
-            }
-            verdict => verdict,
+        let decision = match owner.admission.decide_offer(&offer, &self.rules) {
+            Ok(_) if !self.memory.try_reserve(owner.bytes, request.bytes) => Err(owner
+                .admission
+                .count_rejection(Reason::Memory, &offer, &self.rules)),
+            decision => decision,
         };
         let AdmissionOutcome {
             at_once,
             predicted,
             bound,
-        } = match verdict {
-            Ok(passed) => passed,
-            Err(refusal) => {
-                self.gauges.refused[refusal.reason as usize] += 1;
-                self.settle(tenant);
-                return AdmissionDecision::Refused(refusal);
+        } = match decision {
+            Ok(outcome) => outcome,
+            Err(rejection) => {
+                self.gauges.rejected[rejection.reason as usize] += 1;
+                self.update_position(tenant);
+                return AdmissionDecision::Rejected(rejection);
             }
         };
-        owner.bytes += call.bytes;
-        owner.calls += 1;
+
+        owner.bytes += request.bytes;
+        owner.requests += 1;
         let stage = if at_once {
             RequestStage::Admitted
         } else {
             RequestStage::Waiting(wake())
         };
-        let (bytes, whole, since) = (call.bytes, call.whole, call.since);
-        let expires = self.expiry(since, bound);
         let entry = RequestEntry {
             tenant,
             class,
             left: work,
             spent: Cost::default(),
-            bytes,
-            whole,
-            since,
-            expires,
+            bytes: request.bytes,
+            whole: request.whole,
+            since: request.since,
+            expires: self.expiry_time(request.since, bound),
             stage,
         };
         let id = self.entries.insert(entry);
+
         if at_once {
-            self.admit(now, id);
+            self.admit_request(now, id);
         } else {
-            self.tenants[tenant].lanes.wait(class, work, id);
-            self.waiters(call.whole).insert(id);
+            self.tenants[tenant].admission.add_waiting(class, work, id);
+            self.waiters_mut(request.whole).insert(id);
             self.gauges.waiting[class.index()] += 1;
         }
-        self.settle(tenant);
+        self.update_position(tenant);
+
         if at_once {
             AdmissionDecision::Admitted { id, predicted }
         } else {
@@ -214,39 +217,43 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
     }
 
-    /// A call that waited and is now admitted, with what it was to be woken by. To be asked until
-    /// there is none, after [`Self::update_estimate`], [`Self::pick`], [`Self::done`] and
-    /// [`Self::close`].
-    pub fn promoted(&mut self) -> Option<(Id, W)> {
+    /// Returns a request that waited and is now admitted, with the value that wakes it.
+    ///
+    /// The owner must request this until it returns `None`, after [`Self::update_estimate`],
+    /// [`Self::next_slice`], [`Self::finish_slice`] and [`Self::close`].
+    pub fn next_promoted(&mut self) -> Option<(Id, W)> {
         self.promoted.pop_front()
     }
 
-    /// Says that all of a call is there now, and what it costs, as more of it is known than when it
-    /// was offered: while it waits, or once it is admitted. After it is submitted it changes
-    /// nothing.
+    /// Records that the body of a request has arrived, and a better estimate of its cost.
     ///
-    /// A worker that has nothing to do may admit it.
+    /// Applies to a request that waits, or is admitted and not submitted. The request is admitted
+    /// if a worker is idle.
     pub fn update_estimate(&mut self, now: Time, id: Id, cost: Cost) {
-        self.correct(id, cost);
+        self.correct_cost(id, cost);
         let Some(entry) = self.entries.get_mut(id).filter(|entry| !entry.whole) else {
             return;
         };
         entry.whole = true;
-        let (tenant, class, work) = (entry.tenant, entry.class, entry.left);
-        let rate = self.rate(now, tenant);
+        let tenant = entry.tenant;
+        let class = entry.class;
+        let work = entry.left;
+        let rate = self.tenant_rate(now, tenant);
         let bound = self.tenants[tenant]
-            .lanes
-            .bound(class, work, rate, &self.rules);
-        let expires = self.expiry(now, bound);
+            .admission
+            .wait_bound(class, work, rate, &self.rules);
+        let expires = self.expiry_time(now, bound);
+
         let entry = &mut self.entries[id];
-        (entry.since, entry.expires) = (now, expires);
+        entry.since = now;
+        entry.expires = expires;
         match entry.stage {
             RequestStage::Waiting(_) => {
                 self.arriving_waiters.remove(&id);
                 self.whole_waiters.insert(id);
-                self.fill(now);
+                self.promote_for_idle_workers(now);
             }
-            RequestStage::Admitted => self.coming += 1,
+            RequestStage::Admitted => self.awaiting_submit += 1,
             RequestStage::Ready(_)
             | RequestStage::Running
             | RequestStage::Closing
@@ -254,36 +261,41 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
     }
 
-    /// Puts right what a call costs while its body arrives, waiting or admitted. After it is
-    /// submitted it changes nothing.
-    pub fn correct(&mut self, id: Id, cost: Cost) {
-        let after = self.measured(cost);
+    /// Corrects the cost of a request while its body arrives. Has no effect on a request that was
+    /// submitted.
+    pub fn correct_cost(&mut self, id: Id, cost: Cost) {
+        let after = self.clamp_cost(cost);
         let Some(entry) = self.entries.get_mut(id) else {
             return;
         };
-        let (tenant, before) = (entry.tenant, (entry.class, entry.left));
+        let tenant = entry.tenant;
+        let before = (entry.class, entry.left);
         let waits = matches!(entry.stage, RequestStage::Waiting(_));
         if !waits && !matches!(entry.stage, RequestStage::Admitted) {
             return;
         }
+
         (entry.class, entry.left) = after;
-        let lanes = &mut self.tenants[tenant].lanes;
+        let admission = &mut self.tenants[tenant].admission;
         if waits {
-            lanes.leave(before.0, before.1, id);
-            lanes.wait(after.0, after.1, id);
+            admission.remove_waiting(before.0, before.1, id);
+            admission.add_waiting(after.0, after.1, id);
             self.gauges.waiting[before.0.index()] -= 1;
             self.gauges.waiting[after.0.index()] += 1;
         } else {
-            lanes.correct(before, after);
+            admission.correct_cost(before, after);
             self.admitted.correct((0, before.1), (0, after.1));
-            self.progress(tenant, before, after);
+            self.move_backlog(tenant, before, after);
         }
     }
 
-    /// Hands over the work of an admitted call, and what it costs now that all of it is known.
-    /// Given back when the call is closed, or not admitted.
+    /// Submits the work of an admitted request, with the estimate of its cost from its whole body.
+    ///
+    /// # Errors
+    ///
+    /// Returns the work if the request is closed or is not in the admitted state.
     pub fn submit(&mut self, id: Id, cost: Cost, work: T) -> Result<(), T> {
-        self.correct(id, cost);
+        self.correct_cost(id, cost);
         let Some(entry) = self
             .entries
             .get_mut(id)
@@ -292,43 +304,46 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             return Err(work);
         };
         entry.stage = RequestStage::Ready(work);
-        self.coming -= u32::from(entry.whole);
-        let (tenant, class) = (entry.tenant, entry.class);
+        self.awaiting_submit -= u32::from(entry.whole);
+        let tenant = entry.tenant;
+        let class = entry.class;
         self.gauges.ready[class.index()] += 1;
+
         let owner = &mut self.tenants[tenant];
         if owner.unfinished == 0 {
-            self.turns.begin(&owner.account);
+            self.run_queue.add_weight(&owner.account);
         }
         owner.unfinished += 1;
         owner.ready.insert(&mut self.ready_places, id, class);
-        self.settle(tenant);
+        self.update_position(tenant);
         Ok(())
     }
 
-    /// The next slice for a worker that has none, or `None` if there is nothing to run. In that
-    /// case one who waits is promoted, unless a whole call is on its way to this worker.
+    /// Returns the next slice for an idle worker, or `None` if no work is ready.
     ///
-    /// No worker idles while a call waits that could run: whole calls are promoted, oldest first
-    /// and before any whose body still arrives, as soon as those that run, are ready, or were
-    /// admitted whole are fewer than the workers.
-    pub fn pick(&mut self, now: Time) -> Option<Slice<T>> {
+    /// In the latter case a waiting request is promoted, unless a whole request will be submitted
+    /// for this worker. No worker idles while a request waits that could run. Whole requests are
+    /// promoted first, oldest first, before requests whose body is still arriving. A request is
+    /// promoted whenever fewer requests than workers run, are ready, or were admitted whole.
+    pub fn next_slice(&mut self, now: Time) -> Option<Slice<T>> {
         self.picks = self.picks.wrapping_add(1);
         let guarded = self.guard > 0 && self.picks.is_multiple_of(self.guard);
         let tenant = if guarded {
-            self.turns.least_served()
+            self.run_queue.least_served()
         } else {
-            self.turns.next()
+            self.run_queue.next_tenant()
         };
         let Some(tenant) = tenant else {
-            // A whole one was promoted as soon as there was room. One that arrives may at least be
-            // read on.
-            if self.busy() + self.coming < self.workers
+            // A whole request was promoted as soon as there was room. A request whose body is still
+            // arriving can at least be read further.
+            if self.busy_workers() + self.awaiting_submit < self.workers
                 && let Some(id) = self.arriving_waiters.first().copied()
             {
                 self.promote(now, id);
             }
             return None;
         };
+
         let owner = &mut self.tenants[tenant];
         let id = if guarded {
             owner.ready.oldest()
@@ -338,27 +353,34 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let entry = &mut self.entries[id];
         let RequestStage::Ready(work) = std::mem::replace(&mut entry.stage, RequestStage::Running)
         else {
-            unreachable!("only calls that are ready are listed")
+            unreachable!("the ready queue lists only ready requests")
         };
         entry.expires = Time::NEVER;
         let left = entry.left;
         owner.ready.remove(&mut self.ready_places, id);
         self.gauges.ready[entry.class.index()] -= 1;
         self.gauges.running += 1;
-        self.settle(tenant);
-        let budget = self.budget(left);
-        self.speed.begin(id, now, budget);
+        self.update_position(tenant);
+
+        let budget = self.slice_budget(left);
+        self.speed.start_slice(id, now, budget);
         Some(Slice { id, work, budget })
     }
 
-    /// Takes back a slice that cost `spent`: units done times what they cost by the model, rather
-    /// than time passed, so that a tenant does not pay for a core that was taken away. `unfinished`
-    /// is the work, if there is more of it.
+    /// Ends a slice that cost `spent`, with its `unfinished` work if there is any.
     ///
-    /// A call that needs more than it was estimated at is taken to need as much again as it had.
+    /// The cost is the units done times their cost by the model, and not the time that passed. So a
+    /// tenant does not pay for a core that another process used. A request that needs more than its
+    /// estimate is estimated to need as much again as it had.
     ///
-    /// Given back is what nobody wants any more: work whose call was closed meanwhile.
-    pub fn done(&mut self, now: Time, id: Id, spent: Cost, unfinished: Option<T>) -> Option<T> {
+    /// Returns the unfinished work if the request was closed in the meantime.
+    pub fn finish_slice(
+        &mut self,
+        now: Time,
+        id: Id,
+        spent: Cost,
+        unfinished: Option<T>,
+    ) -> Option<T> {
         let Some(entry) = self.entries.get_mut(id) else {
             return unfinished;
         };
@@ -372,11 +394,14 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
                 return unfinished;
             }
         };
-        self.speed.end(id, now, spent);
+
+        self.speed.end_slice(id, now, spent);
         self.gauges.running -= 1;
         let tenant = entry.tenant;
         let owner = &mut self.tenants[tenant];
-        self.turns.charge(&mut owner.account, entry.class, spent);
+        self.run_queue
+            .charge_work(&mut owner.account, entry.class, spent);
+
         let before = (entry.class, entry.left);
         entry.spent = Cost::from_nanos(entry.spent.as_nanos().saturating_add(spent.as_nanos()))
             .min(*COST.end());
@@ -399,27 +424,33 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
                 entry.stage = RequestStage::Done;
             }
         }
+
         let ended = matches!(entry.stage, RequestStage::Done);
         let after = (entry.class, entry.left);
-        self.progress(tenant, before, after);
+        self.move_backlog(tenant, before, after);
         if ended {
-            self.finish(tenant);
+            self.finish_request(tenant);
         }
         if closing {
-            self.retire(id);
+            self.remove_request(id);
         }
         self.promote_from(now, tenant, spent);
-        self.fill(now);
-        self.settle(tenant);
+        self.promote_for_idle_workers(now);
+        self.update_position(tenant);
         unwanted
     }
 
-    /// Goes on with a call whose work was done: since then it waited for something other than a
-    /// worker, counted as no work and stood in nobody's way. It was offered with all it costs, so
-    /// it is not judged again. `cost` is what there is to do from here. The work is given back when
-    /// the call is closed, or not done.
+    /// Submits further work of a request whose work was done.
+    ///
+    /// In between, the request waited for something other than a worker, counted as no work and
+    /// delayed no other request. Admission does not decide again, because the request was offered
+    /// with its whole cost. `cost` is the estimate of the further work.
+    ///
+    /// # Errors
+    ///
+    /// Returns the work if the request is closed, or its earlier work is not done.
     pub fn resume(&mut self, now: Time, id: Id, cost: Cost, work: T) -> Result<(), T> {
-        let (class, left) = self.measured(cost);
+        let (class, left) = self.clamp_cost(cost);
         let Some(entry) = self
             .entries
             .get_mut(id)
@@ -427,41 +458,48 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         else {
             return Err(work);
         };
-        (entry.class, entry.left, entry.spent) = (class, left, Cost::default());
+        entry.class = class;
+        entry.left = left;
+        entry.spent = Cost::default();
         entry.stage = RequestStage::Admitted;
-        self.admit(now, id);
+        self.admit_request(now, id);
         self.submit(id, cost, work)
     }
 
-    /// Ends a call in whatever state it is, and gives back its bytes: at once, or when the slice
-    /// that runs is done. Of a call that is gone already, or closed while its slice runs, there is
-    /// nothing to end.
+    /// Closes a request in any state, and releases its bytes: at once, or when its running slice is
+    /// done.
+    ///
+    /// Returns `None` if the request was closed before.
     pub fn close(&mut self, now: Time, id: Id) -> Option<Closed<T>> {
         let entry = self.entries.get_mut(id)?;
-        let (tenant, class, left, whole) = (entry.tenant, entry.class, entry.left, entry.whole);
+        let tenant = entry.tenant;
+        let class = entry.class;
+        let left = entry.left;
+        let whole = entry.whole;
         let owner = &mut self.tenants[tenant];
+
         let mut work = None;
         match std::mem::replace(&mut entry.stage, RequestStage::Done) {
             RequestStage::Waiting(_) => {
-                owner.lanes.leave(class, left, id);
-                self.waiters(whole).remove(&id);
+                owner.admission.remove_waiting(class, left, id);
+                self.waiters_mut(whole).remove(&id);
                 self.gauges.waiting[class.index()] -= 1;
             }
             RequestStage::Admitted => {
-                self.coming -= u32::from(whole);
-                self.progress(tenant, (class, left), Default::default());
+                self.awaiting_submit -= u32::from(whole);
+                self.move_backlog(tenant, (class, left), Default::default());
             }
             RequestStage::Ready(ready) => {
                 work = Some(ready);
                 owner.ready.remove(&mut self.ready_places, id);
                 self.gauges.ready[class.index()] -= 1;
-                self.finish(tenant);
-                self.progress(tenant, (class, left), Default::default());
+                self.finish_request(tenant);
+                self.move_backlog(tenant, (class, left), Default::default());
             }
             RequestStage::Running => {
                 entry.stage = RequestStage::Closing;
-                let left =
-                    Cost::from_nanos(left.as_nanos().saturating_sub(self.budget(left).as_nanos()));
+                let budget = self.slice_budget(left);
+                let left = Cost::from_nanos(left.as_nanos().saturating_sub(budget.as_nanos()));
                 return Some(Closed { work: None, left });
             }
             RequestStage::Closing => {
@@ -470,23 +508,24 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             }
             RequestStage::Done => (),
         }
-        self.retire(id);
+
+        self.remove_request(id);
         self.promote_from(now, tenant, Cost::default());
-        self.fill(now);
-        self.settle(tenant);
+        self.promote_for_idle_workers(now);
+        self.update_position(tenant);
         Some(Closed { work, left })
     }
 
-    /// When a call is to be refused if it has not begun by then: ask [`Self::expire`] then. Never
-    /// for one that has begun.
-    pub fn expires(&self, id: Id) -> Time {
+    /// Returns the time at which to request [`Self::expire_request`]; [`Time::NEVER`] for a request
+    /// that has started.
+    pub fn expires_at(&self, id: Id) -> Time {
         self.entries
             .get(id)
             .map_or(Time::NEVER, |entry| entry.expires)
     }
 
-    /// Begins the wait of a call anew that has not begun: until now it was kept by something other
-    /// than the workers.
+    /// Restarts the wait of a request that has not started, because something other than the
+    /// workers delayed it until now.
     pub fn restart_wait(&mut self, now: Time, id: Id) {
         let Some(&RequestEntry {
             tenant,
@@ -499,21 +538,23 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             return;
         };
         if expires < Time::NEVER {
-            let rate = self.rate(now, tenant);
+            let rate = self.tenant_rate(now, tenant);
             let bound = self.tenants[tenant]
-                .lanes
-                .bound(class, left, rate, &self.rules);
-            let expires = self.expiry(now, bound);
+                .admission
+                .wait_bound(class, left, rate, &self.rules);
+            let expires = self.expiry_time(now, bound);
+
             let entry = &mut self.entries[id];
-            (entry.since, entry.expires) = (now, expires);
+            entry.since = now;
+            entry.expires = expires;
         }
     }
 
-    /// Refuses and closes a call that has waited for twice its bound, for admission or for a
-    /// worker. A call that was admitted and not submitted waits for neither.
+    /// Rejects and closes a request that has waited for twice its bound, for admission or for a
+    /// worker. A request that was admitted and not submitted waits for neither.
     ///
-    /// No worker has a part in this: its owner calls it by a timer, so it works when no slice ends.
-    pub fn expire(&mut self, now: Time, id: Id) -> Expiry<T> {
+    /// The owner requests this by a timer, so requests expire even if no slice ends.
+    pub fn expire_request(&mut self, now: Time, id: Id) -> Expiry<T> {
         let Some(entry) = self.entries.get(id) else {
             return Expiry::Never;
         };
@@ -535,9 +576,9 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
                 return Expiry::Never;
             }
         }
-        let rate = self.rate(now, tenant);
+
+        let rate = self.tenant_rate(now, tenant);
         self.offers += 1;
-        let (spread, has_waited) = (self.spread(), false);
         let offer = AdmissionOffer {
             class,
             work,
@@ -545,43 +586,45 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             deadline: Time::NEVER,
             now,
             idle: false,
-            has_waited,
-            spread,
+            has_waited: false,
+            spread: self.retry_jitter(),
         };
-        let refusal = self.tenants[tenant]
-            .lanes
-            .expire(since, &offer, &self.rules);
-        self.gauges.refused[refusal.reason as usize] += 1;
+        let rejection = self.tenants[tenant]
+            .admission
+            .count_expiry(since, &offer, &self.rules);
+        self.gauges.rejected[rejection.reason as usize] += 1;
         self.gauges.expired += 1;
         let work = self.close(now, id).and_then(|closed| closed.work);
-        Expiry::Expired { refusal, work }
+        Expiry::Expired { rejection, work }
     }
 
-    /// When a call expires whose wait began at `since`.
-    fn expiry(&self, since: Time, bound: Duration) -> Time {
+    /// Returns the time at which a request expires whose wait started at `since`.
+    fn expiry_time(&self, since: Time, bound: Duration) -> Time {
         match self.order {
             Order::Fair => since + bound.saturating_mul(self.expires_after),
             Order::Arrival => Time::NEVER,
         }
     }
 
-    /// A number in `0..1` for this offer: multiples of the golden ratio fall evenly into it, any
-    /// number of them in a row.
-    fn spread(&self) -> f64 {
+    /// Returns the jitter of this offer, in `0..1`: multiples of the golden ratio are spread evenly
+    /// over this range, however many follow each other.
+    fn retry_jitter(&self) -> f64 {
         (self.offers as f64 * 0.618_033_988_749_895).fract()
     }
 
-    /// Changes what a call holds to `bytes`; `false`, and no change, when that is more than its
-    /// tenant's share, or when the call is closed.
-    pub fn resize(&mut self, id: Id, bytes: u64) -> bool {
+    /// Changes the memory that a request holds to `bytes`.
+    ///
+    /// Returns false, and changes nothing, if that is more than its tenant's share or the request
+    /// is closed.
+    pub fn resize_request(&mut self, id: Id, bytes: u64) -> bool {
         let Some(entry) = self.entries.get_mut(id) else {
             return false;
         };
         let owner = &mut self.tenants[entry.tenant];
-        if bytes > entry.bytes && !self.memory.take(owner.bytes, bytes - entry.bytes) {
+        if bytes > entry.bytes && !self.memory.try_reserve(owner.bytes, bytes - entry.bytes) {
             return false;
         }
-        self.memory.give_back(entry.bytes.saturating_sub(bytes));
+        self.memory.release(entry.bytes.saturating_sub(bytes));
         owner.bytes = owner.bytes - entry.bytes + bytes;
         entry.bytes = bytes;
         true
@@ -598,16 +641,16 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     pub fn gauges(&self) -> Gauges {
         Gauges {
             tenants: self.tenants.len(),
-            calls: self.entries.len(),
+            requests: self.entries.len(),
             bytes: self.memory.used(),
             speed: self.speed.rate(),
             ..self.gauges
         }
     }
 
-    /// Returns the work of a request that runs before the next pick. A request that fits a slice
-    /// runs whole; a longer one runs in smaller parts, so that small requests wait less for it.
-    fn budget(&self, left: Cost) -> Cost {
+    /// Returns the budget of the next slice of a request. A request that fits a slice runs whole; a
+    /// longer one runs in smaller parts, so that small requests wait less for it.
+    fn slice_budget(&self, left: Cost) -> Cost {
         if left <= self.slice {
             self.slice
         } else {
@@ -616,114 +659,128 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     }
 
     /// Returns the class and the clamped cost.
-    fn measured(&self, cost: Cost) -> (Class, Cost) {
+    fn clamp_cost(&self, cost: Cost) -> (Class, Cost) {
         let work = cost.clamp(*COST.start(), *COST.end());
         (Class::of(work, self.class_first), work)
     }
 
-    fn tenant(&mut self, now: Time, call: &OfferedRequest<'_, K>) -> Id {
+    /// Returns the id of the request's tenant, which is added if it is new.
+    fn tenant_id(&mut self, now: Time, request: &OfferedRequest<'_, K>) -> Id {
         let known = match self.order {
-            Order::Fair => self.by_key.get(call.tenant),
+            Order::Fair => self.by_key.get(request.tenant),
             Order::Arrival => self.by_key.values().next(),
         };
         if let Some(id) = known {
             return *id;
         }
-        let account = self.turns.join(call.weight);
+
+        let account = self.run_queue.new_account(request.weight);
         let id = self
             .tenants
-            .insert(Tenant::new(call.tenant.clone(), account, now));
-        self.by_key.insert(call.tenant.clone(), id);
+            .insert(Tenant::new(request.tenant.clone(), account, now));
+        self.by_key.insert(request.tenant.clone(), id);
         id
     }
 
-    /// Returns the rate that the others leave to a tenant, and at least its fair share.
-    fn rate(&mut self, now: Time, tenant: Id) -> Rate {
+    /// Returns the rate that the other tenants leave to a tenant, and at least its fair share.
+    fn tenant_rate(&mut self, now: Time, tenant: Id) -> Rate {
         let owner = &mut self.tenants[tenant];
         let weight = u64::from(owner.account.weight());
-        let weights = self.turns.weights() + if owner.unfinished == 0 { weight } else { 0 };
+        let weights = self.run_queue.weights() + if owner.unfinished == 0 { weight } else { 0 };
         let worker = self.speed.rate_at(now);
         let all = f64::from(self.workers) * worker;
+
         self.admitted.fade(now, self.rules.window());
-        let others = self
-            .rules
-            .rate(self.admitted.sum() - owner.lanes.admitted(now, &self.rules));
+        let own = owner.admission.recently_admitted(now, &self.rules);
+        let others = self.rules.rate_of(self.admitted.sum() - own);
         Rate {
             tenant: (all - others).max(all * weight as f64 / weights as f64),
             worker,
         }
     }
 
-    /// Lists a tenant where it belongs now, and forgets those that would not be missed.
-    fn settle(&mut self, tenant: Id) {
+    /// Updates the position of a tenant in the run queue, and removes idle tenants whose state
+    /// equals that of a new tenant.
+    fn update_position(&mut self, tenant: Id) {
         let owner = &mut self.tenants[tenant];
-        let standing = match owner.ready.smallest() {
+        let state = match owner.ready.smallest() {
             Some(id) => TenantState::Ready(self.entries[id].class),
-            None if owner.calls > 0 => TenantState::Busy,
+            None if owner.requests > 0 => TenantState::Busy,
             None => TenantState::Idle,
         };
-        self.turns.place(tenant, &mut owner.account, standing);
-        while let Some(gone) = self.turns.forgettable() {
-            if let Some(gone) = self.tenants.remove(gone) {
-                self.by_key.remove(&gone.key);
+        self.run_queue
+            .update_position(tenant, &mut owner.account, state);
+
+        while let Some(idle) = self.run_queue.pop_forgettable() {
+            if let Some(removed) = self.tenants.remove(idle) {
+                self.by_key.remove(&removed.key);
             }
         }
     }
 
-    /// A tenant has one call less to run.
-    fn finish(&mut self, tenant: Id) {
+    /// Counts a request of a tenant as done.
+    fn finish_request(&mut self, tenant: Id) {
         let owner = &mut self.tenants[tenant];
         owner.unfinished -= 1;
         if owner.unfinished == 0 {
-            self.turns.end(&owner.account);
+            self.run_queue.remove_weight(&owner.account);
         }
     }
 
-    /// A call of a tenant went from one remainder to another.
-    fn progress(&mut self, tenant: Id, from: (Class, Cost), to: (Class, Cost)) {
+    /// Replaces the remaining work of an admitted request.
+    fn move_backlog(&mut self, tenant: Id, from: (Class, Cost), to: (Class, Cost)) {
         self.gauges.backlog[from.0.index()] -= from.1.as_nanos();
         self.gauges.backlog[to.0.index()] += to.1.as_nanos();
-        self.tenants[tenant].lanes.progress(from, to);
+        self.tenants[tenant].admission.move_backlog(from, to);
     }
 
-    /// Forgets a call and gives its bytes back.
-    fn retire(&mut self, id: Id) {
+    /// Removes a request and releases its bytes.
+    fn remove_request(&mut self, id: Id) {
         if let Some(entry) = self.entries.remove(id) {
             let owner = &mut self.tenants[entry.tenant];
             owner.bytes -= entry.bytes;
-            owner.calls -= 1;
-            self.memory.give_back(entry.bytes);
+            owner.requests -= 1;
+            self.memory.release(entry.bytes);
         }
     }
 
-    fn admit(&mut self, now: Time, id: Id) {
+    fn admit_request(&mut self, now: Time, id: Id) {
         let entry = &self.entries[id];
-        self.coming += u32::from(entry.whole);
+        self.awaiting_submit += u32::from(entry.whole);
         self.admitted.fade(now, self.rules.window());
         self.admitted.add(0, entry.left);
         self.gauges.backlog[entry.class.index()] += entry.left.as_nanos();
-        self.tenants[entry.tenant]
-            .lanes
-            .admit(entry.class, entry.left, now, &self.rules);
+        self.tenants[entry.tenant].admission.add_admitted(
+            entry.class,
+            entry.left,
+            now,
+            &self.rules,
+        );
     }
 
-    /// Admits one that waits.
+    /// Admits a waiting request.
     fn promote(&mut self, now: Time, id: Id) {
         let entry = &mut self.entries[id];
-        let (tenant, class, left, whole) = (entry.tenant, entry.class, entry.left, entry.whole);
+        let tenant = entry.tenant;
+        let class = entry.class;
+        let left = entry.left;
+        let whole = entry.whole;
         let RequestStage::Waiting(wake) =
             std::mem::replace(&mut entry.stage, RequestStage::Admitted)
         else {
-            unreachable!("only calls that wait are listed")
+            unreachable!("the waiting queues list only waiting requests")
         };
-        self.tenants[tenant].lanes.leave(class, left, id);
-        self.waiters(whole).remove(&id);
+
+        self.tenants[tenant]
+            .admission
+            .remove_waiting(class, left, id);
+        self.waiters_mut(whole).remove(&id);
         self.gauges.waiting[class.index()] -= 1;
-        self.admit(now, id);
+        self.admit_request(now, id);
         self.promoted.push_back((id, wake));
     }
 
-    fn waiters(&mut self, whole: bool) -> &mut BTreeSet<Id> {
+    fn waiters_mut(&mut self, whole: bool) -> &mut BTreeSet<Id> {
         if whole {
             &mut self.whole_waiters
         } else {
@@ -731,31 +788,31 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
     }
 
-    /// Calls that keep a worker busy each: those that run and those that are ready.
-    fn busy(&self) -> u32 {
+    /// Returns the number of requests that occupy a worker: running or ready ones.
+    fn busy_workers(&self) -> u32 {
         self.gauges.running + self.gauges.ready.iter().sum::<u32>()
     }
 
-    /// Admits whole calls that wait, of whomever, for as long as there is not one for each worker.
-    fn fill(&mut self, now: Time) {
+    /// Promotes whole waiting requests of all tenants, until there is one for each worker.
+    fn promote_for_idle_workers(&mut self, now: Time) {
         while let Some(id) = self.whole_waiters.first().copied()
-            && self.busy() + self.coming < self.workers
+            && self.busy_workers() + self.awaiting_submit < self.workers
         {
             self.promote(now, id);
         }
     }
 
-    /// Admits of a tenant's calls that wait what `done` makes room for.
+    /// Promotes a tenant's waiting requests for which the work `done` makes room.
     fn promote_from(&mut self, now: Time, tenant: Id, done: Cost) {
-        if !self.tenants[tenant].lanes.any_waits() {
+        if !self.tenants[tenant].admission.has_waiting() {
             return;
         }
-        let rate = self.rate(now, tenant);
+        let rate = self.tenant_rate(now, tenant);
         for class in Class::all() {
             let mut done = done.as_nanos();
-            while let Some(id) = self.tenants[tenant].lanes.oldest(class) {
+            while let Some(id) = self.tenants[tenant].admission.oldest_waiting(class) {
                 let left = self.entries[id].left;
-                if !self.tenants[tenant].lanes.may_admit(
+                if !self.tenants[tenant].admission.may_admit(
                     class,
                     left,
                     std::mem::take(&mut done),

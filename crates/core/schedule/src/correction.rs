@@ -1,10 +1,10 @@
 //! Correction factors for estimates, by tenant and kind of work: measured time over the cost
 //! model's estimate.
 //!
-//! The model is one for all tenants, and a tenant can send what it does not foresee. The time
-//! beyond the model is charged to the tenant, and multiplies the estimates of its next requests of
-//! the same kind. It changes neither the model nor the speed of the workers, by which other
-//! tenants' requests are predicted.
+//! All tenants share one model, and a tenant can send work that the model does not foresee. The
+//! time beyond the model is charged to the tenant, and multiplies the estimates of its next
+//! requests of the same kind. This time changes neither the model nor the speed of the workers, by
+//! which other tenants' requests are predicted.
 //!
 //! A factor is the time of the last work over its estimate, weighted by both, so one request does
 //! not decide it.
@@ -15,21 +15,21 @@ use std::time::Duration;
 
 use crate::units::{Cost, nanos};
 
-/// Largest factor that is believed. What a tenant is charged has no such limit.
+/// Maximum factor. The charge of a tenant has no such limit.
 const FACTOR_MAX: f64 = 64.0;
-/// A tenant begins with this much work that took as long as estimated, in nanoseconds.
+/// Initial work of a tenant that counts as correctly estimated, in nanoseconds.
 const PRIOR: f64 = 1e6;
-/// This much of that is never forgotten, so a factor is not a quotient of two small numbers.
+/// Part of the initial work that never decays, so a factor is not a quotient of two small numbers.
 const PRIOR_KEPT: f64 = 1e5;
 /// Recent work, in nanoseconds, that determines the factor.
 const WINDOW: f64 = 1e7;
 /// Number of slices after a long one that are measured.
 const WATCHED: u32 = 64;
-/// A slice is long if it takes this many times its estimate, and what any slice may take.
+/// A slice is long if it takes this many times its estimate plus [`SLICE_OVERHEAD`].
 const LONG: u32 = 2;
-/// Time that any slice may take beyond its estimate: caches are cold, and a slice without a field
-/// has an estimate of almost nothing. So it counts in no factor, which would multiply the estimates
-/// of work of any size.
+/// Time beyond its estimate that every slice can take: caches can be cold, and the estimate of a
+/// slice without a field is almost zero. No factor includes this time, since a factor multiplies
+/// the estimates of work of any size.
 const SLICE_OVERHEAD: Duration = Duration::from_micros(20);
 
 /// A bounded table of correction factors of tenants `K` for `N` kinds of work. Holds only tenants
@@ -86,7 +86,7 @@ fn is_long(estimated: Cost, took: Duration) -> bool {
 }
 
 impl<K: Clone + Eq + Hash, const N: usize> Corrections<K, N> {
-    /// Creates an empty table for so many tenants.
+    /// Creates an empty table for at most `tenants_max` tenants.
     #[must_use]
     pub fn new(tenants_max: usize) -> Self {
         Self {
@@ -129,11 +129,12 @@ impl<K: Clone + Eq + Hash, const N: usize> Corrections<K, N> {
         }
     }
 
-    /// Learns that work of a kind that was estimated took so much CPU. Returns the time beyond the
-    /// estimate.
+    /// Records that work of a kind, estimated at `estimated`, took `took` of CPU time. Returns the
+    /// time beyond the estimate.
     pub fn measured(&mut self, tenant: &K, kind: usize, estimated: Cost, took: Duration) -> Cost {
         let is_long = is_long(estimated, took);
-        let (estimated, took) = (estimated.as_nanos(), nanos(took));
+        let estimated = estimated.as_nanos();
+        let took = nanos(took);
         let counted = took.min(estimated.max(took.saturating_sub(nanos(SLICE_OVERHEAD))));
         if is_long || self.tenants.contains_key(tenant) {
             let correction = self.correction(tenant);
@@ -162,12 +163,15 @@ impl<K: Clone + Eq + Hash, const N: usize> Corrections<K, N> {
                 self.tenants.remove(&oldest);
             }
         }
-        let new = || Correction {
-            kinds: [Ratio::ONE; N],
-            watched: 0,
-            changed: 0,
-        };
-        let correction = self.tenants.entry(tenant.clone()).or_insert_with(new);
+
+        let correction = self
+            .tenants
+            .entry(tenant.clone())
+            .or_insert_with(|| Correction {
+                kinds: [Ratio::ONE; N],
+                watched: 0,
+                changed: 0,
+            });
         correction.changed = self.changes;
         correction
     }
@@ -223,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn one_long_slice_among_many_hardly_counts() {
+    fn long_slice_among_many_hardly_counts() {
         let mut corrections = Corrections::new(8);
         measured(&mut corrections, 1, 0, 10, 40);
         assert!(
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn no_single_slice_decides_a_factor() {
+    fn factors_do_not_depend_on_a_single_slice() {
         for (estimated, took) in [
             (1_000, 330_000),
             (10, 10_000_000),
@@ -316,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_keeps_the_latest() {
+    fn table_keeps_the_latest_tenants() {
         let mut corrections = Corrections::new(2);
         for tenant in [1, 2, 1, 3] {
             measured(&mut corrections, tenant, 0, 1, 1_000);

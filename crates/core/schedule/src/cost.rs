@@ -105,7 +105,7 @@ impl CostModel {
         self.observe_nanos(done, nanos(measured) as f64);
     }
 
-    /// As [`Self::observe`], with the time in nanoseconds.
+    /// See [`Self::observe`]; takes the time in nanoseconds.
     pub(crate) fn observe_nanos(&mut self, done: WorkSize, measured: f64) {
         let estimate = self.nanos(done);
         if estimate <= 0.0 {
@@ -124,8 +124,8 @@ impl CostModel {
         }
     }
 
-    /// Returns how many times as much as when calibrated the work is estimated to take; `None` if
-    /// there is none.
+    /// Returns the estimate of the work divided by its estimate by the calibrated coefficients;
+    /// `None` without work.
     #[must_use]
     pub fn drift(&self, work_size: WorkSize) -> Option<f64> {
         let calibrated: f64 = self
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn one_preempted_slice_hardly_changes_the_estimate() {
+    fn preempted_slice_hardly_changes_the_estimate() {
         let mut model = CostModel::new(CALIBRATED);
         model.observe(fields(500), Duration::from_millis(50));
         assert!(model.estimate(fields(1_000)).as_nanos() <= 200_000 * 65 / 64);

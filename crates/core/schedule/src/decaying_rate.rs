@@ -1,9 +1,9 @@
-//! Sums of work that fade with time, so that over the window they are rates.
+//! Sums of work that decay with time. Divided by the window they are rates.
 
 use crate::class::CLASSES;
 use crate::units::{Cost, Time, nanos};
 
-/// `N` sums, faded exponentially until one point in time.
+/// `N` sums, decayed exponentially until one point in time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecayingRate<const N: usize = CLASSES> {
     at: Time,
@@ -18,7 +18,7 @@ impl<const N: usize> DecayingRate<N> {
         }
     }
 
-    /// Lets the sums fade until `now`, by a factor e per window. `window` is in nanoseconds.
+    /// Decays the sums until `now`, by a factor e per window. `window` is in nanoseconds.
     pub(crate) fn fade(&mut self, now: Time, window: f64) {
         let passed = nanos(now.since(self.at));
         if passed > 0 {

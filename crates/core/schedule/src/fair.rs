@@ -9,17 +9,18 @@
 //! charge(tenant, class k, work):
 //!          V += work / weights
 //!          for j >= k:  u[j] = min(max(u[j], V - 20 ms) + work / w, V + 40 ms)
-//! next():  for k in 0..8:  among tenants whose smallest call is of class k, the least u[k], if u[k] <= V + 20 ms
+//! next_tenant():
+//!          for k in 0..8:  among tenants whose smallest request is of class k, the least u[k], if u[k] <= V + 20 ms
 //!          else:           the tenant with the least u[7]
 //! ```
 //!
-//! So a tenant's own 100 ms of batch never disqualifies its next small call, only a flood of small
-//! calls does. Since `u[j]` does not fall with `j`, a tenant that fails the gate for its smallest
-//! call would fail it for every other, and one look per tenant is enough. Both bounds on `u`
-//! matter: without the lower a tenant saves up seconds of credit, without the upper it is punished
-//! for seconds for having used what nobody wanted.
+//! So a tenant's own 100 ms of batch work never disqualifies its next small request; only many
+//! small requests do. Since `u[j]` does not fall with `j`, a tenant whose smallest request fails the
+//! limit would fail it with every other, so one check per tenant is enough. Both bounds on `u`
+//! matter. Without the lower bound, a tenant saves up seconds of credit. Without the upper bound, a
+//! tenant waits for seconds because it used otherwise idle workers.
 //!
-//! A tenant without calls is forgotten once `u[7] <= V - 20 ms`, which is how it would begin anew.
+//! A tenant without requests is forgotten once `u[7] <= V - 20 ms`: a new tenant starts there.
 
 use crate::arena::Id;
 use crate::class::{CLASSES, Class};
@@ -27,37 +28,37 @@ use crate::heap::{HeapIndex, IndexedHeap};
 use crate::tuning::Tuning;
 use crate::units::Cost;
 
-/// One tenant's standing.
+/// Service that one tenant received, and its position in the run queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
     served: [u64; CLASSES],
     weight: u32,
-    place: QueuePosition,
+    position: QueuePosition,
 }
 
-/// Where a tenant is listed, under the values it was listed with.
+/// Position of a tenant in the run queue, with the keys of its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QueuePosition {
-    /// Nowhere: it has calls, none of them to run now.
+    /// Not queued: the tenant has requests, and none of them is ready.
     None,
-    /// It has a call to run.
+    /// The tenant has a ready request.
     Ready {
         class: Class,
         served: u64,
         total: u64,
     },
-    /// It has no calls.
+    /// The tenant has no requests.
     Idle { total: u64 },
 }
 
 /// Runnable work of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TenantState {
-    /// A call to run, the smallest of this class.
+    /// The smallest ready request is of this class.
     Ready(Class),
-    /// Calls, none of them to run now.
+    /// The tenant has requests, and none of them is ready.
     Busy,
-    /// No call.
+    /// The tenant has no requests.
     Idle,
 }
 
@@ -66,28 +67,28 @@ impl Account {
         self.weight
     }
 
-    fn total(&self) -> u64 {
+    fn total_service(&self) -> u64 {
         self.served[CLASSES - 1]
     }
 }
 
-/// All tenants that may have a turn, in order.
+/// Tenants in the order in which they run.
 #[derive(Debug)]
 pub(crate) struct RunQueue {
     now: u64,
     carry: u64,
     weights: u64,
-    /// Tenants with a call to run, by service in the class of their smallest.
+    /// Tenants with a ready request, by service in the class of their smallest.
     by_class: [IndexedHeap; CLASSES],
     places_by_class: HeapIndex,
-    /// Tenants with work, by total service.
+    /// Tenants with a ready request, by total service.
     by_total: IndexedHeap,
-    /// Tenants without calls, by service in all.
+    /// Tenants without requests, by total service.
     idle: IndexedHeap,
     places_by_total: HeapIndex,
     credit_max: u64,
-    lead_max: u64,
-    debt_max: u64,
+    surplus_max: u64,
+    deficit_max: u64,
 }
 
 impl RunQueue {
@@ -102,52 +103,59 @@ impl RunQueue {
             idle: IndexedHeap::default(),
             places_by_total: HeapIndex::default(),
             credit_max: tuning.credit_max,
-            lead_max: tuning.lead_max,
-            debt_max: tuning.debt_max,
+            surplus_max: tuning.surplus_max,
+            deficit_max: tuning.deficit_max,
         }
     }
 
-    /// A newcomer's standing: all the credit there is.
-    pub(crate) fn join(&self, weight: u32) -> Account {
+    /// Returns the account of a new tenant, with the maximum credit.
+    pub(crate) fn new_account(&self, weight: u32) -> Account {
         Account {
-            served: [self.floor(); CLASSES],
+            served: [self.service_min(); CLASSES],
             weight: weight.max(1),
-            place: QueuePosition::None,
+            position: QueuePosition::None,
         }
     }
 
-    /// Sum of the weights of tenants with work to run.
+    /// Returns the sum of the weights of tenants with unfinished work.
     pub(crate) fn weights(&self) -> u64 {
         self.weights
     }
 
-    /// A tenant begins to have work.
-    pub(crate) fn begin(&mut self, account: &Account) {
+    /// Adds the weight of a tenant that got its first unfinished work.
+    pub(crate) fn add_weight(&mut self, account: &Account) {
         self.weights += u64::from(account.weight);
     }
 
-    /// A tenant has no more work.
-    pub(crate) fn end(&mut self, account: &Account) {
+    /// Subtracts the weight of a tenant whose work is finished.
+    pub(crate) fn remove_weight(&mut self, account: &Account) {
         self.weights -= u64::from(account.weight);
     }
 
-    /// Counts `work` that a tenant with work got in `class`.
-    pub(crate) fn charge(&mut self, account: &mut Account, class: Class, work: Cost) {
+    /// Charges a tenant for `work` done in `class`, and advances the virtual time.
+    pub(crate) fn charge_work(&mut self, account: &mut Account, class: Class, work: Cost) {
         let total = work.as_nanos() + self.carry;
         let weights = self.weights.max(1);
         self.now += total / weights;
         self.carry = total % weights;
-        let (floor, ceiling) = (self.floor(), self.now.saturating_add(self.debt_max));
+
+        let floor = self.service_min();
+        let ceiling = self.now.saturating_add(self.deficit_max);
         for served in &mut account.served[class.index()..] {
             *served =
                 ((*served).max(floor) + work.as_nanos() / u64::from(account.weight)).min(ceiling);
         }
     }
 
-    /// Lists a tenant where it now belongs.
-    pub(crate) fn place(&mut self, tenant: Id, account: &mut Account, standing: TenantState) {
-        let total = account.total();
-        let place = match standing {
+    /// Moves a tenant to the position that its state requires.
+    pub(crate) fn update_position(
+        &mut self,
+        tenant: Id,
+        account: &mut Account,
+        state: TenantState,
+    ) {
+        let total = account.total_service();
+        let position = match state {
             TenantState::Ready(class) => QueuePosition::Ready {
                 class,
                 served: account.served[class.index()],
@@ -156,10 +164,11 @@ impl RunQueue {
             TenantState::Busy => QueuePosition::None,
             TenantState::Idle => QueuePosition::Idle { total },
         };
-        if place == account.place {
+        if position == account.position {
             return;
         }
-        match account.place {
+
+        match account.position {
             QueuePosition::None => (),
             QueuePosition::Ready { class, .. } => {
                 self.by_class[class.index()].remove(&mut self.places_by_class, tenant);
@@ -167,7 +176,7 @@ impl RunQueue {
             }
             QueuePosition::Idle { .. } => self.idle.remove(&mut self.places_by_total, tenant),
         }
-        match place {
+        match position {
             QueuePosition::None => (),
             QueuePosition::Ready {
                 class,
@@ -182,31 +191,30 @@ impl RunQueue {
                 self.idle.insert(&mut self.places_by_total, total, tenant)
             }
         }
-        account.place = place;
+        account.position = position;
     }
 
-    /// The tenant whose smallest call is next.
-    pub(crate) fn next(&self) -> Option<Id> {
-        let gate = self.now.saturating_add(self.lead_max);
-        let due = |class: &IndexedHeap| class.first().filter(|(served, _)| *served <= gate);
+    /// Returns the tenant whose smallest request runs next.
+    pub(crate) fn next_tenant(&self) -> Option<Id> {
+        let limit = self.now.saturating_add(self.surplus_max);
         self.by_class
             .iter()
-            .find_map(due)
+            .find_map(|class| class.first().filter(|(served, _)| *served <= limit))
             .or_else(|| self.by_total.first())
             .map(|(_, tenant)| tenant)
     }
 
-    /// The tenant with a call to run that was served least.
+    /// Returns the least served tenant with a ready request.
     pub(crate) fn least_served(&self) -> Option<Id> {
         self.by_total.first().map(|(_, tenant)| tenant)
     }
 
-    /// A tenant without calls that would not be missed.
-    pub(crate) fn forgettable(&mut self) -> Option<Id> {
+    /// Removes and returns a tenant without requests whose account equals that of a new tenant.
+    pub(crate) fn pop_forgettable(&mut self) -> Option<Id> {
         let (_, tenant) = self
             .idle
             .first()
-            .filter(|(total, _)| *total <= self.floor())?;
+            .filter(|(total, _)| *total <= self.service_min())?;
         self.idle.remove(&mut self.places_by_total, tenant);
         Some(tenant)
     }
@@ -217,10 +225,11 @@ impl RunQueue {
             account.served.is_sorted(),
             "service in a class counts in all larger ones"
         );
-        assert!(account.total() <= self.now + self.debt_max);
+        assert!(account.total_service() <= self.now + self.deficit_max);
     }
 
-    fn floor(&self) -> u64 {
+    /// Returns the least service of any tenant: the virtual time less the maximum credit.
+    fn service_min(&self) -> u64 {
         self.now.saturating_sub(self.credit_max)
     }
 }

@@ -1,16 +1,15 @@
-//! A binary heap whose members can be taken out wherever they are, and which allocates only to
-//! grow.
+//! A binary heap from which any member can be removed, and which allocates only to grow.
 //!
-//! A B-tree does as much, but as members leave at its front and come back at its end it makes and
-//! frees nodes all the time: once in four slices with twenty tenants.
+//! A B-tree could do this too. But members leave at its front and return at its end, so it allocates
+//! and frees nodes all the time: once in four slices with twenty tenants.
 
 use crate::arena::Id;
 
-/// Where members are, by slot. Heaps share one where nobody is a member of two.
+/// Positions of members, by slot. Heaps can share an index if no member is in two of them.
 #[derive(Debug, Default)]
 pub(crate) struct HeapIndex(Vec<u32>);
 
-/// Members by key, and by age where keys are equal.
+/// Members ordered by key, and by age if keys are equal.
 #[derive(Debug, Default)]
 pub(crate) struct IndexedHeap(Vec<(u64, Id)>);
 
@@ -27,7 +26,7 @@ impl IndexedHeap {
         self.rise(places, self.0.len() - 1);
     }
 
-    /// Takes out a member.
+    /// Removes a member.
     pub(crate) fn remove(&mut self, places: &mut HeapIndex, id: Id) {
         let at = places.0[id.slot()] as usize;
         let (_, removed) = self.0.swap_remove(at);
@@ -38,8 +37,7 @@ impl IndexedHeap {
         }
     }
 
-    /// Moves a member towards the front for as long as it goes before who is there. Returns where
-    /// it is then.
+    /// Moves a member towards the front while its parent is greater. Returns its new position.
     fn rise(&mut self, places: &mut HeapIndex, mut at: usize) -> usize {
         while at > 0 {
             let parent = (at - 1) / 2;
@@ -54,16 +52,16 @@ impl IndexedHeap {
         at
     }
 
+    /// Returns the smaller child of a member, if it has any.
+    fn smaller_child(&self, at: usize) -> Option<usize> {
+        [2 * at + 1, 2 * at + 2]
+            .into_iter()
+            .filter(|child| *child < self.0.len())
+            .min_by_key(|child| self.0[*child])
+    }
+
     fn sink(&mut self, places: &mut HeapIndex, mut at: usize) {
-        loop {
-            let (left, right) = (2 * at + 1, 2 * at + 2);
-            let Some(first) = [left, right]
-                .into_iter()
-                .filter(|child| *child < self.0.len())
-                .min_by_key(|c| self.0[*c])
-            else {
-                break;
-            };
+        while let Some(first) = self.smaller_child(at) {
             if self.0[at] <= self.0[first] {
                 break;
             }

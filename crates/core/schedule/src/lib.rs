@@ -1,12 +1,12 @@
-//! Decides which call may begin and which runs next, so that the small are not kept waiting by the
-//! large, nor one tenant by another, and overload makes everybody a little later rather than some
-//! very late.
+//! Decides which request can start and which runs next. Large requests do not keep small ones
+//! waiting, and one tenant does not keep another waiting. Overload delays all requests a little
+//! rather than some of them for long.
 //!
-//! A [`Core`] is bookkeeping only: no I/O, no threads, no async, and time is an argument, so what
-//! runs in production is what the simulation in this crate's tests runs. It refuses to know what a
-//! call does: it sees a tenant, an estimate, a number of bytes and a deadline. Admission needs no
-//! timer, since whatever may end a wait well (work done, a call closed, an idle worker) passes
-//! through the core. A timer ends it badly: see [`Core::expire`].
+//! A [`Core`] is bookkeeping only: no I/O, no threads, no async, and time is an argument. So the
+//! simulation in this crate's tests runs the production code. The core does not know the operation
+//! of a request: it sees a tenant, an estimate, a number of bytes and a deadline. Admission needs
+//! no timer, since every event that can admit a waiting request (work done, a request closed, an
+//! idle worker) passes through the core. Only expiry needs one: see [`Core::expire_request`].
 //!
 //! ```
 //! use std::num::NonZeroU32;
@@ -19,14 +19,14 @@
 //! let (since, deadline) = (now, Time::NEVER);
 //! let request = OfferedRequest { tenant: &"relay-1", weight: 1, cost, bytes: 4_096, since, deadline, whole: false, has_waited: false };
 //! let AdmissionDecision::Admitted { id, .. } = core.offer(now, &request, || ()) else { panic!("no other request") };
-//! // With its body, which may tell better what it costs. Then any worker takes slices until the work ends.
+//! // Once its body is there, with a better estimate. Then any worker runs slices until the work ends.
 //! core.submit(id, cost, "work").unwrap();
-//! let Some(Slice { id, work, budget }) = core.pick(now) else { panic!("there is one") };
-//! assert_eq!(core.done(now, id, budget, Some(work)), None); // 100 us done, 50 us left
-//! let Some(Slice { id, .. }) = core.pick(now) else { panic!("and again") };
-//! assert_eq!(core.done(now, id, Cost::from_nanos(50_000), None), None);
-//! assert!(core.promoted().is_none(), "nobody waited for this");
-//! // With its reply written, or whenever nobody wants it any more.
+//! let Some(Slice { id, work, budget }) = core.next_slice(now) else { panic!("there is one") };
+//! assert_eq!(core.finish_slice(now, id, budget, Some(work)), None); // 100 us done, 50 us left
+//! let Some(Slice { id, .. }) = core.next_slice(now) else { panic!("and again") };
+//! assert_eq!(core.finish_slice(now, id, Cost::from_nanos(50_000), None), None);
+//! assert!(core.next_promoted().is_none(), "no request waited");
+//! // After the response is written, or when the request is cancelled.
 //! core.close(now, id);
 //! assert_eq!(core.gauges().bytes, 0);
 //! ```
@@ -34,7 +34,6 @@
 mod admission;
 mod agreement;
 mod arena;
-mod call;
 mod class;
 mod core;
 mod correction;
@@ -43,6 +42,7 @@ mod decaying_rate;
 mod fair;
 mod heap;
 mod memory_quota;
+mod request;
 #[cfg(test)]
 mod sim;
 mod tenant;
@@ -54,9 +54,9 @@ pub use self::core::Core;
 pub use admission::{Reason, Rejection};
 pub use agreement::{Agreement, Sample};
 pub use arena::Id;
-pub use call::{AdmissionDecision, Closed, Expiry, Gauges, OfferedRequest, Slice};
 pub use class::Class;
 pub use correction::Corrections;
 pub use cost::{Coefficients, CostModel, WorkSize};
+pub use request::{AdmissionDecision, Closed, Expiry, Gauges, OfferedRequest, Slice};
 pub use tuning::{Order, SchedulerOptions};
 pub use units::{Cost, Time};

@@ -1,11 +1,11 @@
-//! Memory as a budget with a share for each tenant that needs no count of tenants.
+//! A memory budget shared between tenants without a fixed number of tenants.
 //!
 //! Dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
-//! packet switches", 1998): a tenant may hold as much as is left free, times alpha. With alpha = 1
-//! one tenant gets at most a half, n tenants one part of n + 1 each, and there is always room for a
-//! newcomer.
+//! packet switches", 1998): a tenant can hold at most alpha times the free memory. With alpha = 1,
+//! one tenant gets at most a half and each of n tenants gets one part of n + 1. So there is always
+//! room for a new tenant.
 
-/// Bytes held for calls, over all tenants.
+/// Bytes held for requests, over all tenants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
     max: u64,
@@ -26,9 +26,9 @@ impl Memory {
         self.used
     }
 
-    /// Takes `more` bytes for a tenant that holds `held`; `false`, and no change, when that is more
-    /// than its share.
-    pub(crate) fn take(&mut self, held: u64, more: u64) -> bool {
+    /// Reserves `more` bytes for a tenant that holds `held`. Returns false, and changes nothing, if
+    /// that is more than its share.
+    pub(crate) fn try_reserve(&mut self, held: u64, more: u64) -> bool {
         let Some(free) = self
             .max
             .checked_sub(self.used)
@@ -43,7 +43,7 @@ impl Memory {
         fits
     }
 
-    pub(crate) fn give_back(&mut self, bytes: u64) {
+    pub(crate) fn release(&mut self, bytes: u64) {
         self.used -= bytes;
     }
 }
@@ -52,14 +52,14 @@ impl Memory {
 mod tests {
     use super::*;
 
-    /// Returns the bytes of each tenant when all take one of 1,200 bytes in turn for as long as any
+    /// Returns the bytes of each tenant if all reserve single bytes of 1,200 by turns, until none
     /// can.
     fn shares(tenants: usize, alpha: f64) -> Vec<u64> {
         let mut memory = Memory::new(1_200, alpha);
         let mut held = vec![0; tenants];
         while held
             .iter_mut()
-            .filter(|held| memory.take(**held, 1))
+            .filter(|held| memory.try_reserve(**held, 1))
             .map(|held| *held += 1)
             .count()
             > 0
@@ -81,12 +81,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_share_the_first_takes_all() {
+    fn alpha_without_limit_gives_the_first_tenant_all() {
         assert_eq!(shares(1, 1e9), [1_199]);
     }
 
     #[test]
-    fn what_does_not_fit_changes_nothing() {
+    fn failed_reservation_changes_nothing() {
         let mut memory = Memory::new(100, 1.0);
         for (held, more, fits) in [
             (0, 51, false),
@@ -95,9 +95,13 @@ mod tests {
             (50, 1, false),
             (0, 25, true),
         ] {
-            assert_eq!(memory.take(held, more), fits, "{more} more than {held}");
+            assert_eq!(
+                memory.try_reserve(held, more),
+                fits,
+                "{more} more than {held}"
+            );
         }
-        memory.give_back(75);
+        memory.release(75);
         assert_eq!(memory.used(), 0);
     }
 }

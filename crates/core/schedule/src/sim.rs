@@ -1,13 +1,12 @@
-//! A discrete-event simulation of workers, callers and time around the core that runs in
-//! production.
+//! A discrete-event simulation of workers, clients and time around the production core.
 //!
-//! Costs are those of the crypto: 50 us for a key agreement and 0.2 us for a field; with a key per
-//! field the 0.2 us do not count. A slice costs its work and 1 us; a call that is read costs a
-//! network thread 10 us where a scenario says so, which come out of a busy worker's time.
-//! Everything random comes from the scenario's seed.
+//! Costs are those of the crypto: 50 us for a key agreement and 0.2 us for a field. With a key per
+//! field, the 0.2 us do not count. A slice costs its work and 1 us. In some scenarios, reading a
+//! request costs a network thread 10 us, which a busy worker loses. All random numbers derive from
+//! the scenario's seed.
 //!
-//! Where a scenario says so, the network thread does small work itself as the engine's does: so
-//! much each time it wakes up, if nothing is queued. That time, too, comes out of a busy worker's.
+//! In some scenarios, the network thread runs small work itself, as the engine's does: a bounded
+//! amount per wake-up, if nothing is queued. A busy worker loses that time, too.
 //!
 //! The environment variable `SEALWIRE_SOAK` runs the long form: more simulated time, and more
 //! seeds.
@@ -29,10 +28,10 @@ pub(crate) use stats::{ClassRow, SimulationReport};
 
 use crate::agreement::{Agreement, Sample};
 use crate::arena::Id;
-use crate::call::{AdmissionDecision, Closed, Expiry, OfferedRequest};
 use crate::core::Core;
 use crate::correction::Corrections;
 use crate::cost::{Coefficients, CostModel, WorkSize};
+use crate::request::{AdmissionDecision, Closed, Expiry, OfferedRequest};
 use crate::tuning::{Order, SchedulerOptions, Tuning};
 use crate::units::{Cost, Time, nanos};
 
@@ -51,7 +50,7 @@ fn millis(short: u64, long: u64) -> u64 {
     }
 }
 
-/// Seeds to simulate: one, or so many in the long form.
+/// Seeds to simulate: one, or `long` of them in the long form.
 fn seeds(long: u64) -> std::ops::RangeInclusive<u64> {
     1..=millis(1, long)
 }
@@ -83,7 +82,7 @@ impl SimulationRandom {
     }
 }
 
-/// Returns work of so many ns, as the model counts it.
+/// Returns work of `work` ns in the units of the model.
 fn counted(work: u64) -> WorkSize {
     WorkSize {
         bytes: work,
@@ -91,12 +90,12 @@ fn counted(work: u64) -> WorkSize {
     }
 }
 
-/// How far an ephemeral key reaches.
+/// Scope of an ephemeral key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     Field,
     Request,
-    /// A key per request that is ready.
+    /// A precomputed key per request.
     Ready,
 }
 
@@ -118,10 +117,10 @@ impl Scope {
     }
 }
 
-/// Sizes in fields, and how often each comes.
+/// Sizes in fields, with their frequencies.
 pub(crate) type SizeMix = &'static [(u64, f64)];
 
-/// The small, medium and large of the experiments.
+/// The small, medium and large requests of the experiments.
 pub(crate) const MIX: SizeMix = &[(30, 0.80), (150, 0.18), (2_000, 0.02)];
 
 /// Mean work of a mix, in ns.
@@ -133,13 +132,13 @@ pub(crate) fn mean(mix: SizeMix, scope: Scope) -> f64 {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arrivals {
-    /// Open loop: so many a second, at random.
+    /// Open loop: mean number of random arrivals per second.
     Poisson(f64),
-    /// So many outstanding at any time.
+    /// Closed loop: number of outstanding requests.
     Closed(usize),
 }
 
-/// A tenant's stream of calls.
+/// A tenant's stream of requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) tenant: u32,
@@ -152,11 +151,11 @@ pub(crate) struct Source {
     pub(crate) connections: usize,
     pub(crate) weight: u32,
     pub(crate) bytes: u64,
-    /// The cost model counts one part of so many of the work.
+    /// Factor by which the cost model underestimates the work.
     pub(crate) undercounted: u64,
-    /// Half of the work done, a call waits so long for something else, in ms.
+    /// Time for which a request waits for something else after half of its work, in ms.
     pub(crate) away_ms: Option<u64>,
-    /// From when to when, in ms.
+    /// Start and end of its activity, in ms.
     pub(crate) active: (u64, u64),
 }
 
@@ -188,7 +187,7 @@ impl Source {
     }
 }
 
-/// Tenants that each send a part of what makes `load` of two workers.
+/// Tenants that together cause `load` on two workers, in equal parts.
 pub(crate) fn mixed(
     tenants: std::ops::Range<u32>,
     group: usize,
@@ -206,57 +205,57 @@ pub(crate) fn mixed(
 pub(crate) struct Scenario {
     pub(crate) sources: Vec<Source>,
     pub(crate) millis: u64,
-    /// Calls that arrive earlier are not reported.
+    /// Requests that arrive earlier are not reported.
     pub(crate) warm_up_millis: u64,
     pub(crate) seed: u64,
-    pub(crate) knobs: SchedulerOptions,
+    pub(crate) options: SchedulerOptions,
     pub(crate) tuning: Tuning,
-    /// All calls are those of one tenant.
+    /// All requests belong to one tenant.
     pub(crate) one_tenant: bool,
-    /// The core is told when answers are of no more use.
+    /// The core knows the deadlines of the responses.
     pub(crate) deadlines: bool,
-    /// A refusal stops all calls of its connection for at most a second. That is more than the
-    /// engine does, which still begins those of smaller classes and reads a little ahead.
+    /// A rejection stops all requests of its connection for at most a second. The engine stops less:
+    /// it still starts requests of smaller classes and reads a little ahead.
     pub(crate) pause: bool,
-    /// A call that is refused is offered again, once, after it was told to.
+    /// A rejected request is offered again, once, after the retry time.
     pub(crate) retry: bool,
-    /// CPU time to read or refuse a call.
+    /// CPU time to read or reject a request.
     pub(crate) read: u64,
     /// Estimates are wrong by up to this factor either way.
     pub(crate) misjudged: f64,
-    /// Everything takes this many times as long as the core is told.
+    /// Factor by which all work takes longer than the core is told.
     pub(crate) slowness: u64,
     /// A slice ends by time. If not, it ends by the work that the model counts.
     pub(crate) slices_by_time: bool,
     /// Time beyond the model is charged to its tenant and corrects its estimates.
     pub(crate) corrects: bool,
-    /// From a time in ms until another, all work takes this many times as long.
+    /// Start and end in ms of a period in which all work takes longer, and the factor.
     pub(crate) throttled: Option<(u64, u64, f64)>,
     /// Worker 0 stands still from a time for a while, in ms.
     pub(crate) stall: Option<(u64, u64)>,
     /// Time that workers lose to other processes.
     pub(crate) contention: Option<Contention>,
-    /// Calls that have not begun within twice their bound are expired.
+    /// Requests that have not started within twice their bound are expired.
     pub(crate) expiry: bool,
-    /// Calls are read one by one. So much work with a ready key the network thread does itself each
-    /// time it wakes up, in ns. `None`: calls are read at once.
+    /// Maximum work with a precomputed key that the network thread runs per wake-up, in ns; it then
+    /// reads requests one by one. `None`: requests are read at once.
     pub(crate) inline: Option<u64>,
 }
 
-/// Within a period all workers run for a part of each cycle only, as beside processes that compete
-/// for their cores or for memory. All in ms.
+/// A period in which all workers run for a part of each cycle only, as if other processes competed
+/// for their cores or for memory. All times are in ms.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contention {
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// Each cycle begins with this long at full speed.
+    /// Time at full speed at the start of each cycle.
     pub(crate) runs: u64,
-    /// No worker advances for the rest of a cycle.
+    /// Rest of a cycle, in which no worker advances.
     pub(crate) stands: u64,
 }
 
 impl Contention {
-    /// Returns when a slice ends that begins `at` and takes `span` of a worker's time.
+    /// Returns when a slice ends that starts `at` and takes `span` of a worker's time.
     fn end(self, mut at: u64, mut span: u64) -> u64 {
         let Self {
             from,
@@ -288,7 +287,7 @@ impl Scenario {
             millis,
             warm_up_millis: millis / 10,
             seed: 1,
-            knobs: SchedulerOptions::new(NonZeroU32::new(2).unwrap()),
+            options: SchedulerOptions::new(NonZeroU32::new(2).unwrap()),
             tuning: Tuning::default(),
             one_tenant: false,
             deadlines: true,
@@ -329,19 +328,19 @@ impl Scenario {
         })
     }
 
-    /// Nobody is held back.
+    /// Admits every request.
     pub(crate) fn without_admission(self) -> Self {
         self.with(|s| {
-            s.knobs.wait_max = Duration::from_secs(1 << 30);
+            s.options.wait_max = Duration::from_secs(1 << 30);
             s.tuning.overload = f64::INFINITY;
             s.deadlines = false;
         })
     }
 
-    /// Whole calls in the order they came, from all alike, none refused: the engine before it had a
-    /// scheduler.
+    /// Runs whole requests in FIFO order over all tenants and rejects none: the engine before it had
+    /// a scheduler.
     pub(crate) fn first_come_first_served(self) -> Self {
-        self.with(|s| s.knobs.order = Order::Arrival)
+        self.with(|s| s.options.order = Order::Arrival)
     }
 
     pub(crate) fn run(self) -> SimulationReport {
@@ -352,11 +351,11 @@ impl Scenario {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SimulationEvent {
     Arrive { source: usize },
-    Again { call: usize },
+    Again { request: usize },
     SliceEnd { worker: usize },
-    Back { call: usize },
-    Timeout { call: usize },
-    Expire { call: usize, id: Id },
+    Back { request: usize },
+    Timeout { request: usize },
+    Expire { request: usize, id: Id },
     Read,
 }
 
@@ -369,25 +368,25 @@ struct IssuedRequest {
     left: u64,
     /// Part of the work that follows a wait for something else.
     behind: u64,
-    /// Cost that the core was told.
+    /// Cost that the core knows.
     told: Cost,
     id: Option<Id>,
     retried: bool,
     over: bool,
-    /// When it was offered and not refused.
+    /// Time of the offer that was not rejected.
     offered: u64,
     expires: u64,
-    begun: bool,
+    started: bool,
 }
 
 /// One network thread.
 #[derive(Clone, Debug, Default)]
 struct NetworkThread {
-    /// Calls to read.
+    /// Requests to read.
     unread: VecDeque<usize>,
-    /// When it has done everything else and sleeps.
+    /// Time at which it has done all other work and sleeps.
     sleeps: u64,
-    /// Work that it may still do before it sleeps.
+    /// Work that it can still run before it sleeps.
     left: u64,
 }
 
@@ -403,7 +402,7 @@ struct Simulation {
     events: BinaryHeap<Reverse<(u64, u64, SimulationEvent)>>,
     scheduled: u64,
     random: SimulationRandom,
-    calls: Vec<IssuedRequest>,
+    requests: Vec<IssuedRequest>,
     /// Per worker: the request, its id, and the work in the slice. Behind them the network thread.
     workers: Vec<Option<(usize, Id, u64)>>,
     network: NetworkThread,
@@ -427,7 +426,7 @@ impl Simulation {
             .map(|source| source.mix.len())
             .max()
             .unwrap_or(0);
-        let workers = scenario.knobs.workers.get() as usize;
+        let workers = scenario.options.workers.get() as usize;
         let report = SimulationReport::new(
             groups,
             sizes,
@@ -435,7 +434,7 @@ impl Simulation {
             workers,
         );
         Self {
-            core: Core::tuned(scenario.knobs, &scenario.tuning),
+            core: Core::with_tuning(scenario.options, &scenario.tuning),
             corrections: Corrections::new(16),
             model: CostModel::new(Coefficients {
                 request: 0.0,
@@ -450,7 +449,7 @@ impl Simulation {
             events: BinaryHeap::new(),
             scheduled: 0,
             random: SimulationRandom(scenario.seed),
-            calls: Vec::new(),
+            requests: Vec::new(),
             workers: vec![None; workers + 1],
             network: NetworkThread::default(),
             paused_until: scenario
@@ -489,11 +488,11 @@ impl Simulation {
             self.now = at;
             match event {
                 SimulationEvent::Arrive { source } => self.arrive(source),
-                SimulationEvent::Again { call } => self.offer(call),
+                SimulationEvent::Again { request } => self.offer(request),
                 SimulationEvent::SliceEnd { worker } => self.slice_end(worker),
-                SimulationEvent::Back { call } => self.back(call),
-                SimulationEvent::Timeout { call } => self.timeout(call),
-                SimulationEvent::Expire { call, id } => self.expire(call, id),
+                SimulationEvent::Back { request } => self.back(request),
+                SimulationEvent::Timeout { request } => self.timeout(request),
+                SimulationEvent::Expire { request, id } => self.expire(request, id),
                 SimulationEvent::Read => self.read(),
             }
             self.start_workers();
@@ -532,7 +531,7 @@ impl Simulation {
         let work = source.scope.work(source.mix[size].0);
         let connection = self.random.below(source.connections);
         let behind = source.away_ms.map_or(0, |_| work / 2);
-        self.calls.push(IssuedRequest {
+        self.requests.push(IssuedRequest {
             source: index,
             size,
             arrived: self.now,
@@ -546,47 +545,46 @@ impl Simulation {
             over: false,
             offered: 0,
             expires: 0,
-            begun: false,
+            started: false,
         });
-        let call = self.calls.len() - 1;
+        let request = self.requests.len() - 1;
         if let Some(timeout) = source.timeout_ms {
-            self.after(timeout * MS, SimulationEvent::Timeout { call });
+            self.after(timeout * MS, SimulationEvent::Timeout { request });
         }
-        self.row(call, |row| {
+        self.row(request, |row| {
             row.offered += 1;
             row.offered_work += work;
         });
-        self.offer(call);
+        self.offer(request);
     }
 
-    /// The caller sends, unless its connection is paused: then the call fails unread, whatever its
-    /// class.
-    fn offer(&mut self, call: usize) {
+    /// Sends a request. If its connection is paused, the request fails unread, whatever its class.
+    fn offer(&mut self, request: usize) {
         let IssuedRequest {
             source: index,
             connection,
             ..
-        } = self.calls[call];
+        } = self.requests[request];
         if self.scenario.pause && self.paused_until[index][connection] > self.now {
-            return self.refused(call, self.paused_until[index][connection] - self.now);
+            return self.rejected(request, self.paused_until[index][connection] - self.now);
         }
         if let Some(inline) = self.scenario.inline
-            && !self.network_thread_reads(call, inline)
+            && !self.network_thread_reads(request, inline)
         {
             return;
         }
-        self.offer_read(call);
+        self.offer_read(request);
     }
 
-    /// A call is read and offered to the core.
-    fn offer_read(&mut self, call: usize) {
+    /// Reads a request and offers it to the core.
+    fn offer_read(&mut self, request: usize) {
         let IssuedRequest {
             source: index,
             connection,
             arrived,
             work,
             ..
-        } = self.calls[call];
+        } = self.requests[request];
         self.steal(self.scenario.read);
         let spread = self.scenario.misjudged.ln() * (2.0 * self.random.unit() - 1.0);
         let source = &self.scenario.sources[index];
@@ -603,7 +601,7 @@ impl Simulation {
         };
         let modelled = self.model.nanos(counted(work / source.undercounted));
         let told = Cost::from_nanos((modelled * factor * spread.exp()) as u64);
-        self.calls[call].told = told;
+        self.requests[request].told = told;
         let offered = OfferedRequest {
             tenant: if self.scenario.one_tenant {
                 &0
@@ -618,34 +616,37 @@ impl Simulation {
             whole: true,
             has_waited,
         };
-        (self.calls[call].offered, self.calls[call].begun) = (self.now, false);
+        (
+            self.requests[request].offered,
+            self.requests[request].started,
+        ) = (self.now, false);
         match self
             .core
-            .offer(Time::from_nanos(self.now), &offered, || call)
+            .offer(Time::from_nanos(self.now), &offered, || request)
         {
             AdmissionDecision::Admitted { id, .. } => {
-                self.calls[call].id = Some(id);
-                self.row(call, |row| row.at_once += 1);
-                let first = self.first(call);
+                self.requests[request].id = Some(id);
+                self.row(request, |row| row.at_once += 1);
+                let first = self.first(request);
                 let is_queue_empty = self.core.gauges().ready.iter().all(|ready| *ready == 0);
-                self.core.submit(id, first, call).expect("just admitted");
-                if !is_queue_empty || !self.run_inline(call) {
-                    self.expires(call, id);
+                self.core.submit(id, first, request).expect("just admitted");
+                if !is_queue_empty || !self.run_inline(request) {
+                    self.expires(request, id);
                 }
             }
             AdmissionDecision::Waiting { id, .. } => {
-                self.calls[call].id = Some(id);
-                self.expires(call, id);
+                self.requests[request].id = Some(id);
+                self.expires(request, id);
             }
-            AdmissionDecision::Refused(refusal) => {
+            AdmissionDecision::Rejected(rejection) => {
                 assert!(
-                    refusal.retry_after >= Duration::from_millis(5),
-                    "no refusal without a time to come again"
+                    rejection.retry_after >= Duration::from_millis(5),
+                    "no rejection without a time to come again"
                 );
-                let span = nanos(refusal.retry_after);
+                let span = nanos(rejection.retry_after);
                 self.paused_until[index][connection] = self.now + span.min(SECOND);
-                self.row(call, |row| row.refused_read += 1);
-                self.refused(call, span);
+                self.row(request, |row| row.rejected_read += 1);
+                self.rejected(request, span);
             }
         }
     }
@@ -658,11 +659,11 @@ impl Simulation {
         }
     }
 
-    /// Returns false if the network thread is busy. It then reads the call later.
-    fn network_thread_reads(&mut self, call: usize, inline: u64) -> bool {
+    /// Returns false if the network thread is busy. It then reads the request later.
+    fn network_thread_reads(&mut self, request: usize, inline: u64) -> bool {
         let network = &mut self.network;
         if network.sleeps >= self.now {
-            network.unread.push_back(call);
+            network.unread.push_back(request);
             if network.unread.len() == 1 {
                 let busy = network.sleeps - self.now;
                 self.after(busy, SimulationEvent::Read);
@@ -673,42 +674,42 @@ impl Simulation {
         true
     }
 
-    /// The network thread reads the next call, if it has done all before that.
+    /// Reads the next request on the network thread, if its earlier work is done.
     fn read(&mut self) {
         if self.network.sleeps > self.now {
             return self.after(self.network.sleeps - self.now, SimulationEvent::Read);
         }
-        if let Some(call) = self.network.unread.pop_front() {
+        if let Some(request) = self.network.unread.pop_front() {
             self.network.sleeps = self.now + self.scenario.read;
-            self.offer_read(call);
+            self.offer_read(request);
             self.after(self.network.sleeps - self.now, SimulationEvent::Read);
         }
     }
 
-    /// Has the network thread run a call that is alone in the queue, if it may.
-    fn run_inline(&mut self, call: usize) -> bool {
+    /// Runs a request on the network thread if it is alone in the queue and permitted to.
+    fn run_inline(&mut self, request: usize) -> bool {
         let IssuedRequest {
             source, left: work, ..
-        } = self.calls[call];
+        } = self.requests[request];
         let is_light =
             self.scenario.sources[source].scope == Scope::Ready && work <= self.network.left;
         let Some(slice) = is_light
-            .then(|| self.core.pick(Time::from_nanos(self.now)))
+            .then(|| self.core.next_slice(Time::from_nanos(self.now)))
             .flatten()
         else {
             return false;
         };
-        assert_eq!(slice.work, call, "nothing else was queued");
-        self.calls[call].expires = self.now;
-        self.begins(call);
+        assert_eq!(slice.work, request, "nothing else was queued");
+        self.requests[request].expires = self.now;
+        self.starts(request);
         self.network.left -= work;
         self.network.sleeps += work;
         self.steal(work);
-        self.row(call, |row| row.inline += 1);
+        self.row(request, |row| row.inline += 1);
         let thread = self.workers.len() - 1;
         assert!(
             self.workers[thread]
-                .replace((call, slice.id, work))
+                .replace((request, slice.id, work))
                 .is_none(),
             "one at a time"
         );
@@ -719,69 +720,69 @@ impl Simulation {
         true
     }
 
-    /// Sets the timer that ends the wait of a call.
-    fn expires(&mut self, call: usize, id: Id) {
-        let expires = self.core.expires(id).as_nanos();
-        self.calls[call].expires = expires;
+    /// Sets the timer that ends the wait of a request.
+    fn expires(&mut self, request: usize, id: Id) {
+        let expires = self.core.expires_at(id).as_nanos();
+        self.requests[request].expires = expires;
         if self.scenario.expiry && expires < u64::MAX {
-            self.after(expires - self.now, SimulationEvent::Expire { call, id });
+            self.after(expires - self.now, SimulationEvent::Expire { request, id });
         }
     }
 
-    fn expire(&mut self, call: usize, id: Id) {
-        match self.core.expire(Time::from_nanos(self.now), id) {
+    fn expire(&mut self, request: usize, id: Id) {
+        match self.core.expire_request(Time::from_nanos(self.now), id) {
             Expiry::Never => (),
-            Expiry::Later(_) => unreachable!("no call is admitted for long and not submitted"),
-            Expiry::Expired { refusal, .. } => {
-                self.begins(call);
-                self.row(call, |row| {
+            Expiry::Later(_) => unreachable!("no request is admitted for long and not submitted"),
+            Expiry::Expired { rejection, .. } => {
+                self.starts(request);
+                self.row(request, |row| {
                     row.expired += 1;
-                    row.refused_read += 1;
+                    row.rejected_read += 1;
                 });
                 self.submit_promoted();
-                self.refused(call, nanos(refusal.retry_after));
+                self.rejected(request, nanos(rejection.retry_after));
             }
         }
     }
 
-    /// Records how long an admitted call has waited, once it waits no longer.
-    fn begins(&mut self, call: usize) {
-        if std::mem::replace(&mut self.calls[call].begun, true) {
+    /// Records how long an admitted request has waited, once it waits no longer.
+    fn starts(&mut self, request: usize) {
+        if std::mem::replace(&mut self.requests[request].started, true) {
             return;
         }
         let IssuedRequest {
             offered, expires, ..
-        } = self.calls[call];
+        } = self.requests[request];
         assert!(
             !self.scenario.expiry || self.now <= expires,
-            "no call waits beyond twice its bound"
+            "no request waits beyond twice its bound"
         );
         let waited = self.now - offered;
-        self.row(call, |row| row.waited_max = row.waited_max.max(waited));
+        self.row(request, |row| row.waited_max = row.waited_max.max(waited));
     }
 
-    /// Returns the cost that the core was told, without the part that follows a wait.
-    fn first(&self, call: usize) -> Cost {
-        let IssuedRequest { told, behind, .. } = self.calls[call];
+    /// Returns the cost that the core knows, without the part that follows a wait.
+    fn first(&self, request: usize) -> Cost {
+        let IssuedRequest { told, behind, .. } = self.requests[request];
         Cost::from_nanos(told.as_nanos() - behind.min(told.as_nanos()))
     }
 
-    fn refused(&mut self, call: usize, span: u64) {
-        if self.scenario.retry && !self.calls[call].retried {
-            self.calls[call].retried = true;
-            return self.after(span, SimulationEvent::Again { call });
+    fn rejected(&mut self, request: usize, span: u64) {
+        if self.scenario.retry && !self.requests[request].retried {
+            self.requests[request].retried = true;
+            return self.after(span, SimulationEvent::Again { request });
         }
-        let retried = self.calls[call].retried;
-        self.row(call, |row| {
-            row.refused += 1;
-            row.refused_twice += u64::from(retried);
+        let retried = self.requests[request].retried;
+        self.row(request, |row| {
+            row.rejected += 1;
+            row.rejected_twice += u64::from(retried);
         });
-        self.over(call, span);
+        self.over(request, span);
     }
 
-    /// A closed loop goes on.
-    fn over(&mut self, call: usize, pause: u64) {
-        let issued = &mut self.calls[call];
+    /// Continues a closed loop.
+    fn over(&mut self, request: usize, pause: u64) {
+        let issued = &mut self.requests[request];
         issued.over = true;
         let source = issued.source;
         if let Arrivals::Closed(_) = self.scenario.sources[source].arrivals {
@@ -789,22 +790,22 @@ impl Simulation {
         }
     }
 
-    fn timeout(&mut self, call: usize) {
-        if self.calls[call].over {
+    fn timeout(&mut self, request: usize) {
+        if self.requests[request].over {
             return;
         }
-        self.begins(call);
-        self.row(call, |row| row.late += 1);
-        if let Some(id) = self.calls[call].id {
+        self.starts(request);
+        self.row(request, |row| row.late += 1);
+        if let Some(id) = self.requests[request].id {
             self.core.close(Time::from_nanos(self.now), id);
             self.submit_promoted();
         }
-        self.over(call, 0);
+        self.over(request, 0);
     }
 
     fn slice_end(&mut self, worker: usize) {
-        let (call, id, work) = self.workers[worker].take().expect("a slice ends once");
-        let issued = &mut self.calls[call];
+        let (request, id, work) = self.workers[worker].take().expect("a slice ends once");
+        let issued = &mut self.requests[request];
         issued.left -= work;
         let done = issued.left == 0;
         let Source {
@@ -816,15 +817,17 @@ impl Simulation {
         let away = away_ms.filter(|_| done && issued.behind > 0);
         let spent = self.learn(tenant, group, counted(work / undercounted), work);
         let now = Time::from_nanos(self.now);
-        let unwanted = self.core.done(now, id, spent, (!done).then_some(call));
+        let unwanted = self
+            .core
+            .finish_slice(now, id, spent, (!done).then_some(request));
         assert_eq!(
             unwanted.is_some(),
-            !done && self.calls[call].over,
+            !done && self.requests[request].over,
             "what is given back is what was closed"
         );
         if let Some(millis) = away {
-            self.after(millis * MS, SimulationEvent::Back { call });
-        } else if done && !self.calls[call].over {
+            self.after(millis * MS, SimulationEvent::Back { request });
+        } else if done && !self.requests[request].over {
             let closed = self.core.close(now, id);
             assert_eq!(
                 closed,
@@ -840,18 +843,18 @@ impl Simulation {
                 arrived,
                 work,
                 ..
-            } = self.calls[call];
+            } = self.requests[request];
             let latency = self.now - arrived;
-            self.row(call, |row| row.finish(latency));
+            self.row(request, |row| row.finish(latency));
             if self.now >= self.scenario.warm_up_millis * MS {
                 self.report.rows[self.scenario.sources[source].group][size].done_work += work;
             }
-            self.over(call, 0);
+            self.over(request, 0);
         }
         self.submit_promoted();
     }
 
-    /// Learns how long a slice took. Returns what it is charged.
+    /// Learns the duration of a slice. Returns its charge.
     fn learn(&mut self, tenant: u32, group: usize, done: WorkSize, work: u64) -> Cost {
         let estimated = self.model.estimate(done);
         if !self.scenario.corrects {
@@ -884,7 +887,7 @@ impl Simulation {
         Cost::from_nanos(estimated.as_nanos() + excess.as_nanos())
     }
 
-    /// Returns how many times as long as usual work takes now.
+    /// Returns the factor by which work takes longer than usual now.
     fn throttle(&self) -> f64 {
         let is_in = |(from, to, _): &(u64, u64, f64)| (from * MS..to * MS).contains(&self.now);
         self.scenario
@@ -894,8 +897,8 @@ impl Simulation {
     }
 
     /// Ends the wait of a request.
-    fn back(&mut self, call: usize) {
-        let issued = &mut self.calls[call];
+    fn back(&mut self, request: usize) {
+        let issued = &mut self.requests[request];
         issued.left = std::mem::take(&mut issued.behind);
         let (id, left, over) = (
             issued.id.expect("it ran"),
@@ -904,20 +907,20 @@ impl Simulation {
         );
         assert_eq!(
             self.core
-                .resume(Time::from_nanos(self.now), id, left, call)
+                .resume(Time::from_nanos(self.now), id, left, request)
                 .is_err(),
             over
         );
     }
 
     fn submit_promoted(&mut self) {
-        while let Some((id, call)) = self.core.promoted() {
-            assert_eq!(self.calls[call].id, Some(id));
-            // A call may have timed out in the same instant; the core then knows it no more.
-            let first = self.first(call);
+        while let Some((id, request)) = self.core.next_promoted() {
+            assert_eq!(self.requests[request].id, Some(id));
+            // A request can time out in the same instant; the core has then removed it.
+            let first = self.first(request);
             assert_eq!(
-                self.core.submit(id, first, call).is_err(),
-                self.calls[call].over
+                self.core.submit(id, first, request).is_err(),
+                self.requests[request].over
             );
         }
     }
@@ -928,17 +931,17 @@ impl Simulation {
                 continue;
             }
             let now = Time::from_nanos(self.now);
-            let slice = self.core.pick(now).or_else(|| {
+            let slice = self.core.next_slice(now).or_else(|| {
                 self.submit_promoted();
-                self.core.pick(now)
+                self.core.next_slice(now)
             });
             let Some(slice) = slice else {
                 self.report.idle_while_waiting +=
                     u64::from(self.core.gauges().waiting.iter().any(|n| *n > 0));
                 continue;
             };
-            self.begins(slice.work);
-            let issued = &self.calls[slice.work];
+            self.starts(slice.work);
+            let issued = &self.requests[slice.work];
             let source = &self.scenario.sources[issued.source];
             let by_time = if self.scenario.slices_by_time {
                 1
@@ -966,14 +969,14 @@ impl Simulation {
         self.report.backlog_max = self.report.backlog_max.max(backlog);
     }
 
-    /// The row of a call that counts.
-    fn row(&mut self, call: usize, change: impl FnOnce(&mut ClassRow)) {
+    /// Changes the row of a request that counts.
+    fn row(&mut self, request: usize, change: impl FnOnce(&mut ClassRow)) {
         let IssuedRequest {
             source,
             size,
             arrived,
             ..
-        } = self.calls[call];
+        } = self.requests[request];
         if arrived >= self.scenario.warm_up_millis * MS {
             change(&mut self.report.rows[self.scenario.sources[source].group][size]);
         }

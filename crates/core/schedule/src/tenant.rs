@@ -7,17 +7,17 @@ use crate::fair::Account;
 use crate::heap::{HeapIndex, IndexedHeap};
 use crate::units::Time;
 
-/// One tenant.
+/// State of one tenant.
 #[derive(Debug)]
 pub(crate) struct Tenant<K> {
     pub(crate) key: K,
     pub(crate) account: Account,
-    pub(crate) lanes: TenantAdmission,
+    pub(crate) admission: TenantAdmission,
     pub(crate) ready: Ready,
-    /// Calls submitted and not done.
+    /// Number of requests that are submitted and not done.
     pub(crate) unfinished: usize,
-    /// Calls not closed.
-    pub(crate) calls: usize,
+    /// Number of requests that are not closed.
+    pub(crate) requests: usize,
     pub(crate) bytes: u64,
 }
 
@@ -26,23 +26,23 @@ impl<K> Tenant<K> {
         Self {
             key,
             account,
-            lanes: TenantAdmission::new(now),
+            admission: TenantAdmission::new(now),
             ready: Ready::default(),
             unfinished: 0,
-            calls: 0,
+            requests: 0,
             bytes: 0,
         }
     }
 }
 
-/// A tenant's calls that are ready to run.
+/// A tenant's requests that are ready to run.
 #[derive(Debug, Default)]
 pub(crate) struct Ready {
     by_size: IndexedHeap,
     by_age: IndexedHeap,
 }
 
-/// Where calls are in that of their tenant.
+/// Positions of requests in the heaps of their tenant.
 #[derive(Debug, Default)]
 pub(crate) struct ReadyPlaces {
     by_size: HeapIndex,
@@ -53,7 +53,7 @@ impl Ready {
     pub(crate) fn insert(&mut self, places: &mut ReadyPlaces, id: Id, class: Class) {
         self.by_size
             .insert(&mut places.by_size, class.index() as u64, id);
-        // Equal keys are in order of age.
+        // The heap orders equal keys by age.
         self.by_age.insert(&mut places.by_age, 0, id);
     }
 
@@ -62,7 +62,7 @@ impl Ready {
         self.by_age.remove(&mut places.by_age, id);
     }
 
-    /// The oldest call of the smallest class.
+    /// Returns the oldest request of the smallest class.
     pub(crate) fn smallest(&self) -> Option<Id> {
         self.by_size.first().map(|(_, id)| id)
     }

@@ -1,11 +1,11 @@
-//! How fast the workers are: modelled work done, over the time it took.
+//! The speed of the workers: modelled work done, divided by the time it took.
 //!
-//! Less than 1 is what a pick, a network thread on the same core, another process or a cost model
-//! that is too low take away. Without it predictions are too short exactly when it matters: at ten
-//! times what can be done, reading calls in order to refuse them takes a good part of the cores.
+//! Scheduling, a network thread on the same core, another process or a cost model that is too low
+//! make the speed less than 1. Without this measure, predictions are too short under overload: at
+//! ten times the capacity, reading requests in order to reject them uses a large part of the cores.
 //!
-//! An exponential average over the workers' time, in its implicit form, which needs no exponential
-//! function:
+//! The speed is an exponential average over the workers' time, in its implicit form, which needs no
+//! exponential function:
 //!
 //! ```text
 //! rate := (rate + work / window) / (1 + span / window)
@@ -20,7 +20,7 @@ use std::time::Duration;
 use crate::arena::Id;
 use crate::units::{Cost, Time, nanos};
 
-/// Slowest and fastest speed that is believed, in ns of work per ns.
+/// Minimum and maximum of the speed, in ns of work per ns.
 const RATE: std::ops::RangeInclusive<f64> = 1.0 / 1_024.0..=8.0;
 
 /// An average over the time in slices, with the slices that run.
@@ -39,7 +39,7 @@ struct Running {
 }
 
 impl Speed {
-    /// Creates an average over `window` nanoseconds of worker time, which begins at 1.
+    /// Creates an average over `window` nanoseconds of worker time, which starts at 1.
     pub(crate) fn new(window: f64, workers: u32) -> Self {
         Self {
             rate: 1.0,
@@ -49,26 +49,27 @@ impl Speed {
     }
 
     /// Counts a slice of `budget` as running.
-    pub(crate) fn begin(&mut self, id: Id, since: Time, budget: Cost) {
+    pub(crate) fn start_slice(&mut self, id: Id, since: Time, budget: Cost) {
         self.running.push(Running { id, since, budget });
     }
 
-    /// Learns that the slice of a call is over and did `work`.
-    pub(crate) fn end(&mut self, id: Id, now: Time, work: Cost) {
+    /// Records that the slice of a request has ended and did `work`.
+    pub(crate) fn end_slice(&mut self, id: Id, now: Time, work: Cost) {
         let Some(at) = self.running.iter().position(|running| running.id == id) else {
             return;
         };
         let span = now.since(self.running.swap_remove(at).since);
-        self.rate = self.after(work.as_nanos() as f64, span);
+        self.rate = self.rate_after(work.as_nanos() as f64, span);
     }
 
-    /// Returns the rate after a slice, or several at once.
-    fn after(&self, work: f64, span: Duration) -> f64 {
+    /// Returns the rate after a slice, or after several at once.
+    fn rate_after(&self, work: f64, span: Duration) -> f64 {
         let rate = (self.rate + work / self.window) / (1.0 + nanos(span) as f64 / self.window);
         rate.clamp(*RATE.start(), *RATE.end())
     }
 
-    /// Nanoseconds of work that one worker does in one, by the slices that are over.
+    /// Returns the nanoseconds of work that one worker does per nanosecond, by the slices that have
+    /// ended.
     pub(crate) fn rate(&self) -> f64 {
         self.rate
     }
@@ -76,7 +77,8 @@ impl Speed {
     /// Returns the rate with running slices included: slices that should have ended by now lower
     /// it.
     pub(crate) fn rate_at(&self, now: Time) -> f64 {
-        let (mut work, mut span) = (0.0, Duration::ZERO);
+        let mut work = 0.0;
+        let mut span = Duration::ZERO;
         for Running { since, budget, .. } in &self.running {
             let passed = now.since(*since);
             if nanos(passed) as f64 * self.rate > budget.as_nanos() as f64 {
@@ -87,7 +89,7 @@ impl Speed {
         if span.is_zero() {
             self.rate
         } else {
-            self.after(work, span)
+            self.rate_after(work, span)
         }
     }
 }
@@ -102,9 +104,9 @@ mod tests {
     fn slices(speed: &mut Speed, id: Id, now: &mut u64, micros: u64, span_ms: u64) {
         let slice = Cost::from_nanos(100_000);
         for _ in 0..span_ms * 1_000 / micros.max(1) {
-            speed.begin(id, Time::from_nanos(*now), slice);
+            speed.start_slice(id, Time::from_nanos(*now), slice);
             *now += micros * 1_000;
-            speed.end(id, Time::from_nanos(*now), slice);
+            speed.end_slice(id, Time::from_nanos(*now), slice);
         }
     }
 
@@ -140,11 +142,11 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_that_does_not_end_counts_before_it_ends() {
+    fn unfinished_slice_lowers_the_speed() {
         let mut arena = Arena::new();
         let mut speed = Speed::new(1e8, 2);
         for _ in 0..2 {
-            speed.begin(arena.insert(()), Time::default(), Cost::from_nanos(100_000));
+            speed.start_slice(arena.insert(()), Time::default(), Cost::from_nanos(100_000));
         }
         for (millis, rate) in [
             (0, 1.0),

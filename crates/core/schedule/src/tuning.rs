@@ -1,43 +1,44 @@
-//! Settings of the operator, and constants that should need no change.
+//! The operator's settings of the scheduler, and constants that should need no change.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::units::Cost;
 
-/// In which order calls run.
+/// The order in which requests run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Smaller calls and tenants served less go first, in slices, and what does not fit is delayed
-    /// or refused.
+    /// Runs smaller requests and less served tenants first, in slices. Delays or rejects requests
+    /// that do not fit.
     #[default]
     Fair,
-    /// First come, first served, to compare with: whole calls in one queue of all tenants, none
-    /// delayed, none refused unless all memory is taken. Gauges count every call in the first
-    /// class.
+    /// FIFO, as a baseline: one queue for all tenants, and each request runs in one slice. No
+    /// request is delayed, or rejected unless all memory is used. Gauges count every request in the
+    /// first class.
     Arrival,
 }
 
-/// The knobs. The crate's README names the experiment that shows what each does.
+/// Options of the scheduler. The crate's README names the experiment that shows the effect of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchedulerOptions {
-    /// Workers that take slices.
+    /// Number of workers that run slices.
     pub workers: NonZeroU32,
-    /// Work per slice of a request with at most this left; half of it for a longer one. Shorter:
-    /// small requests wait less. Longer: fewer picks. 50 to 250 us; default 100 us.
+    /// Work per slice of a request with at most this much work left; a longer request gets half of
+    /// it. With shorter slices small requests wait less; with longer slices there are fewer
+    /// scheduling decisions. 50 to 250 us; default 100 us.
     pub slice: Cost,
-    /// Predicted wait at which a call of ordinary size is refused; from a quarter of it on calls
-    /// are delayed. Whatever was predicted, such a call is refused once it has waited for twice as
-    /// long. A quarter of what callers wait; default 250 ms.
+    /// Predicted wait at which a request of ordinary size is rejected. Requests are delayed from a
+    /// quarter of it on. Such a request is also rejected once it has waited for twice as long,
+    /// whatever was predicted. A quarter of the time that clients wait; default 250 ms.
     pub wait_max: Duration,
-    /// Bytes held for calls over all tenants; one tenant alone gets a half. Default 256 MiB.
+    /// Bytes held for requests over all tenants. One tenant gets at most half. Default 256 MiB.
     pub memory_bytes_max: u64,
-    /// In which order calls run. Default [`Order::Fair`].
+    /// The order in which requests run. Default [`Order::Fair`].
     pub order: Order,
 }
 
 impl SchedulerOptions {
-    /// The defaults, for so many workers.
+    /// Returns the default options for a number of workers.
     pub fn new(workers: NonZeroU32) -> Self {
         Self {
             workers,
@@ -49,56 +50,56 @@ impl SchedulerOptions {
     }
 }
 
-/// Constants. Tests replace them one by one, to show that a gate fails without what each of them
-/// does.
+/// Constants of the scheduler. Tests replace them one by one, to show that a limit is exceeded
+/// without each of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
-    /// Class 0 reaches up to this much work.
+    /// Maximum work of class 0.
     pub(crate) class_first: Cost,
-    /// Number of parts of a slice; a request that does not fit a slice runs one part at a time.
+    /// Number of parts of a slice. A request that does not fit a slice runs one part at a time.
     pub(crate) slice_parts: u64,
-    /// Every so many picks the oldest call of the least served tenant runs instead. 4 costs the
-    /// small 45 % of p99 at load 0.95; 0 is never.
+    /// Every `guard`-th slice goes to the oldest request of the least served tenant. A value of 4
+    /// costs small requests 45 % of p99 at load 0.95; 0 disables the guard.
     pub(crate) guard: u32,
-    /// Work that a tenant may save up below its share.
+    /// Maximum work that a tenant can save up below its share.
     pub(crate) credit_max: u64,
-    /// Work that a tenant may be ahead of its share and still go before larger work of others.
-    pub(crate) lead_max: u64,
+    /// Maximum work by which a tenant can exceed its share and still run before larger work of
+    /// others.
+    pub(crate) surplus_max: u64,
     /// Maximum remembered work of a tenant beyond its share. Work on otherwise idle workers took
     /// nothing from others.
-    pub(crate) debt_max: u64,
-    /// Delay begins at this part of the wait at which it ends in refusal.
+    pub(crate) deficit_max: u64,
+    /// Fraction of the maximum wait from which requests are delayed.
     pub(crate) wait_min: f64,
-    /// A call whose own work takes at most this part of `wait_max` is of ordinary size.
+    /// Fraction of `wait_max`: a request whose own work takes at most this is of ordinary size.
     pub(crate) ordinary: f64,
-    /// Load of smaller work that a prediction reckons with at most. The guard leaves the largest
-    /// one turn in 16.
+    /// Maximum load of smaller work that a prediction assumes. The guard leaves the largest
+    /// requests one slice in 16.
     pub(crate) smaller_max: f64,
-    /// Rates of offered, admitted and refused work are those of about the last so many nanoseconds.
+    /// Time over which the rates of offered, admitted and rejected work decay, in nanoseconds.
     pub(crate) window: f64,
-    /// A tenant that offers more than its rate times this is refused in proportion over its
-    /// classes.
+    /// Multiple of its rate above which a tenant's classes are rejected in proportion.
     pub(crate) overload: f64,
-    /// How many times what it is behind such a tenant is to make good within the window. Below
-    /// zero, it may get so much further behind.
+    /// Multiple of such a tenant's deficit that is repaid within the window. A negative deficit
+    /// permits as much further backlog.
     pub(crate) catch_up: f64,
-    /// How much of what was refused of late is expected to come again. With all of it one in 30 is
-    /// refused twice, and at ten times the capacity a real engine stands idle for a fifth of its
-    /// time while everybody does as told.
+    /// Fraction of recently rejected work that is expected to be retried. With 1, one request in 30
+    /// is rejected twice. At ten times its capacity, a real engine is then idle for a fifth of its
+    /// time while clients wait as asked.
     pub(crate) returning: f64,
     /// Requests that have waited as asked are rejected in proportion only if their class is
     /// rejected less than this share of the worst class. With none, large requests, which come back
     /// rarely, pay for the small ones.
     pub(crate) waited_ease: f64,
-    /// A class is refused at most so many times the fraction that is refused in all, or one large
-    /// call that was refused would have half of the small ones refused as well.
+    /// Maximum rejected fraction of a class, as a multiple of the overall rejected fraction.
+    /// Without it, one rejected large request would reject half of the small ones.
     pub(crate) worst_max: f64,
-    /// The speed of the workers is that of about the last so many nanoseconds of their time: 50 ms
-    /// of two of them.
+    /// Worker time over which the speed of the workers is averaged, in nanoseconds: 50 ms of two
+    /// workers.
     pub(crate) speed_window: f64,
-    /// A queued call expires after so many times the wait that is its bound.
+    /// Multiple of its wait bound after which a queued request expires.
     pub(crate) expires_after: u32,
-    /// A tenant's bytes may be this many times what is free.
+    /// Maximum bytes of a tenant, as a multiple of the free bytes.
     pub(crate) memory_alpha: f64,
 }
 
@@ -110,8 +111,8 @@ impl Default for Tuning {
             slice_parts: 2,
             guard: 16,
             credit_max: 20 * MS,
-            lead_max: 20 * MS,
-            debt_max: 40 * MS,
+            surplus_max: 20 * MS,
+            deficit_max: 40 * MS,
             wait_min: 0.25,
             ordinary: 1.0 / 16.0,
             smaller_max: 15.0 / 16.0,

@@ -347,7 +347,7 @@ pub(crate) fn check_loaded(
 /// which values are shown.
 fn shown_through(permit: &Permit<'_>, property: Option<&str>) -> (bool, Option<String>) {
     let visibility = match property {
-        None => Some(permit.sight()),
+        None => Some(permit.visibility()),
         Some(property) if permit.operation() == Operation::ObjectsGet => {
             permit.properties().read(property)
         }

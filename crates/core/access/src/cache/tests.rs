@@ -244,7 +244,7 @@ async fn loads_and_those_who_wait_for_one_are_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_purge_let_go_counts_until_it_ends() {
+async fn superseded_loads_count_until_they_end() {
     let (cache, store) = cache(CacheBounds {
         loads: 100,
         waiting: 10,
@@ -346,7 +346,7 @@ async fn a_purge_throws_everything_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_there_is_kept_for_a_shorter_time() {
+async fn missing_values_are_kept_for_a_shorter_time() {
     let (cache, store) = cache(BOUNDS);
     store.says([Ok(None), Ok(Some(5))]);
     assert_eq!(get(&cache, 1).await, Ok(None));
@@ -509,7 +509,7 @@ async fn a_store_that_comes_back_is_heard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_loaded_together_does_not_expire_together() {
+async fn entries_loaded_together_do_not_expire_together() {
     const KEYS: u64 = 10_000;
     const PARTS: u32 = 100;
     let (cache, _) = cache(CacheBounds {
@@ -549,7 +549,7 @@ async fn a_hit_allocates_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nothing_from_before_a_purge_is_seen_after_it_whatever_runs_beside() {
+async fn purge_hides_all_earlier_values_from_concurrent_requests() {
     /// Returns, after a delay, the value that was current when the load began.
     struct Truth(Arc<AtomicU64>);
     impl Loader<u64, u64> for Truth {
@@ -597,7 +597,7 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_purge_removed_is_loaded_again() {
+async fn purged_keys_are_loaded_again() {
     let (cache, store) = cache(CacheBounds {
         stale: Duration::from_secs(60),
         ..BOUNDS

@@ -37,7 +37,7 @@ fn ask<'a>(
 }
 
 #[test]
-fn what_is_not_granted_is_missing() {
+fn denials_name_the_missing_part() {
     let grants = Grants::of([
         role(
             "relay",
@@ -118,7 +118,9 @@ fn what_is_not_granted_is_missing() {
         let ask = ask(operation, app, collection).because(reason);
         let case = format!("{operation} {app:?} {collection:?} {reason:?}");
         assert_eq!(
-            grants.judge(&ask).map(|permitted| permitted.role.as_str()),
+            grants
+                .find_grant(&ask)
+                .map(|permitted| permitted.role.as_str()),
             expected,
             "{case}"
         );
@@ -133,7 +135,7 @@ fn what_is_not_granted_is_missing() {
         }
     }
     assert_eq!(
-        Grants::default().judge(&ask("encrypt", shop, None)),
+        Grants::default().find_grant(&ask("encrypt", shop, None)),
         Err(Missing::Role)
     );
 }
@@ -229,7 +231,7 @@ fn the_refusal_names_what_was_asked_for_and_nothing_else_that_is_there() {
 }
 
 #[test]
-fn one_grant_without_a_mask_is_enough_to_see_and_else_the_first_holds() {
+fn unmasked_grant_goes_before_the_first_masked_one() {
     let masked = |collections: &[&str], mask: &str| Grant {
         mask: Some(MaskText::new(mask).unwrap()),
         ..grant(&["decrypt", "detokenize"], &["shop"], collections, false)
@@ -269,13 +271,13 @@ fn one_grant_without_a_mask_is_enough_to_see_and_else_the_first_holds() {
             ValueVisibility::Masked(mask) => Some(mask.to_string()),
         };
         assert_eq!(
-            seen(grants.decide(ask).unwrap().sight()).as_deref(),
+            seen(grants.decide(ask).unwrap().visibility()).as_deref(),
             mask,
             "{operation} {collection:?} {reason:?}"
         );
         for mode in [AccessMode::Enforce, AccessMode::Observe] {
             assert_eq!(
-                seen(mode.decide(Some(&grants), ask).unwrap().permit.sight()).as_deref(),
+                seen(mode.decide(Some(&grants), ask).unwrap().permit.visibility()).as_deref(),
                 mask,
                 "{mode:?}"
             );
@@ -286,7 +288,7 @@ fn one_grant_without_a_mask_is_enough_to_see_and_else_the_first_holds() {
                     .decide(Some(&grants), ask)
                     .unwrap()
                     .permit
-                    .sight()
+                    .visibility()
             ),
             None
         );
@@ -332,7 +334,7 @@ fn a_mode_decides_what_becomes_of_it() {
 }
 
 #[test]
-fn what_is_only_observed_takes_no_mask_away() {
+fn observe_mode_removes_no_mask() {
     let masked = |operation: &str, app: &str, mask: &str| Grant {
         mask: Some(MaskText::new(mask).unwrap()),
         ..grant(&[operation], &[app], &["*"], true)
@@ -389,7 +391,7 @@ fn what_is_only_observed_takes_no_mask_away() {
         let decision = AccessMode::Observe
             .decide(grants, ask(operation, app, Some("people")).because(reason))
             .unwrap();
-        let seen = match decision.permit.sight() {
+        let seen = match decision.permit.visibility() {
             ValueVisibility::Clear => None,
             ValueVisibility::Masked(mask) => Some(mask.as_str()),
         };
@@ -420,7 +422,7 @@ fn seen(permit: Option<&Permit<'_>>) -> Seen {
             .properties()
             .read("card")
             .expect("observing covers every property"),
-        false => permit.sight(),
+        false => permit.visibility(),
     };
     match visibility {
         ValueVisibility::Clear => Seen::Clear,
@@ -432,7 +434,7 @@ fn seen(permit: Option<&Permit<'_>>) -> Seen {
 }
 
 #[test]
-fn every_operation_in_every_mode_shows_no_value_that_a_mask_hides() {
+fn operations_in_all_modes_show_no_masked_value() {
     let of = |grants: &[&str]| {
         let grants: Vec<Grant> = grants
             .iter()
@@ -564,11 +566,11 @@ fn observing_keeps_what_roles_grant_beside_an_unreadable_one() {
         let permit =
             |operation| mode.decide(Some(&grants), ask(operation, Some("shop"), Some("people")));
         assert_eq!(
-            permit("decrypt").unwrap().permit.sight(),
+            permit("decrypt").unwrap().permit.visibility(),
             ValueVisibility::Clear
         );
         let detokenize = permit("detokenize").unwrap().permit;
-        let ValueVisibility::Masked(mask) = detokenize.sight() else {
+        let ValueVisibility::Masked(mask) = detokenize.visibility() else {
             panic!("{mode:?}")
         };
         assert_eq!(mask.as_str(), "hash");
@@ -610,7 +612,7 @@ fn parsed(grants: &[&str]) -> Grants {
 }
 
 #[test]
-fn each_property_is_covered_for_itself() {
+fn properties_are_covered_separately() {
     let grants = parsed(&[
         "objects.get apps=shop collections=people properties=name",
         "objects.get apps=shop collections=people properties=card,name mask=partial(last=4)",
@@ -845,7 +847,7 @@ proptest! {
                 let clear = masks.iter().any(|mask| mask.is_none());
                 let is_hidden = !clear && !operation.uses_properties();
                 let expected = masks[0].as_ref().filter(|_| is_hidden).map_or(ValueVisibility::Clear, ValueVisibility::Masked);
-                prop_assert_eq!(permit.sight(), expected);
+                prop_assert_eq!(permit.visibility(), expected);
             }
             // An additional grant never takes a permission away.
             let more = Grants::of(roles.iter().cloned().chain([Arc::new(Role::administrator())]));

@@ -20,18 +20,11 @@ enum Text<'a> {
 impl<'a> Canonical<'a> {
     /// Converts a string, an integer or binary.
     pub(super) fn of(value: Value<'a>) -> Result<Self, Unfit> {
-        let given = |is_binary, bytes: &'a [u8]| match bytes.len() {
-            ..=VALUE_BYTES_MAX => Ok(Self {
-                is_binary,
-                text: Text::Given(bytes),
-            }),
-            _ => Err(Unfit::TooLong(VALUE_BYTES_MAX)),
-        };
         match value {
-            Value::Str(text) => given(false, text.as_bytes()),
-            Value::Bin(bytes) => given(true, bytes),
-            Value::Uint(value) => Ok(Self::integer(false, value)),
-            Value::Int(value) => Ok(Self::integer(value < 0, value.unsigned_abs())),
+            Value::Str(text) => Self::of_bytes(false, text.as_bytes()),
+            Value::Bin(bytes) => Self::of_bytes(true, bytes),
+            Value::Uint(value) => Ok(Self::of_integer(false, value)),
+            Value::Int(value) => Ok(Self::of_integer(value < 0, value.unsigned_abs())),
             Value::Nil | Value::Bool(_) | Value::Single(_) | Value::Float(_) | Value::Ext(..) => {
                 Err(Unfit::Type)
             }
@@ -46,8 +39,19 @@ impl<'a> Canonical<'a> {
         }
     }
 
-    fn integer(is_negative: bool, mut rest: u64) -> Self {
-        let (mut digits, mut at) = ([0; 20], 20);
+    fn of_bytes(is_binary: bool, bytes: &'a [u8]) -> Result<Self, Unfit> {
+        if bytes.len() > VALUE_BYTES_MAX {
+            return Err(Unfit::TooLong(VALUE_BYTES_MAX));
+        }
+        Ok(Self {
+            is_binary,
+            text: Text::Given(bytes),
+        })
+    }
+
+    fn of_integer(is_negative: bool, mut rest: u64) -> Self {
+        let mut digits = [0; 20];
+        let mut at = 20;
         loop {
             at -= 1;
             digits[at] = b'0' + (rest % 10) as u8;

@@ -22,7 +22,7 @@ const MONTH_AND_DAY_BYTES: usize = 6;
 const YEAR_DIGITS_MAX: usize = 7;
 /// The end of a date before the year 1, as SQL writes it.
 const BEFORE_CHRIST: &[u8] = b" BC";
-/// Dates of SQL that are later or earlier than all others. They stay.
+/// Dates of SQL that are later or earlier than all others. Masking keeps them.
 const INFINITIES: [&str; 2] = ["infinity", "-infinity"];
 
 /// A date of the Gregorian calendar.
@@ -97,9 +97,8 @@ impl ParsedDate {
         if year < year_min || year >= 10_i64.pow(self.year_digits as u32) {
             return Err(Unfit::Range);
         }
+
         write::str_header(out, text.len());
-        let digit =
-            |number: i64, place: usize| b'0' + (number / 10_i64.pow(place as u32) % 10) as u8;
         out.extend((0..self.year_digits).rev().map(|place| digit(year, place)));
         out.extend([
             b'-',
@@ -112,6 +111,11 @@ impl ParsedDate {
         out.extend_from_slice(&text.as_bytes()[self.date_end()..]);
         Ok(())
     }
+}
+
+/// Returns the decimal digit of `number` at `place`, counted from the last digit.
+fn digit(number: i64, place: usize) -> u8 {
+    b'0' + (number / 10_i64.pow(place as u32) % 10) as u8
 }
 
 /// The number of days by which dates are shifted.
@@ -129,7 +133,7 @@ pub(crate) enum Shift {
 }
 
 impl Shift {
-    pub(super) fn apply(
+    pub(super) fn mask_value(
         &self,
         value: Value<'_>,
         subject: Option<Value<'_>>,
@@ -314,21 +318,30 @@ fn hours_and_minutes(text: &[u8]) -> Option<usize> {
     let [h1, h2, b':', m1, m2] = text else {
         return None;
     };
-    let (hours, minutes) = (number(&[*h1, *h2])?, number(&[*m1, *m2])?);
+    let hours = number(&[*h1, *h2])?;
+    let minutes = number(&[*m1, *m2])?;
     // Hour 24 is the end of a day.
     (hours <= 24 && minutes < 60).then_some(5)
 }
 
 /// Returns true for an empty slice, `Z`, `+01`, `+01:00`, `+0100` or `+01:00:00`.
 fn is_zone(zone: &[u8]) -> bool {
-    let two = |a: &u8, b: &u8| number(&[*a, *b]).is_some_and(|number| number < 60);
     match zone {
         [] | [b'Z' | b'z'] => true,
-        [b'+' | b'-', a, b] => two(a, b),
-        [b'+' | b'-', a, b, c, d] | [b'+' | b'-', a, b, b':', c, d] => two(a, b) && two(c, d),
-        [b'+' | b'-', a, b, b':', c, d, b':', e, f] => two(a, b) && two(c, d) && two(e, f),
+        [b'+' | b'-', a, b] => is_below_60(*a, *b),
+        [b'+' | b'-', a, b, c, d] | [b'+' | b'-', a, b, b':', c, d] => {
+            is_below_60(*a, *b) && is_below_60(*c, *d)
+        }
+        [b'+' | b'-', a, b, b':', c, d, b':', e, f] => {
+            is_below_60(*a, *b) && is_below_60(*c, *d) && is_below_60(*e, *f)
+        }
         _ => false,
     }
+}
+
+/// Returns true if two digits are a number below 60.
+fn is_below_60(tens: u8, ones: u8) -> bool {
+    number(&[tens, ones]).is_some_and(|number| number < 60)
 }
 
 fn number(digits: &[u8]) -> Option<u16> {

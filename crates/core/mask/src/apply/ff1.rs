@@ -105,7 +105,7 @@ struct Numerals {
     back: Half,
 }
 
-/// One half: an integer of `len` numerals below `radix`.
+/// A half of the numerals: an integer of `len` numerals below `radix`.
 #[derive(Clone, Copy)]
 struct Half {
     value: u128,
@@ -113,35 +113,39 @@ struct Half {
     radix: u32,
 }
 
+impl Half {
+    fn read(numerals: &[u8], radix: u32) -> Self {
+        let value = numerals.iter().fold(0, |value, numeral| {
+            value * u128::from(radix) + u128::from(*numeral)
+        });
+        Self {
+            value,
+            len: numerals.len(),
+            radix,
+        }
+    }
+
+    fn write(self, numerals: &mut [u8]) {
+        numerals.iter_mut().rev().fold(self.value, |rest, numeral| {
+            *numeral = (rest % u128::from(self.radix)) as u8;
+            rest / u128::from(self.radix)
+        });
+    }
+}
+
 impl Numerals {
     fn read(numerals: &[u8], radix: u32) -> Self {
-        let half = |numerals: &[u8]| {
-            let value = numerals.iter().fold(0, |value, numeral| {
-                value * u128::from(radix) + u128::from(*numeral)
-            });
-            Half {
-                value,
-                len: numerals.len(),
-                radix,
-            }
-        };
         let (front, back) = numerals.split_at(numerals.len() / 2);
         Self {
-            front: half(front),
-            back: half(back),
+            front: Half::read(front, radix),
+            back: Half::read(back, radix),
         }
     }
 
     fn write(&self, numerals: &mut [u8]) {
-        let half = |half: Half, numerals: &mut [u8]| {
-            numerals.iter_mut().rev().fold(half.value, |rest, numeral| {
-                *numeral = (rest % u128::from(half.radix)) as u8;
-                rest / u128::from(half.radix)
-            });
-        };
         let (front, back) = numerals.split_at_mut(self.front.len);
-        half(self.front, front);
-        half(self.back, back);
+        self.front.write(front);
+        self.back.write(back);
     }
 }
 

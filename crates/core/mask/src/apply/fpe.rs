@@ -35,7 +35,7 @@ impl Fpe {
         }
     }
 
-    pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    pub(super) fn mask_value(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
         match value {
             Value::Str(text) => self.text(text.as_bytes(), out),
             Value::Int(value) => self.integer(value, out),

@@ -21,7 +21,7 @@ impl Hash {
         }
     }
 
-    pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    pub(super) fn mask_value(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
         const HEX: &[u8; 16] = b"0123456789abcdef";
         let hash = Canonical::of(value)?.hash(&self.keyed, b"hash", &[]);
         write::str_header(out, self.length);

@@ -30,7 +30,7 @@ impl Iban {
         }
     }
 
-    pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    pub(super) fn mask_value(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
         let Value::Str(text) = value else {
             return Err(Unfit::Type);
         };

@@ -14,7 +14,8 @@ const DIGITS_MAX: usize = 16;
 /// The digit with the two bits that stay, and the bits.
 const KIND_AT: usize = 1;
 const KIND_BITS: u8 = 0b0011;
-/// Maximum number of encryptions until the bits are as they were. One in four results has them.
+/// Maximum number of encryptions until the result has the same bits. A quarter of the results has
+/// them.
 const TRIES_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -29,7 +30,7 @@ impl Mac {
         }
     }
 
-    pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    pub(super) fn mask_value(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
         let Value::Str(text) = value else {
             return Err(Unfit::Type);
         };
@@ -50,8 +51,7 @@ impl Mac {
         }
         let digits = &mut digits[..count];
         let kind = digits[KIND_AT] & KIND_BITS;
-        let is_right = |digits: &[u8]| digits[KIND_AT] & KIND_BITS == kind;
-        self.encrypt(digits, is_right)?;
+        self.encrypt(digits, kind)?;
 
         let is_upper = text.contains(|c: char| c.is_ascii_uppercase());
         let mut masked = digits.iter();
@@ -76,10 +76,11 @@ impl Mac {
         Ok(())
     }
 
-    fn encrypt(&self, digits: &mut [u8], is_right: impl Fn(&[u8]) -> bool) -> Result<(), Unfit> {
+    /// Encrypts until the result has the bits `kind`.
+    fn encrypt(&self, digits: &mut [u8], kind: u8) -> Result<(), Unfit> {
         for _ in 0..TRIES_MAX {
             self.ff1.encrypt(b"mac", digits)?;
-            if is_right(digits) {
+            if digits[KIND_AT] & KIND_BITS == kind {
                 return Ok(());
             }
         }

@@ -57,8 +57,8 @@ impl Form {
         }
     }
 
-    /// Returns true if numbers of this form can have so many decimals, where the given one has
-    /// `decimals`.
+    /// Returns true if numbers of this form can have `scale` decimals. `decimals` is the number of
+    /// decimals of the input.
     fn holds(self, scale: usize, decimals: usize) -> bool {
         match self {
             Self::Signed | Self::Unsigned => scale == 0,
@@ -68,8 +68,8 @@ impl Form {
     }
 
     /// Returns the largest digits of `scale` decimals that the form holds beside the sign.
-    /// `decimals` is the number of decimals of the input. `None` if the form cannot hold so many
-    /// decimals.
+    /// `decimals` is the number of decimals of the input. Returns `None` if the form cannot hold
+    /// `scale` decimals.
     fn digits_max(self, is_negative: bool, scale: usize, decimals: usize) -> Option<u128> {
         match self {
             Self::Signed => (scale == 0).then(|| i64::MAX as u128 + u128::from(is_negative)),
@@ -174,20 +174,21 @@ enum Number {
 }
 
 impl Number {
+    fn integer(is_negative: bool, digits: u64, form: Form) -> Self {
+        Self::Decimal(
+            Decimal {
+                is_negative,
+                digits: digits.into(),
+                scale: 0,
+            },
+            form,
+        )
+    }
+
     fn of(value: Value<'_>) -> Result<Self, Unfit> {
-        let integer = |is_negative, digits: u64, form| {
-            Self::Decimal(
-                Decimal {
-                    is_negative,
-                    digits: digits.into(),
-                    scale: 0,
-                },
-                form,
-            )
-        };
         Ok(match value {
-            Value::Int(value) => integer(value < 0, value.unsigned_abs(), Form::Signed),
-            Value::Uint(value) => integer(false, value, Form::Unsigned),
+            Value::Int(value) => Self::integer(value < 0, value.unsigned_abs(), Form::Signed),
+            Value::Uint(value) => Self::integer(false, value, Form::Unsigned),
             Value::Single(value) if value.is_finite() => Self::float(
                 zmij::Buffer::new().format_finite(value),
                 value.into(),
@@ -286,7 +287,9 @@ impl Decimal {
 
     /// Writes the number into the buffer `text` and returns the text.
     fn print<'t>(&self, text: &'t mut [u8; 48]) -> &'t str {
-        let (mut at, mut rest, mut left) = (text.len(), self.digits, self.scale + 1);
+        let mut at = text.len();
+        let mut rest = self.digits;
+        let mut left = self.scale + 1;
         while rest > 0 || left > 0 {
             if left == 1 && self.scale > 0 {
                 at -= 1;
@@ -374,7 +377,7 @@ impl Window {
         (self.low..=self.high).contains(&digits)
     }
 
-    /// Returns one of the magnitudes other than `given`. `None` if there is none.
+    /// Returns one of the magnitudes other than `given`, or `None` without another magnitude.
     fn choose(self, given: u128, drawn: u128) -> Option<u128> {
         let all = self.high.checked_sub(self.low)? + 1;
         let others = all - u128::from(self.contains(given));
@@ -383,7 +386,7 @@ impl Window {
     }
 }
 
-/// `noise`: a nearby number, derived from the key. It is never the number itself.
+/// `noise`: a nearby number other than the number itself, derived from the key.
 #[derive(Debug)]
 pub(crate) struct Noise {
     pub(super) keyed: KeyedHmac,
@@ -393,7 +396,7 @@ pub(crate) struct Noise {
 }
 
 impl Noise {
-    pub(super) fn apply(
+    pub(super) fn mask_value(
         &self,
         value: Value<'_>,
         subject: Option<Value<'_>>,
@@ -602,8 +605,8 @@ fn nearest_float(
     masked
         .ok_or(Unfit::Range)?
         .or_neighbor(given_float, drawn, |magnitude| {
-            // A float strictly between the rounded ends is between the ends. One at an end can be
-            // outside.
+            // A float strictly between the rounded ends is between the ends. A float at a rounded
+            // end can be outside.
             (low < magnitude.get() && magnitude.get() < high)
                 || magnitude.decimal().is_some_and(|decimal| {
                     let zeros = given.scale.checked_sub(decimal.scale);

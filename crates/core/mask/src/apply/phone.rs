@@ -29,7 +29,7 @@ impl Phone {
         }
     }
 
-    pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    pub(super) fn mask_value(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
         let Value::Str(text) = value else {
             return Err(Unfit::Type);
         };
@@ -57,9 +57,10 @@ impl Phone {
         } else {
             b"phone"
         };
-        let is_right =
-            |digits: &[u8]| from < kept || prefix(is_international, digits) == Some(kept);
-        self.replacing.replace(purpose, all, (from, to), is_right)?;
+        self.replacing
+            .replace(purpose, all, (from, to), |digits: &[u8]| {
+                from < kept || prefix(is_international, digits) == Some(kept)
+            })?;
         digits.write_into(text.as_bytes(), out);
         Ok(())
     }

@@ -14,7 +14,8 @@ const NOT_A_CODE: Unfit = Unfit::Shape(
 /// Numbers of letters and digits that postal codes have.
 const CHARACTERS_MIN: usize = 2;
 const CHARACTERS_MAX: usize = 12;
-/// Length of a hash. It has 4 bytes for each letter or digit, so a longer code takes two.
+/// Length of a hash in bytes. Each letter or digit takes 4 bytes, so a longer code takes two
+/// hashes.
 const BLOCK_BYTES: usize = 32;
 
 #[derive(Debug)]
@@ -27,7 +28,7 @@ impl PostalCode {
         Self { keyed }
     }
 
-    pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    pub(super) fn mask_value(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
         let Value::Str(text) = value else {
             return Err(Unfit::Type);
         };
@@ -72,15 +73,14 @@ impl PostalCode {
             out.push(zero + (number % count) as u8);
         }
         if out[start..] == *text.as_bytes() {
-            next(&mut out[start..]);
+            increment_last(&mut out[start..]);
         }
         Ok(())
     }
 }
 
-/// Replaces the last letter or digit by the one behind it, so that the result differs from the
-/// value.
-fn next(text: &mut [u8]) {
+/// Replaces the last letter or digit by its successor, so that the result differs from the value.
+fn increment_last(text: &mut [u8]) {
     if let Some(last) = text
         .iter_mut()
         .rev()

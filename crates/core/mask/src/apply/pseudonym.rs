@@ -25,7 +25,7 @@ impl Pseudonym {
         }
     }
 
-    pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    pub(super) fn mask_value(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
         let hash = Canonical::of(value)?.hash(&self.keyed, b"pseudonym", self.list.as_bytes());
         let drawn = hash[..8]
             .iter()

@@ -255,7 +255,7 @@ fn phone_keeps_the_calling_code_and_the_form() {
 /// Numbers of up to 5 replaced digits never map to themselves; for longer numbers the mapping is
 /// one-to-one.
 #[test]
-fn every_short_number_changes() {
+fn short_numbers_always_change() {
     for number in 100..1000 {
         let number = number.to_string();
         assert_ne!(text("phone", &number), number);

@@ -57,7 +57,7 @@ impl Partial {
         }
     }
 
-    pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    pub(super) fn mask_value(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
         let Value::Str(text) = value else {
             return Err(Unfit::Type);
         };
@@ -78,16 +78,11 @@ impl Partial {
         } else {
             (0, 0)
         };
-        let bytes = |mut graphemes: unicode_segmentation::Graphemes<'_>, count| match count {
-            0 => 0,
-            count => graphemes
-                .nth(count - 1)
-                .map_or(0, |_| text.len() - graphemes.as_str().len()),
-        };
+
         let head = if is_plain {
             first
         } else {
-            bytes(text.graphemes(true), first)
+            leading_bytes(text, first)
         };
         let tail = match last {
             0 => text.len(),
@@ -104,5 +99,16 @@ impl Partial {
         (0..hidden).for_each(|_| out.extend_from_slice(self.with.as_bytes()));
         out.extend_from_slice(&text.as_bytes()[tail..]);
         Ok(())
+    }
+}
+
+/// Returns the length in bytes of the first `count` characters as users see them.
+fn leading_bytes(text: &str, count: usize) -> usize {
+    let mut graphemes = text.graphemes(true);
+    match count {
+        0 => 0,
+        count => graphemes
+            .nth(count - 1)
+            .map_or(0, |_| text.len() - graphemes.as_str().len()),
     }
 }

@@ -223,7 +223,7 @@ fn lines() -> String {
 }
 
 #[test]
-fn every_vector_comes_out() {
+fn vectors_match_their_file() {
     let lines = lines();
     if std::env::var_os("SEALWIRE_BLESS").is_some() {
         std::fs::write(FILE, &lines).expect("writes the vectors");

@@ -23,7 +23,7 @@ fn the_document_has_the_table() {
 }
 
 #[test]
-fn every_row_is_a_function_as_it_prints_itself_and_every_function_has_a_row() {
+fn reference_has_one_row_per_function() {
     let mut names: Vec<&str> = Vec::new();
     for row in &ROWS {
         let function: Function = row.function.parse().expect(row.function);
@@ -140,7 +140,7 @@ fn for_each_row(cases: u32, check: impl Fn(&FunctionRow, Vec<String>)) {
 }
 
 #[test]
-fn what_is_consistent_is_masked_alike_whoever_masks_it_and_when() {
+fn consistent_functions_always_give_equal_results() {
     for_each_row(8, |row, texts| {
         let (one, other) = (mask_of(row.function, 1), mask_of(row.function, 1));
         let first: Vec<_> = texts.iter().map(|text| masked(&one, text)).collect();
@@ -151,7 +151,7 @@ fn what_is_consistent_is_masked_alike_whoever_masks_it_and_when() {
 }
 
 #[test]
-fn what_is_unique_maps_no_two_values_to_one() {
+fn unique_functions_map_values_one_to_one() {
     for_each_row(24, |row, texts| {
         if row.unique == Unique::No {
             return;
@@ -246,7 +246,7 @@ fn form(text: &str, letters_are_digits: bool) -> String {
 }
 
 #[test]
-fn what_keeps_its_form_keeps_it() {
+fn form_preserving_functions_keep_the_form() {
     for_each_row(24, |row, texts| {
         let mask = mask_of(row.function, 1);
         for text in &texts {
@@ -308,7 +308,7 @@ fn nil_stays_nil_under_every_function() {
 }
 
 #[test]
-fn every_function_takes_any_value_or_says_that_it_does_not_fit() {
+fn functions_mask_any_value_or_return_unfit() {
     let long = "x".repeat(2_000_000);
     let values = [
         Value::Bool(true),

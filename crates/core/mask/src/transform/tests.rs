@@ -90,7 +90,7 @@ fn the_same_subject_shifts_alike_wherever_it_stands_in_the_map() {
 }
 
 #[test]
-fn what_cannot_be_masked_ends_the_walk() {
+fn invalid_values_end_the_walk() {
     let strict = masks(&RULES.replace("\"keep\"\nrule", "\"refuse\"\nrule"));
     assert_eq!(
         masked(&strict, &doc(r#"{"id": 7, "y": null}"#)),

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_would_change_are_refused() {
+    fn numbers_that_would_change_are_rejected() {
         check("18446744073709551616", None);
         check("-9223372036854775809", None);
         check("12345678901234567890123", None);

@@ -18,9 +18,9 @@ use crate::select::NOTHING;
 use crate::{Path, WalkLimits};
 
 /// Writes one MessagePack document as JSON text: on one line, or with two spaces per level if
-/// `pretty`. There is no newline at the end. The writer does not need to be buffered. Of the
-/// limits, only `depth_max` applies, because the text goes directly to the writer. After an error,
-/// the writer has received part of the text.
+/// `pretty`, without a newline at the end. The writer does not need to be buffered. Of the limits,
+/// only `depth_max` applies, because the text goes directly to the writer. After an error, the
+/// writer has received part of the text.
 ///
 /// # Errors
 /// [`JsonError`] if the bytes are not one MessagePack document, contain a value without a JSON
@@ -41,8 +41,8 @@ pub fn from_msgpack(
         keys: Vec::new(),
         keys_before: Vec::new(),
     };
-    print.value()?;
-    while print.next()? {}
+    print.write_value()?;
+    while print.write_next()? {}
     if !print.reader.is_at_end() {
         return Err(JsonError::Trailing {
             at: print.reader.position(),
@@ -68,12 +68,12 @@ struct JsonWriter<'a, W: Write> {
 impl<'a, W: Write> JsonWriter<'a, W> {
     /// Prints one value with its key, or ends one container. Returns `false` after the last
     /// container.
-    fn next(&mut self) -> Result<bool, JsonError> {
+    fn write_next(&mut self) -> Result<bool, JsonError> {
         let Some(frame) = self.frames.last_mut() else {
             return Ok(false);
         };
         if frame.remaining == 0 {
-            self.end()?;
+            self.end_container()?;
             return Ok(true);
         }
         if frame.remaining < frame.token().children() {
@@ -83,15 +83,15 @@ impl<'a, W: Write> JsonWriter<'a, W> {
         let is_map = frame.is_map;
         self.line_break(self.frames.len())?;
         if is_map {
-            self.key()?;
+            self.write_key()?;
         }
-        self.value()?;
+        self.write_value()?;
         Ok(true)
     }
 
-    fn key(&mut self) -> Result<(), JsonError> {
+    fn write_key(&mut self) -> Result<(), JsonError> {
         let key_start = self.reader.position();
-        let token = self.token()?;
+        let token = self.next_token()?;
         if let Some(frame) = self.frames.last_mut() {
             frame.remaining -= 1;
             frame.key_start = key_start;
@@ -99,7 +99,7 @@ impl<'a, W: Write> JsonWriter<'a, W> {
         let Token::Str(key) = token else {
             return Err(self.not_json("a map key that is not a string"));
         };
-        self.string(key, key_start)?;
+        self.write_string(key, key_start)?;
         let end = self.reader.position();
         self.keys.push(end - key.len()..end);
         self.writer
@@ -107,26 +107,26 @@ impl<'a, W: Write> JsonWriter<'a, W> {
         Ok(())
     }
 
-    fn value(&mut self) -> Result<(), JsonError> {
+    fn write_value(&mut self) -> Result<(), JsonError> {
         let start = self.reader.position();
-        match self.token()? {
+        match self.next_token()? {
             Token::Nil => self.writer.write_all(b"null")?,
             Token::Bool(value) => write!(self.writer, "{value}")?,
             Token::Uint(value) => write!(self.writer, "{value}")?,
             Token::Int(value) => write!(self.writer, "{value}")?,
-            Token::F32(value) => self.float(value.into())?,
-            Token::F64(value) => self.float(value)?,
-            Token::Str(text) => self.string(text, start)?,
+            Token::F32(value) => self.write_float(value.into())?,
+            Token::F64(value) => self.write_float(value)?,
+            Token::Str(text) => self.write_string(text, start)?,
             token @ (Token::Bin(_) | Token::Ext(..)) => return Err(self.not_json(token.kind())),
-            token @ (Token::Array(_) | Token::Map(_)) => self.begin(token, start)?,
+            token @ (Token::Array(_) | Token::Map(_)) => self.start_container(token, start)?,
         }
         Ok(())
     }
 
-    fn begin(&mut self, token: Token<'_>, start: usize) -> Result<(), JsonError> {
+    fn start_container(&mut self, token: Token<'_>, start: usize) -> Result<(), JsonError> {
         if self.frames.len() >= self.limits.depth_max {
             return Err(JsonError::TooDeep {
-                path: self.path(),
+                path: self.current_path(),
                 depth_max: self.limits.depth_max,
             });
         }
@@ -138,12 +138,12 @@ impl<'a, W: Write> JsonWriter<'a, W> {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), JsonError> {
+    fn end_container(&mut self) -> Result<(), JsonError> {
         let (Some(frame), Some(keys_before)) = (self.frames.pop(), self.keys_before.pop()) else {
             return Ok(());
         };
         if let Some(key) = repeated(self.input, &mut self.keys[keys_before..]) {
-            let mut path = self.path();
+            let mut path = self.current_path();
             // Writing to a String cannot fail.
             let _ = write_name(&mut path, &String::from_utf8_lossy(&self.input[key]));
             return Err(JsonError::DuplicateKey { path });
@@ -157,7 +157,7 @@ impl<'a, W: Write> JsonWriter<'a, W> {
         Ok(())
     }
 
-    fn float(&mut self, value: f64) -> Result<(), JsonError> {
+    fn write_float(&mut self, value: f64) -> Result<(), JsonError> {
         if !value.is_finite() {
             return Err(self.not_json("a float that is not finite"));
         }
@@ -167,7 +167,7 @@ impl<'a, W: Write> JsonWriter<'a, W> {
         Ok(())
     }
 
-    fn string(&mut self, bytes: &[u8], at: usize) -> Result<(), JsonError> {
+    fn write_string(&mut self, bytes: &[u8], at: usize) -> Result<(), JsonError> {
         let text = std::str::from_utf8(bytes).map_err(|_| JsonError::Malformed {
             at,
             source: Malformed::NotUtf8,
@@ -186,7 +186,7 @@ impl<'a, W: Write> JsonWriter<'a, W> {
         Ok(())
     }
 
-    fn token(&mut self) -> Result<Token<'a>, JsonError> {
+    fn next_token(&mut self) -> Result<Token<'a>, JsonError> {
         let at = self.reader.position();
         self.reader
             .token()
@@ -196,13 +196,13 @@ impl<'a, W: Write> JsonWriter<'a, W> {
     #[cold]
     fn not_json(&self, what: &'static str) -> JsonError {
         JsonError::NotJson {
-            path: self.path(),
+            path: self.current_path(),
             what,
         }
     }
 
     #[cold]
-    fn path(&self) -> String {
+    fn current_path(&self) -> String {
         let path = Path {
             frames: &self.frames,
             input: self.input,

@@ -7,7 +7,7 @@
 
 use super::SelectError;
 
-/// One step down into the document.
+/// A step down into the document.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     /// True if it can skip any number of levels first (`..`).
@@ -31,15 +31,15 @@ const AFTER_SEGMENT: &str = "`.`, `[` or the end of the path";
 const NAME: &str = "a name, `*` or `[`; write a key with other characters as ['key']";
 const SELECTOR: &str = "a quoted key, an index from 0 to 4294967295 or `*`";
 
-/// Parses the segments of `path`; `$` alone has none.
-pub(super) fn segments(path: &str) -> Result<Vec<Segment>, SelectError> {
+/// Parses the segments of `path`. The path `$` gives an empty list.
+pub(super) fn parse_segments(path: &str) -> Result<Vec<Segment>, SelectError> {
     let mut cursor = Cursor { path, at: 0 };
-    if !cursor.eat('$') {
-        return Err(cursor.expected("`$`"));
+    if !cursor.consume('$') {
+        return Err(cursor.syntax_error("`$`"));
     }
     let mut segments = Vec::new();
     while !cursor.rest().is_empty() {
-        segments.push(cursor.segment()?);
+        segments.push(cursor.parse_segment()?);
     }
     Ok(segments)
 }
@@ -50,21 +50,21 @@ struct Cursor<'p> {
 }
 
 impl Cursor<'_> {
-    fn segment(&mut self) -> Result<Segment, SelectError> {
+    fn parse_segment(&mut self) -> Result<Segment, SelectError> {
         let descends = self.rest().starts_with("..");
         if descends {
             self.at += 1;
         }
-        let selectors = if self.eat('.') {
-            if descends && self.eat('[') {
-                self.bracket()?
+        let selectors = if self.consume('.') {
+            if descends && self.consume('[') {
+                self.parse_bracket()?
             } else {
-                vec![self.dotted()?]
+                vec![self.parse_dotted_name()?]
             }
-        } else if self.eat('[') {
-            self.bracket()?
+        } else if self.consume('[') {
+            self.parse_bracket()?
         } else {
-            return Err(self.expected(AFTER_SEGMENT));
+            return Err(self.syntax_error(AFTER_SEGMENT));
         };
         Ok(Segment {
             descends,
@@ -73,15 +73,15 @@ impl Cursor<'_> {
     }
 
     /// Parses the part after a dot: `*` or a bare name.
-    fn dotted(&mut self) -> Result<Selector, SelectError> {
-        if self.eat('*') {
+    fn parse_dotted_name(&mut self) -> Result<Selector, SelectError> {
+        if self.consume('*') {
             return Ok(Selector::Wild);
         }
         let rest = self.rest();
         let len = rest.find(|c| !is_name_char(c)).unwrap_or(rest.len());
         let name = &rest[..len];
         if !is_bare_name(name) {
-            return Err(self.expected(NAME));
+            return Err(self.syntax_error(NAME));
         }
         let name = name.to_owned();
         self.at += len;
@@ -89,60 +89,60 @@ impl Cursor<'_> {
     }
 
     /// Parses the content of a bracket, up to and including `]`.
-    fn bracket(&mut self) -> Result<Vec<Selector>, SelectError> {
+    fn parse_bracket(&mut self) -> Result<Vec<Selector>, SelectError> {
         let mut selectors = Vec::new();
         loop {
             self.skip_blanks();
-            selectors.push(self.selector()?);
+            selectors.push(self.parse_selector()?);
             self.skip_blanks();
-            if self.eat(']') {
+            if self.consume(']') {
                 return Ok(selectors);
             }
-            if !self.eat(',') {
-                return Err(self.expected("`,` or `]`"));
+            if !self.consume(',') {
+                return Err(self.syntax_error("`,` or `]`"));
             }
         }
     }
 
-    fn selector(&mut self) -> Result<Selector, SelectError> {
-        if self.eat('*') {
+    fn parse_selector(&mut self) -> Result<Selector, SelectError> {
+        if self.consume('*') {
             Ok(Selector::Wild)
-        } else if self.eat('\'') {
-            self.quoted('\'').map(Selector::Name)
-        } else if self.eat('"') {
-            self.quoted('"').map(Selector::Name)
+        } else if self.consume('\'') {
+            self.parse_quoted_key('\'').map(Selector::Name)
+        } else if self.consume('"') {
+            self.parse_quoted_key('"').map(Selector::Name)
         } else {
-            self.index().map(Selector::Index)
+            self.parse_index().map(Selector::Index)
         }
     }
 
-    fn index(&mut self) -> Result<u32, SelectError> {
+    fn parse_index(&mut self) -> Result<u32, SelectError> {
         let rest = self.rest();
         let len = rest
             .find(|c: char| !c.is_ascii_digit())
             .unwrap_or(rest.len());
         let digits = &rest[..len];
         if digits.len() > 1 && digits.starts_with('0') {
-            return Err(self.expected("an index without leading zeros"));
+            return Err(self.syntax_error("an index without leading zeros"));
         }
-        let index = digits.parse().map_err(|_| self.expected(SELECTOR))?;
+        let index = digits.parse().map_err(|_| self.syntax_error(SELECTOR))?;
         self.at += len;
         Ok(index)
     }
 
     /// Parses a quoted key after its opening `quote`, up to and including the closing quote.
-    fn quoted(&mut self, quote: char) -> Result<String, SelectError> {
+    fn parse_quoted_key(&mut self, quote: char) -> Result<String, SelectError> {
         let mut key = String::new();
         loop {
             match self.rest().chars().next() {
-                None => return Err(self.expected("a closing quote")),
-                Some('\\') => key.push(self.escape(quote)?),
+                None => return Err(self.syntax_error("a closing quote")),
+                Some('\\') => key.push(self.parse_escape(quote)?),
                 Some(c) if c == quote => {
                     self.at += 1;
                     return Ok(key);
                 }
                 Some(c) if c < ' ' => {
-                    return Err(self.expected("control characters written as \\uXXXX"));
+                    return Err(self.syntax_error("control characters written as \\uXXXX"));
                 }
                 Some(c) => {
                     self.at += c.len_utf8();
@@ -153,7 +153,7 @@ impl Cursor<'_> {
     }
 
     /// Parses an escape, starting at its backslash.
-    fn escape(&mut self, quote: char) -> Result<char, SelectError> {
+    fn parse_escape(&mut self, quote: char) -> Result<char, SelectError> {
         let start = self.at;
         self.at += 1;
         let named = match self.rest().chars().next() {
@@ -169,9 +169,8 @@ impl Cursor<'_> {
             }
             _ => {
                 self.at = start;
-                return Err(
-                    self.expected("an escape: \\b \\f \\n \\r \\t \\/ \\\\ \\uXXXX or the quote")
-                );
+                return Err(self
+                    .syntax_error("an escape: \\b \\f \\n \\r \\t \\/ \\\\ \\uXXXX or the quote"));
             }
         };
         self.at += 1;
@@ -190,7 +189,7 @@ impl Cursor<'_> {
         let decoded = char::decode_utf16(units[..len].iter().copied()).next();
         decoded.and_then(Result::ok).ok_or_else(|| {
             self.at = start;
-            self.expected("a character or a surrogate pair, not half of one")
+            self.syntax_error("a character or a surrogate pair, not half of one")
         })
     }
 
@@ -200,7 +199,7 @@ impl Cursor<'_> {
             .get(..4)
             .filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
         let unit = digits.and_then(|d| u16::from_str_radix(d, 16).ok());
-        let unit = unit.ok_or_else(|| self.expected("four hexadecimal digits"))?;
+        let unit = unit.ok_or_else(|| self.syntax_error("four hexadecimal digits"))?;
         self.at += 4;
         Ok(unit)
     }
@@ -209,7 +208,7 @@ impl Cursor<'_> {
         &self.path[self.at..]
     }
 
-    fn eat(&mut self, wanted: char) -> bool {
+    fn consume(&mut self, wanted: char) -> bool {
         let found = self.rest().starts_with(wanted);
         if found {
             self.at += wanted.len_utf8();
@@ -222,7 +221,7 @@ impl Cursor<'_> {
         self.at += rest.len() - rest.trim_start_matches([' ', '\t', '\n', '\r']).len();
     }
 
-    fn expected(&self, expected: &'static str) -> SelectError {
+    fn syntax_error(&self, expected: &'static str) -> SelectError {
         SelectError::Syntax {
             path: self.path.to_owned(),
             at: self.at,
@@ -245,7 +244,7 @@ mod tests {
     use super::*;
 
     fn check(path: &str, expected: &[(bool, &[Selector])]) {
-        let found = segments(path).expect(path);
+        let found = parse_segments(path).expect(path);
         let found: Vec<_> = found
             .iter()
             .map(|s| (s.descends, s.selectors.as_slice()))
@@ -302,8 +301,8 @@ mod tests {
     }
 
     #[track_caller]
-    fn refused(path: &str, byte: usize, needle: &str) {
-        match segments(path) {
+    fn assert_rejected(path: &str, byte: usize, needle: &str) {
+        match parse_segments(path) {
             Err(SelectError::Syntax {
                 path: named,
                 at,
@@ -318,49 +317,49 @@ mod tests {
     }
 
     #[test]
-    fn all_else_is_refused_where_it_goes_wrong() {
-        refused("", 0, "`$`");
-        refused("a.b", 0, "`$`");
-        refused(" $.a", 0, "`$`");
-        refused("$a", 1, "`.`");
-        refused("$.a b", 3, "`.`");
-        refused("$.a ", 3, "end of the path");
-        refused("$.", 2, "a name");
-        refused("$..", 3, "a name");
-        refused("$...a", 3, "a name");
-        refused("$.[0]", 2, "a name");
-        refused("$.1a", 2, "a name");
-        refused("$.a-b", 3, "`.`");
-        refused("$.['a']", 2, "a name");
-        refused("$[", 2, "a quoted key");
-        refused("$[]", 2, "a quoted key");
-        refused("$[a]", 2, "a quoted key");
-        refused("$['a'", 5, "`]`");
-        refused("$['a',]", 6, "a quoted key");
-        refused("$['a", 4, "closing quote");
-        refused("$['a\"]", 6, "closing quote");
-        refused("$[-1]", 2, "an index");
-        refused("$[01]", 2, "leading zeros");
-        refused("$[4294967296]", 2, "an index from 0");
-        refused("$[1:2]", 3, "`]`");
-        refused("$[:2]", 2, "an index");
-        refused("$[?(@.a)]", 2, "a quoted key");
-        refused("$[?@.a == 1]", 2, "a quoted key");
-        refused("$.length()", 8, "`.`");
-        refused(r"$['\x']", 3, "an escape");
-        refused(r#"$['\"']"#, 3, "an escape");
-        refused(r"$['\u12']", 5, "hexadecimal");
-        refused(r"$['\u+123']", 5, "hexadecimal");
-        refused(r"$['\uD800']", 3, "surrogate");
-        refused(r"$['\uDC00\uD800']", 3, "surrogate");
-        refused(r"$['\uD800\u0041']", 3, "surrogate");
-        refused("$['a\nb']", 4, "control characters");
-        refused("$['ä\u{1}']", 5, "control characters");
+    fn invalid_paths_are_rejected_at_the_invalid_byte() {
+        assert_rejected("", 0, "`$`");
+        assert_rejected("a.b", 0, "`$`");
+        assert_rejected(" $.a", 0, "`$`");
+        assert_rejected("$a", 1, "`.`");
+        assert_rejected("$.a b", 3, "`.`");
+        assert_rejected("$.a ", 3, "end of the path");
+        assert_rejected("$.", 2, "a name");
+        assert_rejected("$..", 3, "a name");
+        assert_rejected("$...a", 3, "a name");
+        assert_rejected("$.[0]", 2, "a name");
+        assert_rejected("$.1a", 2, "a name");
+        assert_rejected("$.a-b", 3, "`.`");
+        assert_rejected("$.['a']", 2, "a name");
+        assert_rejected("$[", 2, "a quoted key");
+        assert_rejected("$[]", 2, "a quoted key");
+        assert_rejected("$[a]", 2, "a quoted key");
+        assert_rejected("$['a'", 5, "`]`");
+        assert_rejected("$['a',]", 6, "a quoted key");
+        assert_rejected("$['a", 4, "closing quote");
+        assert_rejected("$['a\"]", 6, "closing quote");
+        assert_rejected("$[-1]", 2, "an index");
+        assert_rejected("$[01]", 2, "leading zeros");
+        assert_rejected("$[4294967296]", 2, "an index from 0");
+        assert_rejected("$[1:2]", 3, "`]`");
+        assert_rejected("$[:2]", 2, "an index");
+        assert_rejected("$[?(@.a)]", 2, "a quoted key");
+        assert_rejected("$[?@.a == 1]", 2, "a quoted key");
+        assert_rejected("$.length()", 8, "`.`");
+        assert_rejected(r"$['\x']", 3, "an escape");
+        assert_rejected(r#"$['\"']"#, 3, "an escape");
+        assert_rejected(r"$['\u12']", 5, "hexadecimal");
+        assert_rejected(r"$['\u+123']", 5, "hexadecimal");
+        assert_rejected(r"$['\uD800']", 3, "surrogate");
+        assert_rejected(r"$['\uDC00\uD800']", 3, "surrogate");
+        assert_rejected(r"$['\uD800\u0041']", 3, "surrogate");
+        assert_rejected("$['a\nb']", 4, "control characters");
+        assert_rejected("$['ä\u{1}']", 5, "control characters");
     }
 
     #[test]
     fn the_message_names_path_position_and_expectation() {
-        let error = segments("$.a[?(@.b)]").expect_err("filters are refused");
+        let error = parse_segments("$.a[?(@.b)]").expect_err("filters are rejected");
         assert_eq!(
             error.to_string(),
             "select path `$.a[?(@.b)]` at byte 4: expected a quoted key, an index from 0 to 4294967295 or `*`"
@@ -369,8 +368,8 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_parses_or_is_refused_inside_itself(path in "\\$?[.$\\[\\]*'\"a0,:\\\\uäD8 -]{0,24}") {
-            if let Err(SelectError::Syntax { at, .. }) = segments(&path) {
+        fn random_text_parses_or_is_rejected_inside_itself(path in "\\$?[.$\\[\\]*'\"a0,:\\\\uäD8 -]{0,24}") {
+            if let Err(SelectError::Syntax { at, .. }) = parse_segments(&path) {
                 proptest::prop_assert!(path.is_char_boundary(at));
             }
         }

@@ -19,7 +19,7 @@ const KEY_RANK: States = 0xffff << KEY_RANK_AT;
 /// Maximum number of ranks.
 const RANKS_MAX: usize = 0xffff;
 
-/// One entry of a ranked selection.
+/// An entry of a ranked selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrioritizedEntry<'p> {
     /// A select path, including everything beneath it.
@@ -39,8 +39,9 @@ pub(super) struct Ranks {
 }
 
 impl Selection {
-    /// Every leaf of the document is a field, and each is told the first of `ranked`, counted from
-    /// 0, that selects it or a container around it, or that none does.
+    /// Creates a selection in which every leaf of the document is a field with a rank. The rank is
+    /// the position, from 0, of the first entry of `ranked` that selects the leaf or a container
+    /// around it.
     ///
     /// # Errors
     /// As [`Selection::parse`]. Paths have at most 110 steps in total. Paths and keys together are
@@ -48,13 +49,11 @@ impl Selection {
     pub fn ranked<'p>(
         ranked: impl IntoIterator<Item = PrioritizedEntry<'p>>,
     ) -> Result<Self, SelectError> {
-        let (mut texts, mut ranks) = (
-            Vec::new(),
-            Ranks {
-                paths: Vec::new(),
-                keys: Vec::new(),
-            },
-        );
+        let mut texts = Vec::new();
+        let mut ranks = Ranks {
+            paths: Vec::new(),
+            keys: Vec::new(),
+        };
         for (rank, ranked) in ranked.into_iter().enumerate() {
             let (PrioritizedEntry::Path(text) | PrioritizedEntry::Key(text)) = ranked;
             if rank >= RANKS_MAX {
@@ -73,6 +72,7 @@ impl Selection {
                 }
             }
         }
+
         // Of equal keys, the first takes precedence.
         ranks.keys.sort_unstable();
         ranks.keys.dedup_by(|next, kept| next.0 == kept.0);

@@ -82,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_walk_or_fail_but_never_panic(
+    fn random_bytes_walk_or_fail_without_panic(
         input in vec(any::<u8>(), 0..200), selection in selection(), containers in containers(), budgets in budgets(),
     ) {
         let at_once = run(&selection, containers, AT_ONCE, &input, &mut Wrap);

@@ -1,7 +1,7 @@
 //! The keyed hashes of an app's objects.
 //!
-//! All are HMAC-SHA-256 under one key, cut to 16 bytes. The first byte of the input says what is
-//! hashed, so that no hash is taken for another kind. Integers are big-endian, and each part of
+//! All are HMAC-SHA-256 under one key, cut to 16 bytes. The first byte of the input is the kind of
+//! hash, so that a hash cannot stand for another kind. Integers are big-endian, and each part of
 //! variable length is preceded by its length in 8 bytes.
 
 use std::fmt;
@@ -11,9 +11,9 @@ use zeroize::Zeroizing;
 
 use crate::objects::Values;
 
-/// First byte of the input: what is hashed. Bytes below are the lengths of prefixes.
+/// First byte of the input: the kind of hash. Smaller bytes are the lengths of prefixes.
 const KIND_CREATION: u8 = 0x80;
-// 0x81 was that of requests without the principal. It must not be used again.
+// 0x81 was the kind of requests without the principal, and must not be used again.
 const KIND_CURSOR: u8 = 0x82;
 const KIND_SUBJECT: u8 = 0x83;
 const KIND_REQUEST: u8 = 0x84;
@@ -39,15 +39,16 @@ impl ObjectKeys {
     /// Hashes parts that belong to a collection of this app.
     pub(crate) fn hash(&self, kind: u8, collection: u32, parts: [&[u8]; 4]) -> [u8; 16] {
         let [first, second, third, fourth] = parts;
-        let (app, collection) = (self.app.to_be_bytes(), collection.to_be_bytes());
+        let app = self.app.to_be_bytes();
+        let collection = collection.to_be_bytes();
         self.hmac
             .hash(&[&[kind], &app, &collection, first, second, third, fourth])
     }
 
     /// Returns the id of an object that a request with an idempotency key adds, as a UUID of
     /// version 8. `principal` is the full name of the client with its kind, so that principals
-    /// neither meet nor block each other's keys. `position` is that of the object among the objects
-    /// of the request. A repeated request finds the objects of the first one by it.
+    /// neither find nor block each other's keys. `position` is the position of the object in the
+    /// request. A repeated request finds the objects of the first request by this id.
     #[must_use]
     pub fn id_of_request(
         &self,
@@ -57,7 +58,8 @@ impl ObjectKeys {
         position: u32,
     ) -> [u8; 16] {
         let owner = [&length(principal.as_bytes())[..], principal.as_bytes()].concat();
-        let (length, position) = (length(idempotency_key), position.to_be_bytes());
+        let length = length(idempotency_key);
+        let position = position.to_be_bytes();
         let mut id = self.hash(
             KIND_REQUEST,
             collection,
@@ -68,9 +70,10 @@ impl ObjectKeys {
         id
     }
 
-    /// Returns the hash of all that a request adds as one object. It is sealed with the object, and
-    /// shows whether a repeated idempotency key comes with the same object. `details` encodes what
-    /// an object has besides values, such as its subject and its expiry; the caller defines it.
+    /// Returns the hash of an object that a request adds. The hash is sealed with the object, and
+    /// shows whether a repeated idempotency key comes with the same object. `details` encodes the
+    /// parts of an object besides values, such as its subject and its expiry; the caller defines
+    /// the encoding.
     #[must_use]
     pub fn creation_hash(
         &self,
@@ -89,15 +92,15 @@ impl ObjectKeys {
         )
     }
 
-    /// Returns the id of a data subject by the name that clients give. It is the same in all
+    /// Returns the id of a data subject by the name that clients give. The id is the same in all
     /// collections of the app.
     #[must_use]
     pub fn subject_id(&self, name: &[u8]) -> [u8; 16] {
         self.hash(KIND_SUBJECT, 0, [&length(name), name, &[], &[]])
     }
 
-    /// Returns the hash that binds the cursor of a walk to the walk: `query` encodes what selects
-    /// its objects, `id` is the object before the next page.
+    /// Returns the hash that binds a cursor to its query: `query` encodes the selection of objects,
+    /// and `id` is the object before the next page.
     #[must_use]
     pub fn cursor_hash(&self, collection: u32, query: &[u8], id: &[u8; 16]) -> [u8; 16] {
         self.hash(KIND_CURSOR, collection, [&length(query), query, id, &[]])

@@ -25,26 +25,27 @@ pub const NORMALIZATION_VERSION: u8 = 1;
 /// Returns the bytes that stand for the meaning of a stored value, which [`check`](crate::objects::check)
 /// returned.
 ///
-/// Strings, integers and types without an index stand for themselves. Other bytes than a stored
+/// Strings, integers and types without an index stand for themselves. Bytes that are not a stored
 /// value of this type give an unspecified result, but no panic.
 #[must_use]
 pub fn normalize(property_type: PropertyType, canonical: &[u8]) -> Zeroizing<Vec<u8>> {
-    let text = text_of(canonical);
-    let bytes = |text: Zeroizing<String>| Zeroizing::new(text.as_bytes().to_vec());
-    match (property_type, text) {
-        (PropertyType::Name, Some(text)) => bytes(name(text)),
-        (PropertyType::Email, Some(text)) => bytes(email(text)),
-        (PropertyType::Phone, Some(text)) => bytes(phone(text)),
-        (PropertyType::Decimal, Some(text)) => bytes(decimal(text)),
-        (PropertyType::Timestamp, Some(text)) => bytes(timestamp(text)),
-        (PropertyType::NationalId, Some(text)) => bytes(national_id(text)),
-        (PropertyType::Ip, Some(text)) => bytes(ip(text)),
-        (
-            PropertyType::String | PropertyType::Card | PropertyType::Iban | PropertyType::Date,
-            Some(text),
-        ) => Zeroizing::new(text.as_bytes().to_vec()),
-        _ => Zeroizing::new(canonical.to_vec()),
-    }
+    let Some(text) = text_of(canonical) else {
+        return Zeroizing::new(canonical.to_vec());
+    };
+    let normalized = match property_type {
+        PropertyType::Name => normalize_name(text),
+        PropertyType::Email => normalize_email(text),
+        PropertyType::Phone => normalize_phone(text),
+        PropertyType::Decimal => normalize_decimal(text),
+        PropertyType::Timestamp => normalize_timestamp(text),
+        PropertyType::NationalId => normalize_national_id(text),
+        PropertyType::Ip => normalize_ip(text),
+        PropertyType::String | PropertyType::Card | PropertyType::Iban | PropertyType::Date => {
+            return Zeroizing::new(text.as_bytes().to_vec());
+        }
+        _ => return Zeroizing::new(canonical.to_vec()),
+    };
+    Zeroizing::new(normalized.as_bytes().to_vec())
 }
 
 /// Returns the Unicode normalization form C.
@@ -72,7 +73,7 @@ fn fold(text: &str) -> Zeroizing<String> {
 
 /// Folds compatibility forms and case, removes characters without width, and leaves one space
 /// between words.
-fn name(text: &str) -> Zeroizing<String> {
+fn normalize_name(text: &str) -> Zeroizing<String> {
     let visible: Zeroizing<String> =
         Zeroizing::new(text.chars().filter(|char| !is_zero_width(*char)).collect());
     let folded = nfkc(&fold(&nfkc(&visible)));
@@ -87,7 +88,7 @@ fn name(text: &str) -> Zeroizing<String> {
 }
 
 /// Folds the case of the part before the `@`, and writes the domain in ASCII.
-fn email(text: &str) -> Zeroizing<String> {
+fn normalize_email(text: &str) -> Zeroizing<String> {
     let Some(EmailParts { local, domain }) = EmailParts::of(text) else {
         return Zeroizing::new(text.to_owned());
     };
@@ -100,7 +101,7 @@ fn email(text: &str) -> Zeroizing<String> {
 }
 
 /// Keeps the digits behind one `+`.
-fn phone(text: &str) -> Zeroizing<String> {
+fn normalize_phone(text: &str) -> Zeroizing<String> {
     let rest = text.strip_prefix("00").unwrap_or(text);
     let mut out = Zeroizing::new(String::with_capacity(1 + rest.len()));
     out.push('+');
@@ -109,15 +110,14 @@ fn phone(text: &str) -> Zeroizing<String> {
 }
 
 /// Removes zeros at the end of the fraction, zeros in front, and the sign of zero.
-fn decimal(text: &str) -> Zeroizing<String> {
+fn normalize_decimal(text: &str) -> Zeroizing<String> {
     let (sign, digits) = text
         .strip_prefix('-')
         .map_or(("", text), |digits| ("-", digits));
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    let (whole, fraction) = (
-        whole.trim_start_matches('0'),
-        fraction.trim_end_matches('0'),
-    );
+    let whole = whole.trim_start_matches('0');
+    let fraction = fraction.trim_end_matches('0');
+
     let mut out = Zeroizing::new(String::with_capacity(text.len() + 1));
     if !(whole.is_empty() && fraction.is_empty()) {
         out.push_str(sign);
@@ -131,7 +131,7 @@ fn decimal(text: &str) -> Zeroizing<String> {
 }
 
 /// Removes zeros at the end of the fraction.
-fn timestamp(text: &str) -> Zeroizing<String> {
+fn normalize_timestamp(text: &str) -> Zeroizing<String> {
     let Some((seconds, fraction)) = text.strip_suffix('Z').and_then(|text| text.split_once('.'))
     else {
         return Zeroizing::new(text.to_owned());
@@ -148,7 +148,7 @@ fn timestamp(text: &str) -> Zeroizing<String> {
 }
 
 /// Keeps letters and digits, in upper case.
-fn national_id(text: &str) -> Zeroizing<String> {
+fn normalize_national_id(text: &str) -> Zeroizing<String> {
     let folded = nfkc(text);
     let mapper = CaseMapperBorrowed::new();
     let upper: Zeroizing<String> = Zeroizing::new(
@@ -169,7 +169,7 @@ fn national_id(text: &str) -> Zeroizing<String> {
 }
 
 /// Writes an IPv4 address in an IPv6 address as the IPv4 address.
-fn ip(text: &str) -> Zeroizing<String> {
+fn normalize_ip(text: &str) -> Zeroizing<String> {
     let canonical = text
         .parse()
         .map(|address: IpAddr| address.to_canonical().to_string());
@@ -352,7 +352,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken(bytes: Vec<u8>, text: String) {
+        fn normalization_accepts_any_bytes(bytes: Vec<u8>, text: String) {
             let mut string = Vec::new();
             write::str(&mut string, &text);
             for property_type in PropertyType::ALL {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The type of a property. It decides which values are valid, how they are compared, and which
+/// The type of a property, which decides which values are valid, how values are compared, and which
 /// indexes are possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PropertyType {
@@ -22,7 +22,7 @@ pub enum PropertyType {
     Json,
     /// Bytes.
     Blob,
-    /// One email address.
+    /// An email address.
     Email,
     /// A phone number with its country code.
     Phone,
@@ -94,7 +94,7 @@ impl PropertyType {
 
     /// Returns the mask that shows little of a value, in the grammar of `docs/masking.md`.
     ///
-    /// It needs no key. Types whose values are guessed easily are redacted.
+    /// The mask works without a key. Types whose values are guessed easily are redacted.
     #[must_use]
     pub const fn default_mask(self) -> &'static str {
         match self {
@@ -163,7 +163,7 @@ mod tests {
     use crate::objects::value::tests::packed;
 
     #[test]
-    fn every_name_is_its_own() {
+    fn type_names_are_distinct() {
         for property_type in PropertyType::ALL {
             assert_eq!(
                 PropertyType::from_name(property_type.name()),
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn every_default_mask_fits_its_type() {
+    fn default_masks_fit_their_types() {
         let cases: [(PropertyType, Vec<u8>, Option<&str>); 16] = [
             (
                 PropertyType::String,

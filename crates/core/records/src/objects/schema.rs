@@ -1,8 +1,8 @@
 //! Schemas of collections of objects, and the rules by which they change.
 //!
-//! One counter numbers properties and indexes, and no number is ever used twice. Stored values and
-//! terms name numbers only, so data of a dropped property never shows up under another one that has
-//! its name.
+//! A single counter numbers properties and indexes, and no number is ever used twice. Stored values
+//! and terms name numbers only. So data of a dropped property never appears under another property
+//! of the same name.
 
 mod change;
 mod error;
@@ -20,14 +20,14 @@ pub use property::{DroppedProperty, Index, Property};
 pub use property_name::PropertyName;
 pub use spec::PropertySpec;
 
-/// Most properties of a schema.
+/// Maximum number of properties of a schema.
 pub const PROPERTIES_MAX: usize = 64;
-/// Most properties with an index of a schema.
+/// Maximum number of properties with an index.
 pub const INDEXES_MAX: usize = 16;
-/// Most dropped properties that a schema remembers: the latest ones.
+/// Maximum number of dropped properties that a schema remembers: the latest ones.
 pub const DROPPED_MAX: usize = 256;
 
-/// The records that a collection reads. It only moves on in this order.
+/// The records that a collection reads. A collection changes in this order only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AcceptedRecords {
     /// All formats. The collection is older than authenticated records.
@@ -69,23 +69,20 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// Makes the first schema of a collection. Properties are numbered from 1, each before its
+    /// Creates the first schema of a collection. Properties are numbered from 1, each before its
     /// index.
     ///
     /// # Errors
     /// [`SchemaError`] if a property breaks a rule. The operator must correct the request.
     pub fn new(suite: Suite, specs: &[PropertySpec]) -> Result<Self, SchemaError> {
-        let (properties, dropped) = (Vec::new(), Vec::new());
-        let records = AcceptedRecords::Authenticated;
-        let (expires_s, retention_s, next_number) = (None, None, 1);
         let mut schema = Self {
             suite,
-            records,
-            expires_s,
-            retention_s,
-            properties,
-            dropped,
-            next_number,
+            records: AcceptedRecords::Authenticated,
+            expires_s: None,
+            retention_s: None,
+            properties: Vec::new(),
+            dropped: Vec::new(),
+            next_number: 1,
         };
         for spec in specs {
             schema.add(spec)?;
@@ -152,16 +149,14 @@ impl Schema {
             .filter_map(|property| property.index.as_ref())
             .map(|index| index.number);
         let of_dropped = self.dropped.iter().map(|dropped| dropped.number);
+
         let mut seen = HashSet::new();
-        let mut is_new =
-            |number: u32| number > 0 && number < self.next_number && seen.insert(number);
+        let are_new = of_properties
+            .chain(of_indexes)
+            .chain(of_dropped)
+            .all(|number| number > 0 && number < self.next_number && seen.insert(number));
         let is_sorted = self.properties.is_sorted_by_key(|property| property.number);
-        if is_sorted
-            && of_properties
-                .chain(of_indexes)
-                .chain(of_dropped)
-                .all(&mut is_new)
-        {
+        if is_sorted && are_new {
             Ok(())
         } else {
             Err(SchemaError::InvalidNumbers)

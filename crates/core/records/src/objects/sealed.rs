@@ -20,9 +20,9 @@
 //! whole older object with its version.
 //!
 //! The content of an object that names a data subject is sealed twice: under the subject's key,
-//! then under the app's. It is lost with either key.
+//! then under the app's. Without either key, the content is lost.
 //!
-//! Records of the formats 01 and 02 ([`old`]) are older. They do not prove who sealed them.
+//! Records of the formats 01 and 02 ([`old`]) are older, and do not prove who sealed them.
 
 pub mod old;
 
@@ -45,10 +45,10 @@ const PRESENT: u8 = 1;
 /// Bytes before the clear part, with a subject: format, key number, subject version, nonce, length.
 const HEADER_BYTES: usize = 1 + 4 + 8 + NONCE_BYTES + 4;
 
-/// What the format of a record says about who sealed it.
+/// The format of a record, which determines who can have sealed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordFormat {
-    /// 03 and 04: an engine, because nobody else has the key.
+    /// 03 and 04: an engine, because only engines have the key.
     Authenticated,
     /// 02: the envelope does not prove who sealed it. The content in it is under the key of a data
     /// subject, which only engines have.
@@ -71,7 +71,8 @@ impl RecordFormat {
     }
 }
 
-/// The object and version that sealed values belong to. They open under the same binding only.
+/// The object and version that sealed values belong to. The values open under an equal binding
+/// only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectBinding {
     /// The app's number.
@@ -87,8 +88,8 @@ pub struct ObjectBinding {
 }
 
 impl ObjectBinding {
-    /// Returns the additional data of a record. `subject`: keyed hash of the data subject, and the
-    /// version of its key.
+    /// Returns the additional data of a record. `subject` is the keyed hash of the data subject,
+    /// with the version of its key.
     fn place(&self, subject: Option<(&[u8; 16], u64)>, clear: &[u8]) -> Vec<u8> {
         let mut place = Vec::with_capacity(
             PLACE_LABEL.len() + 1 + 4 + 4 + 16 + 8 + 8 + 1 + 16 + 8 + clear.len(),
@@ -257,8 +258,8 @@ pub fn token_key_id(number: u32) -> [u8; 5] {
 }
 
 /// Returns the id under which the row of a record names the key version that opens it, without
-/// opening the record: that of an envelope's key, or [`token_key_id`]. Returns `None` if the bytes
-/// are no record.
+/// opening the record: the id of an envelope's key, or [`token_key_id`]. Returns `None` if the
+/// bytes are not a record.
 #[must_use]
 pub fn key_of(sealed: &[u8]) -> Option<[u8; 5]> {
     match Parts::of(sealed) {
@@ -268,7 +269,7 @@ pub fn key_of(sealed: &[u8]) -> Option<[u8; 5]> {
 }
 
 /// Returns the version of the subject key that a record is sealed under. Returns `None` for an
-/// object without a subject, and for bytes that are no record.
+/// object without a subject, and for bytes that are not a record.
 #[must_use]
 pub fn subject_version(sealed: &[u8]) -> Option<u64> {
     match Parts::of(sealed) {
@@ -316,7 +317,7 @@ impl<'a> Parts<'a> {
 /// Reads the clear part and the opened plaintext of an object. Returns `None` unless both are
 /// canonical.
 ///
-/// [`open`] uses it on what a record held that opened. Public for fuzzing.
+/// [`open`] calls it with the opened content of a record. Public for fuzzing.
 #[must_use]
 #[doc(hidden)]
 pub fn read_content(clear: &[u8], plaintext: &[u8]) -> Option<OpenedObject> {

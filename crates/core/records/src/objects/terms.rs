@@ -96,7 +96,8 @@ impl ObjectKeys {
     }
 
     fn term(&self, kind: u8, collection: u32, index: &Index, normalized: &[u8]) -> IndexTerm {
-        let (number, length) = (index.number.to_be_bytes(), length(normalized));
+        let number = index.number.to_be_bytes();
+        let length = length(normalized);
         let mut hash = self.hash(
             kind,
             collection,

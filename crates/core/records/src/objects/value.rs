@@ -68,8 +68,9 @@ pub fn check(property_type: PropertyType, raw: &[u8]) -> Result<Zeroizing<Vec<u8
 /// # Errors
 /// [`ValueError`] if it is a string of more than [`INDEXED_STRING_BYTES_MAX`] bytes.
 pub fn check_indexed(property_type: PropertyType, canonical: &[u8]) -> Result<(), ValueError> {
-    let is_long = |text: &str| text.len() > INDEXED_STRING_BYTES_MAX;
-    if property_type == PropertyType::String && text_of(canonical).is_some_and(is_long) {
+    if property_type == PropertyType::String
+        && text_of(canonical).is_some_and(|text| text.len() > INDEXED_STRING_BYTES_MAX)
+    {
         return Err(ValueError {
             property_type,
             rule: "have at most 1024 bytes, because the property has an index",
@@ -85,7 +86,7 @@ pub(crate) fn text_of(canonical: &[u8]) -> Option<&str> {
 
 fn checked(property_type: PropertyType, raw: &[u8]) -> Checked {
     if property_type == PropertyType::Json {
-        return json(raw);
+        return check_json(raw);
     }
     let mut reader = TokenReader::new(raw);
     let token = reader.token().map_err(|_| ONE_VALUE)?;
@@ -93,27 +94,29 @@ fn checked(property_type: PropertyType, raw: &[u8]) -> Checked {
         return Err(ONE_VALUE);
     }
     match property_type {
-        PropertyType::Integer => integer(token),
-        PropertyType::Boolean => boolean(token),
-        PropertyType::Blob => blob(token),
-        PropertyType::Decimal => number::decimal(token),
-        PropertyType::Timestamp => date_time::timestamp(token),
-        PropertyType::Date => date_time::date(text(token, "be a string like 2026-01-31")?),
-        PropertyType::String => string(text(token, "be a string")?),
-        PropertyType::Email => email::email(text(token, "be a string")?),
-        PropertyType::Phone => number::phone(text(token, "be a string")?),
-        PropertyType::Card => number::card(text(token, "be a string")?),
-        PropertyType::Iban => number::iban(text(token, "be a string")?),
-        PropertyType::NationalId => number::national_id(text(token, "be a string")?),
-        PropertyType::Name => name(text(token, "be a string")?),
-        PropertyType::Address => address(text(token, "be a string")?),
-        PropertyType::Ip => ip(text(token, "be a string")?),
+        PropertyType::Integer => check_integer(token),
+        PropertyType::Boolean => check_boolean(token),
+        PropertyType::Blob => check_blob(token),
+        PropertyType::Decimal => number::check_decimal(token),
+        PropertyType::Timestamp => date_time::check_timestamp(token),
+        PropertyType::Date => {
+            date_time::check_date(string_text(token, "be a string like 2026-01-31")?)
+        }
+        PropertyType::String => check_string(string_text(token, "be a string")?),
+        PropertyType::Email => email::check_email(string_text(token, "be a string")?),
+        PropertyType::Phone => number::check_phone(string_text(token, "be a string")?),
+        PropertyType::Card => number::check_card(string_text(token, "be a string")?),
+        PropertyType::Iban => number::check_iban(string_text(token, "be a string")?),
+        PropertyType::NationalId => number::check_national_id(string_text(token, "be a string")?),
+        PropertyType::Name => check_name(string_text(token, "be a string")?),
+        PropertyType::Address => check_address(string_text(token, "be a string")?),
+        PropertyType::Ip => check_ip(string_text(token, "be a string")?),
         PropertyType::Json => Err(ONE_VALUE),
     }
 }
 
 /// Returns the text of a string. Everything else breaks the rule.
-fn text<'a>(token: Token<'a>, rule: &'static str) -> Result<&'a str, &'static str> {
+fn string_text<'a>(token: Token<'a>, rule: &'static str) -> Result<&'a str, &'static str> {
     match token {
         Token::Str(bytes) => std::str::from_utf8(bytes).map_err(|_| UTF8),
         _ => Err(rule),
@@ -127,7 +130,7 @@ fn stored(text: &str) -> Zeroizing<Vec<u8>> {
     out
 }
 
-fn integer(token: Token<'_>) -> Checked {
+fn check_integer(token: Token<'_>) -> Checked {
     let mut out = Zeroizing::new(Vec::with_capacity(9));
     match token {
         Token::Uint(value) => write::uint(&mut out, value),
@@ -137,7 +140,7 @@ fn integer(token: Token<'_>) -> Checked {
     Ok(out)
 }
 
-fn boolean(token: Token<'_>) -> Checked {
+fn check_boolean(token: Token<'_>) -> Checked {
     let Token::Bool(value) = token else {
         return Err("be true or false");
     };
@@ -146,14 +149,14 @@ fn boolean(token: Token<'_>) -> Checked {
     Ok(out)
 }
 
-fn string(text: &str) -> Checked {
+fn check_string(text: &str) -> Checked {
     if text.len() > VALUE_BYTES_MAX {
         return Err("have at most 65536 bytes");
     }
     Ok(stored(text))
 }
 
-fn blob(token: Token<'_>) -> Checked {
+fn check_blob(token: Token<'_>) -> Checked {
     const LONG: &str = "have at most 65536 bytes";
     let decoded;
     let bytes = match token {
@@ -178,14 +181,14 @@ fn blob(token: Token<'_>) -> Checked {
     Ok(out)
 }
 
-fn json(raw: &[u8]) -> Checked {
+fn check_json(raw: &[u8]) -> Checked {
     const LONG: &str = "have at most 65536 bytes as MessagePack";
     // A canonical form is at most twice as long as its input, and inputs can have longer encodings
     // than needed.
     if raw.len() > 9 * VALUE_BYTES_MAX {
         return Err(LONG);
     }
-    check_json(raw)?;
+    check_single_value(raw)?;
     let mut out = Zeroizing::new(Vec::with_capacity(2 * raw.len()));
     canonical(raw, &mut out).map_err(|_| ONE_VALUE)?;
     if out.len() > VALUE_BYTES_MAX {
@@ -196,7 +199,7 @@ fn json(raw: &[u8]) -> Checked {
 
 /// Checks that bytes are exactly one value without extensions, of bounded depth, with valid
 /// strings.
-fn check_json(raw: &[u8]) -> Result<(), &'static str> {
+fn check_single_value(raw: &[u8]) -> Result<(), &'static str> {
     let mut reader = TokenReader::new(raw);
     if reader.peek() == Ok(Token::Nil) {
         return Err("not be nil");
@@ -232,7 +235,7 @@ fn check_json(raw: &[u8]) -> Result<(), &'static str> {
     }
 }
 
-fn name(text: &str) -> Checked {
+fn check_name(text: &str) -> Checked {
     if text.len() > NAME_BYTES_MAX {
         return Err("have at most 1024 bytes");
     }
@@ -245,7 +248,7 @@ fn name(text: &str) -> Checked {
     Ok(stored(text))
 }
 
-fn address(text: &str) -> Checked {
+fn check_address(text: &str) -> Checked {
     if text.len() > ADDRESS_BYTES_MAX {
         return Err("have at most 4096 bytes");
     }
@@ -272,7 +275,7 @@ pub(crate) fn is_zero_width(char: char) -> bool {
     matches!(char, '\u{200B}'..='\u{200D}' | '\u{2060}' | '\u{FEFF}')
 }
 
-fn ip(text: &str) -> Checked {
+fn check_ip(text: &str) -> Checked {
     let address: std::net::IpAddr = text.parse().map_err(|_| "be an IPv4 or IPv6 address")?;
     Ok(stored_display(&address))
 }

@@ -63,7 +63,7 @@ impl Values {
         self.0.len()
     }
 
-    /// Returns true if there is no value.
+    /// Returns true without values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -91,7 +91,7 @@ impl Default for CardEnds {
     }
 }
 
-/// The reason why there is no token for a value. Contains no part of the value.
+/// The reason why a format has no token for a value. Contains no part of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
     /// The format requires a string of digits. The client must choose another collection.
@@ -140,19 +140,20 @@ impl Format {
     /// digits or a card number.
     #[must_use]
     pub fn has_shape(self, text: &str) -> bool {
-        let of = |prefix, chars: usize, suffix, allowed: fn(&u8) -> bool| {
-            let middle = text
-                .strip_prefix(prefix)
-                .and_then(|rest| rest.strip_suffix(suffix));
-            middle.is_some_and(|middle| {
-                middle.len() == chars && middle.as_bytes().iter().all(allowed)
-            })
-        };
         match self {
-            Self::Opaque => of(OPAQUE_PREFIX, OPAQUE_CHARS, "", u8::is_ascii_alphanumeric),
-            Self::Email => of(EMAIL_PREFIX, EMAIL_CHARS, EMAIL_SUFFIX, |c| {
-                c.is_ascii_digit() || c.is_ascii_lowercase()
+            Self::Opaque => text.strip_prefix(OPAQUE_PREFIX).is_some_and(|random| {
+                random.len() == OPAQUE_CHARS
+                    && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
             }),
+            Self::Email => text
+                .strip_prefix(EMAIL_PREFIX)
+                .and_then(|rest| rest.strip_suffix(EMAIL_SUFFIX))
+                .is_some_and(|random| {
+                    random.len() == EMAIL_CHARS
+                        && random
+                            .bytes()
+                            .all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
+                }),
             Self::Uuid => is_uuid(text.as_bytes()),
             Self::Digits => is_digits(text.as_bytes()),
             Self::Card(_) => is_card(text.as_bytes()),
@@ -234,10 +235,9 @@ fn draw_card<E>(
     byte: &mut impl FnMut() -> Result<u8, E>,
     out: &mut String,
 ) -> Result<(), E> {
-    let kept =
-        |digits: &[u8], out: &mut String| out.extend(digits.iter().map(|digit| char::from(*digit)));
     let last_at = card.len() - usize::from(ends.last);
-    kept(&card[..ends.first.into()], out);
+    let first = &card[..ends.first.into()];
+    out.extend(first.iter().map(|digit| char::from(*digit)));
     draw_chars(
         &ALPHABET[..10],
         last_at - 1 - usize::from(ends.first),
@@ -246,7 +246,8 @@ fn draw_card<E>(
     )?;
     let chosen_at = out.len();
     out.push('0');
-    kept(&card[last_at..], out);
+    out.extend(card[last_at..].iter().map(|digit| char::from(*digit)));
+
     // In either parity, the weights of the digits 0 to 9 are a permutation of 0..10, so exactly one
     // digit fits.
     let missing = (10 - luhn(out.as_bytes()) % 10) % 10;

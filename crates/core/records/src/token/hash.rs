@@ -17,7 +17,7 @@ pub const HASH_BYTES: usize = 16;
 
 /// First byte of a fingerprint's input.
 const OF_VALUE: u8 = 1;
-// 2 was that of requests without the principal. It must not be used again.
+// 2 was the kind of requests without the principal, and must not be used again.
 const OF_CALL: u8 = 3;
 
 /// HMAC-SHA-256 with its key already absorbed, so that a row costs the blocks of its input and one
@@ -64,7 +64,7 @@ impl fmt::Debug for TokenContext {
     }
 }
 
-/// A keyed hash of the client of a request under one app, computed once per request. It binds
+/// A keyed hash of the client of a request under one app, computed once per request. Binds
 /// idempotency keys.
 #[derive(Clone, Copy)]
 pub struct TokenPrincipal(pub(super) [u8; HASH_BYTES]);
@@ -137,9 +137,10 @@ impl TokenKeys {
         ])
     }
 
-    /// Returns the fingerprint of a value under a context in one collection. It is deterministic,
-    /// so deterministic and one-way tokens are found again by it. If a collection shares values
-    /// across contexts, `context` must be the empty one.
+    /// Returns the fingerprint of a value under a context in one collection.
+    ///
+    /// The fingerprint is deterministic, so that deterministic and one-way tokens are found again.
+    /// If a collection shares values across contexts, `context` must be the empty context.
     #[must_use]
     #[inline]
     pub fn fingerprint_of_value(
@@ -150,7 +151,8 @@ impl TokenKeys {
         plaintext: &[u8],
     ) -> [u8; HASH_BYTES] {
         let datatype = [datatype as u8];
-        let (app, collection) = (self.app.to_be_bytes(), collection.to_be_bytes());
+        let app = self.app.to_be_bytes();
+        let collection = collection.to_be_bytes();
         self.fingerprint.hash(&[
             &[OF_VALUE],
             &app,
@@ -163,8 +165,9 @@ impl TokenKeys {
     }
 
     /// Returns the fingerprint of a field of a request with an idempotency key, by its position
-    /// among the request's fields. It is equal when the same client repeats the request. Another
-    /// value, context or client under the same key has another fingerprint, and so another token.
+    /// among the request's fields. The fingerprint is equal when the same client repeats the
+    /// request. Another value, context or client under the same key has another fingerprint, and so
+    /// another token.
     #[must_use]
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "each part is hashed")]

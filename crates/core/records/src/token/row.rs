@@ -129,7 +129,6 @@ impl<'a> OpenedToken<'a> {
         value: &[u8],
         canonical: impl Fn(Datatype, &[u8], &mut Vec<u8>),
     ) -> bool {
-        let differs = |own: &[u8], other: &[u8]| verify_slices_are_equal(own, other).is_err();
         if self
             .fingerprint
             .is_some_and(|own| differs(&own, fingerprint))
@@ -147,12 +146,18 @@ impl<'a> OpenedToken<'a> {
         if !differs(held, value) || datatype != Datatype::Value {
             return !differs(held, value);
         }
-        let room = || Zeroizing::new(Vec::with_capacity(2 * held.len().max(value.len())));
-        let (mut one, mut other) = (room(), room());
-        canonical(own, held, &mut one);
-        canonical(datatype, value, &mut other);
-        !differs(&one, &other)
+        let capacity = 2 * held.len().max(value.len());
+        let mut canonical_own = Zeroizing::new(Vec::with_capacity(capacity));
+        let mut canonical_other = Zeroizing::new(Vec::with_capacity(capacity));
+        canonical(own, held, &mut canonical_own);
+        canonical(datatype, value, &mut canonical_other);
+        !differs(&canonical_own, &canonical_other)
     }
+}
+
+/// Compares in constant time.
+fn differs(own: &[u8], other: &[u8]) -> bool {
+    verify_slices_are_equal(own, other).is_err()
 }
 
 /// Omits token and value, because neither may be logged.
@@ -202,7 +207,7 @@ impl TokenKeys {
         );
         // Allocates the full capacity at once: growing would leave an unwiped copy of the value.
         let plain = PLAIN_OVERHEAD + fingerprint.len() + token.len() + value.len();
-        let (mut row, from) = self.begin_row(
+        let (mut row, from) = self.start_row(
             nonce,
             &place,
             plain + subject.map_or(0, |_| SUBJECT_SEAL_BYTES),
@@ -219,9 +224,9 @@ impl TokenKeys {
         self.end_row(nonce, &place, row, from)
     }
 
-    /// Begins a row of so many bytes besides header and tag. Returns it with the number of its
-    /// header's bytes.
-    fn begin_row(
+    /// Starts a row of `content_bytes` bytes besides header and tag. Returns the row with the
+    /// length of its header.
+    fn start_row(
         &self,
         nonce: [u8; NONCE_BYTES],
         place: &RowPosition,
@@ -282,8 +287,8 @@ impl TokenKeys {
         OpenedToken::read(parts.form == BOUND, plain).ok_or(CannotOpen)
     }
 
-    /// Opens what is sealed under the token key. For a row that names a subject, this is the
-    /// content under the subject's key.
+    /// Opens the content that is sealed under the token key. For a row that names a subject, this
+    /// is the content under the subject's key.
     fn open_content<'a>(
         &self,
         parts: &RowParts<'_>,
@@ -327,7 +332,7 @@ impl TokenKeys {
         };
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce).map_err(|_| Error::Library)?;
-        let (mut row, from) = self.begin_row(nonce, &place, content.len())?;
+        let (mut row, from) = self.start_row(nonce, &place, content.len())?;
         row.extend_from_slice(content);
         self.end_row(nonce, &place, row, from).map(Some)
     }
@@ -357,7 +362,7 @@ impl TokenKeys {
 }
 
 /// Returns the version of the subject's key that a row is sealed under. Returns `None` for a row
-/// that names no subject, and for bytes that are no row.
+/// without a subject, and for bytes that are not a row.
 #[cfg(test)]
 pub(super) fn subject_version(row: &[u8]) -> Option<u64> {
     RowParts::of(row)?.subject_version

@@ -1,9 +1,9 @@
 //! The keys of data subjects. An object or a token's row that names a subject is sealed under the
 //! subject's key too, so that it is unreadable once that key is removed.
 //!
-//! A subject key is 32 random bytes, used with AES-256-GCM-SIV (RFC 8452) under random nonces. It
-//! rests as a row of the token format (`proto/token.md`), sealed under the newest version of the
-//! app's token key, in a collection that no tokens use.
+//! A subject key is 32 random bytes, used with AES-256-GCM-SIV (RFC 8452) under random nonces. The
+//! key is stored as a row of the token format (`proto/token.md`), sealed under the newest version of
+//! the app's token key, in a collection that no tokens use.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The core under random orders of everything that can happen to it.
+//! The core under random sequences of its operations, and tests of single rules.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -13,14 +13,14 @@ type TestCore = Core<u32, u32, u32>;
 
 const NS_PER_US: u64 = 1_000;
 
-fn knobs(workers: u32) -> SchedulerOptions {
+fn options(workers: u32) -> SchedulerOptions {
     SchedulerOptions {
         memory_bytes_max: 1_000,
         ..SchedulerOptions::new(NonZeroU32::new(workers).unwrap())
     }
 }
 
-fn call(tenant: &u32, micros: u64) -> OfferedRequest<'_, u32> {
+fn request(tenant: &u32, micros: u64) -> OfferedRequest<'_, u32> {
     let (cost, since) = (micros_of_work(micros), Time::default());
     OfferedRequest {
         tenant,
@@ -38,8 +38,8 @@ fn micros_of_work(micros: u64) -> Cost {
     Cost::from_nanos(micros * NS_PER_US)
 }
 
-fn admitted(verdict: AdmissionDecision) -> Id {
-    match verdict {
+fn admitted(decision: AdmissionDecision) -> Id {
+    match decision {
         AdmissionDecision::Admitted { id, .. } => id,
         other => panic!("not admitted: {other:?}"),
     }
@@ -64,13 +64,13 @@ enum Op {
         micros: u64,
     },
     Pick,
-    /// Ends a slice that did `part` percent of its budget; the call is done once it did `needs`
+    /// Ends a slice that did `part` percent of its budget; the request is done once it did `needs`
     /// percent of its cost.
     Done {
         of: usize,
         part: u64,
     },
-    /// Goes on with a call that was done.
+    /// Resumes a request that was done.
     Resume {
         of: usize,
         micros: u64,
@@ -176,23 +176,23 @@ impl Owner {
                 whole,
             } => {
                 let deadline = self.time() + Duration::from_millis(patience_ms);
-                let call = OfferedRequest {
+                let request = OfferedRequest {
                     weight,
                     bytes,
                     deadline,
                     whole,
-                    ..call(&tenant, micros)
+                    ..request(&tenant, micros)
                 };
                 self.tokens += 1;
                 let token = self.tokens;
-                match core.offer(self.time(), &call, || token) {
+                match core.offer(self.time(), &request, || token) {
                     AdmissionDecision::Admitted { id, .. } => self.admitted.push(id),
                     AdmissionDecision::Waiting { id, .. } => {
                         assert!(self.waiting.insert(token, id).is_none())
                     }
-                    AdmissionDecision::Refused(refusal) => {
+                    AdmissionDecision::Rejected(rejection) => {
                         let reach = Duration::from_millis(5)..=Duration::from_mins(90);
-                        assert!(reach.contains(&refusal.retry_after), "{refusal:?}");
+                        assert!(reach.contains(&rejection.retry_after), "{rejection:?}");
                         return;
                     }
                 }
@@ -229,7 +229,8 @@ impl Owner {
                     "work is handed over once"
                 );
             }
-            Op::Pick if self.running.len() < workers as usize => match core.pick(self.time()) {
+            Op::Pick if self.running.len() < workers as usize => match core.next_slice(self.time())
+            {
                 Some(slice) => {
                     assert_eq!(
                         self.ready.remove(&slice.work),
@@ -251,7 +252,8 @@ impl Owner {
                 *left -= spent;
                 let unfinished = (*left > 0).then_some(slice.work);
                 self.now += spent;
-                let back = core.done(self.time(), slice.id, Cost::from_nanos(spent), unfinished);
+                let back =
+                    core.finish_slice(self.time(), slice.id, Cost::from_nanos(spent), unfinished);
                 let closed = self.closed.contains(&slice.id);
                 assert_eq!(
                     back,
@@ -263,7 +265,8 @@ impl Owner {
                     Some(work) => assert!(self.ready.insert(work, slice.id).is_none()),
                     None => self.done.push(slice.id),
                 }
-                let again = core.done(self.time(), slice.id, Cost::from_nanos(spent), Some(0));
+                let again =
+                    core.finish_slice(self.time(), slice.id, Cost::from_nanos(spent), Some(0));
                 assert_eq!(again, Some(0), "a slice ends once");
             }
             Op::Reckon { of, micros } => {
@@ -289,13 +292,13 @@ impl Owner {
             Op::Resize { of, bytes } => {
                 let live = self.live();
                 if !live.is_empty() {
-                    let _ = core.resize(live[of % live.len()], bytes);
+                    let _ = core.resize_request(live[of % live.len()], bytes);
                 }
             }
             Op::Wait { micros } => self.now += micros * NS_PER_US,
             Op::Submit { .. } | Op::Pick | Op::Done { .. } | Op::Resume { .. } => (),
         }
-        while let Some((id, token)) = core.promoted() {
+        while let Some((id, token)) = core.next_promoted() {
             assert_eq!(
                 self.waiting.remove(&token),
                 Some(id),
@@ -307,11 +310,11 @@ impl Owner {
         let enough = self.in_motion() >= workers as usize;
         assert!(
             !whole_waits || enough,
-            "no worker idles while a call that could run waits"
+            "no worker idles while a request that could run waits"
         );
     }
 
-    /// Calls for which a worker is busy, or will be at once.
+    /// Returns the number of requests that occupy a worker now, or will at once.
     fn in_motion(&self) -> usize {
         let comes = |id: &&Id| self.whole.contains(id) && !self.closed.contains(id);
         self.running.len() + self.ready.len() + self.admitted.iter().filter(comes).count()
@@ -342,17 +345,17 @@ impl Owner {
         self.waiting.retain(|_, waiting| *waiting != id);
         self.done.retain(|done| *done != id);
         self.closed.insert(id);
-        assert_eq!(core.close(self.time(), id), None, "a call ends once");
+        assert_eq!(core.close(self.time(), id), None, "a request ends once");
         assert_eq!(
             core.resume(self.time(), id, Cost::default(), 0),
             Err(0),
-            "and does not begin again"
+            "and does not start again"
         );
         let runs = self.running.iter().any(|slice| slice.id == id);
         assert_eq!(
-            core.resize(id, 0),
+            core.resize_request(id, 0),
             runs,
-            "a call that is gone holds nothing"
+            "a request that is gone holds nothing"
         );
     }
 }
@@ -379,43 +382,46 @@ fn check(core: &TestCore, memory_max: u64) {
         assert_eq!(entry.class, Class::of(entry.left, core.class_first));
         coming += u32::from(entry.whole && matches!(entry.stage, RequestStage::Admitted));
     }
-    assert_eq!(core.coming, coming);
+    assert_eq!(core.awaiting_submit, coming);
     assert_eq!(gauges.bytes, bytes.values().sum());
     assert!(gauges.bytes <= memory_max);
     assert_eq!(gauges.backlog.iter().sum::<u64>(), backlog.values().sum());
     let mut weights = 0;
     for (id, tenant) in core.tenants.iter() {
         assert_eq!(tenant.bytes, bytes.remove(&id).unwrap_or(0));
-        assert_eq!(tenant.lanes.backlog(), backlog.remove(&id).unwrap_or(0));
-        assert_eq!(tenant.lanes.held(), held.remove(&id).unwrap_or(0));
+        assert_eq!(tenant.admission.backlog(), backlog.remove(&id).unwrap_or(0));
+        assert_eq!(
+            tenant.admission.waiting_work(),
+            held.remove(&id).unwrap_or(0)
+        );
         assert_eq!(tenant.unfinished, unfinished.remove(&id).unwrap_or(0));
         weights += if tenant.unfinished > 0 {
             u64::from(tenant.account.weight())
         } else {
             0
         };
-        core.turns.check(&tenant.account);
+        core.run_queue.check(&tenant.account);
     }
-    assert_eq!(core.turns.weights(), weights);
+    assert_eq!(core.run_queue.weights(), weights);
     assert_eq!(core.by_key.len(), gauges.tenants);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
-    /// Nothing is lost or run twice, no worker idles beside work or beside who waits with all of it
-    /// there, sums are sums, memory is bounded; and whatever happened, all that is admitted comes
-    /// to its end and leaves nothing behind.
+    /// No request is lost or run twice. No worker idles while work is ready or a whole request
+    /// waits. Sums are exact and memory is bounded. After any sequence, all admitted requests end
+    /// and leave no state.
     #[test]
-    fn whatever_happens_nothing_is_lost_or_run_twice(
+    fn random_operations_lose_and_repeat_no_request(
         workers in 1..4_u32,
         ops in prop::collection::vec(op(), 1..250),
     ) {
-        let knobs = knobs(workers);
-        let (mut core, mut owner) = (TestCore::new(knobs), Owner::default());
+        let options = options(workers);
+        let (mut core, mut owner) = (TestCore::new(options), Owner::default());
         for op in ops {
             owner.apply(&mut core, workers, op);
-            check(&core, knobs.memory_bytes_max);
+            check(&core, options.memory_bytes_max);
         }
         let index = || 0;
         let mut rest: Vec<_> = owner.waiting.values().copied().collect();
@@ -436,14 +442,14 @@ proptest! {
         while !owner.live().is_empty() {
             owner.close(&mut core, index());
         }
-        check(&core, knobs.memory_bytes_max);
+        check(&core, options.memory_bytes_max);
         let gauges = core.gauges();
-        prop_assert_eq!((gauges.calls, gauges.bytes, gauges.running), (0, 0, 0));
+        prop_assert_eq!((gauges.requests, gauges.bytes, gauges.running), (0, 0, 0));
         prop_assert_eq!((gauges.backlog, gauges.ready, gauges.waiting), ([0; 8], [0; 8], [0; 8]));
     }
 
-    /// Tenants that always have calls of one size get work in proportion to their weights, within
-    /// what may be saved up and owed, from any moment on.
+    /// Tenants that always have requests of one size get work in proportion to their weights, within
+    /// the bounds of surplus and deficit, from any moment on.
     #[test]
     fn tenants_with_work_get_their_shares(
         weights in prop::collection::vec(1..5_u32, 2..6),
@@ -451,12 +457,12 @@ proptest! {
         spent in prop::collection::vec(10..150_u64, 1..20),
         slices in 100..5_000_usize,
     ) {
-        let mut core = TestCore::new(SchedulerOptions { wait_max: Duration::from_secs(1_000), ..knobs(1) });
+        let mut core = TestCore::new(SchedulerOptions { wait_max: Duration::from_secs(1_000), ..options(1) });
         let mut now = 0;
         let tenants: Vec<u32> = (0..weights.len() as u32).collect();
         let submit = |core: &mut TestCore, tenant: u32, now| {
-            let call = OfferedRequest { weight: weights[tenant as usize], ..call(&tenants[tenant as usize], micros) };
-            let id = admitted(core.offer(Time::from_nanos(now), &call, || 0));
+            let request = OfferedRequest { weight: weights[tenant as usize], ..request(&tenants[tenant as usize], micros) };
+            let id = admitted(core.offer(Time::from_nanos(now), &request, || 0));
             core.submit(id, micros_of_work(micros), tenant).unwrap();
         };
         for tenant in &tenants {
@@ -464,14 +470,14 @@ proptest! {
         }
         let (mut got, mut left) = (vec![0; tenants.len()], HashMap::new());
         for slice in 0..slices {
-            let picked = core.pick(Time::from_nanos(now)).unwrap();
+            let picked = core.next_slice(Time::from_nanos(now)).unwrap();
             let left = left.entry(picked.id).or_insert(micros * NS_PER_US);
             let spent = (spent[slice % spent.len()] * NS_PER_US).min(*left);
             *left -= spent;
             now += spent;
             got[picked.work as usize] += spent / u64::from(weights[picked.work as usize]);
             let unfinished = (*left > 0).then_some(picked.work);
-            core.done(Time::from_nanos(now), picked.id, Cost::from_nanos(spent), unfinished);
+            core.finish_slice(Time::from_nanos(now), picked.id, Cost::from_nanos(spent), unfinished);
             if unfinished.is_none() {
                 core.close(Time::from_nanos(now), picked.id);
                 submit(&mut core, picked.work, now);
@@ -484,15 +490,15 @@ proptest! {
 
 #[test]
 fn tenants_that_join_and_leave_a_thousand_times_a_second_are_forgotten() {
-    let mut core = TestCore::new(knobs(2));
+    let mut core = TestCore::new(options(2));
     let mut most = 0;
     for tenant in 0..100_000_u32 {
         let now = u64::from(tenant) * 1_000_000;
-        let id = admitted(core.offer(Time::from_nanos(now), &call(&tenant, 1_500), || 0));
+        let id = admitted(core.offer(Time::from_nanos(now), &request(&tenant, 1_500), || 0));
         core.submit(id, micros_of_work(1_500), tenant).unwrap();
         for _ in 0..15 {
-            let slice = core.pick(Time::from_nanos(now)).unwrap();
-            core.done(
+            let slice = core.next_slice(Time::from_nanos(now)).unwrap();
+            core.finish_slice(
                 Time::from_nanos(now + 50_000),
                 slice.id,
                 slice.budget,
@@ -515,14 +521,14 @@ fn two_busy_workers(core: &mut TestCore) -> [Id; 2] {
                 now,
                 &OfferedRequest {
                     whole,
-                    ..call(&0, micros)
+                    ..request(&0, micros)
                 },
                 || 0,
             ))
         });
     for (id, micros) in [(large, 400_000), (small, 50)] {
         core.submit(id, micros_of_work(micros), 0).unwrap();
-        assert!(core.pick(now).is_some());
+        assert!(core.next_slice(now).is_some());
     }
     [large, small]
 }
@@ -533,7 +539,7 @@ fn waits(core: &mut TestCore, whole: bool) -> Id {
         Time::default(),
         &OfferedRequest {
             whole,
-            ..call(&0, 110_000)
+            ..request(&0, 110_000)
         },
         || 7,
     ) {
@@ -543,24 +549,24 @@ fn waits(core: &mut TestCore, whole: bool) -> Id {
 }
 
 fn promoted(core: &mut TestCore) -> Vec<Id> {
-    std::iter::from_fn(|| core.promoted())
+    std::iter::from_fn(|| core.next_promoted())
         .map(|(id, _)| id)
         .collect()
 }
 
 #[test]
-fn a_worker_with_nothing_to_do_admits_who_waits() {
-    let mut core = TestCore::new(knobs(2));
+fn idle_worker_admits_waiting_requests() {
+    let mut core = TestCore::new(options(2));
     let now = Time::default();
     let [_, small] = two_busy_workers(&mut core);
     let [first, second] = [true; 2].map(|whole| waits(&mut core, whole));
-    core.done(now, small, Cost::from_nanos(50_000), None);
+    core.finish_slice(now, small, Cost::from_nanos(50_000), None);
     assert_eq!(
         promoted(&mut core),
         [first],
         "one for the worker that is free"
     );
-    assert!(core.pick(now).is_none());
+    assert!(core.next_slice(now).is_none());
     assert_eq!(promoted(&mut core), [], "which it waits for");
     core.close(now, first);
     assert_eq!(
@@ -572,25 +578,25 @@ fn a_worker_with_nothing_to_do_admits_who_waits() {
 }
 
 #[test]
-fn no_worker_waits_for_bodies_that_arrive_slowly_while_a_whole_call_waits() {
-    let mut core = TestCore::new(knobs(2));
+fn slow_bodies_keep_no_worker_from_whole_requests() {
+    let mut core = TestCore::new(options(2));
     let now = Time::default();
     let running = two_busy_workers(&mut core);
     let slow = [false; 3].map(|whole| waits(&mut core, whole));
     let whole = waits(&mut core, true);
-    core.done(now, running[1], Cost::from_nanos(50_000), None);
+    core.finish_slice(now, running[1], Cost::from_nanos(50_000), None);
     assert_eq!(
         promoted(&mut core),
         [whole],
         "before older ones that are not there yet"
     );
-    // The other worker finds nothing either. Only bodies that arrive are left: one is begun, to be
-    // read on.
+    // The other worker finds no work either. Only arriving bodies are left: one request is admitted,
+    // so that it is read further.
     core.close(now, running[0]);
-    core.done(now, running[0], Cost::from_nanos(50_000), None);
+    core.finish_slice(now, running[0], Cost::from_nanos(50_000), None);
     core.submit(whole, micros_of_work(110_000), 1).unwrap();
-    assert_eq!(core.pick(now).unwrap().work, 1);
-    assert!(core.pick(now).is_none());
+    assert_eq!(core.next_slice(now).unwrap().work, 1);
+    assert!(core.next_slice(now).is_none());
     assert_eq!(promoted(&mut core), [slow[0]]);
     // A complete request need not wait for an incomplete one, nor for a sleeping worker.
     core.update_estimate(now, slow[2], micros_of_work(110_000));
@@ -600,45 +606,46 @@ fn no_worker_waits_for_bodies_that_arrive_slowly_while_a_whole_call_waits() {
 }
 
 #[test]
-fn a_call_is_begun_for_a_worker_even_while_another_has_one_to_fetch() {
-    let mut core = TestCore::new(knobs(2));
-    let first = admitted(core.offer(Time::default(), &call(&0, 400_000), || 0));
+fn request_starts_for_an_idle_worker_while_another_is_unsubmitted() {
+    let mut core = TestCore::new(options(2));
+    let first = admitted(core.offer(Time::default(), &request(&0, 400_000), || 0));
     core.submit(first, micros_of_work(400_000), 0).unwrap();
-    admitted(core.offer(Time::default(), &call(&0, 110_000), || 0));
+    admitted(core.offer(Time::default(), &request(&0, 110_000), || 0));
 }
 
 #[test]
-fn a_call_that_costs_nothing_is_admitted_in_its_turn() {
-    let mut core = TestCore::new(knobs(1));
+fn request_without_cost_is_admitted_in_order() {
+    let mut core = TestCore::new(options(1));
     let now = Time::default();
-    let offer = |core: &mut TestCore, tenant, micros| core.offer(now, &call(&tenant, micros), || 0);
+    let offer =
+        |core: &mut TestCore, tenant, micros| core.offer(now, &request(&tenant, micros), || 0);
     let other = admitted(offer(&mut core, 1, 400_000));
     let running = admitted(offer(&mut core, 0, 200_000));
     core.submit(running, micros_of_work(200_000), 0).unwrap();
-    assert_eq!(core.pick(now).unwrap().id, running);
+    assert_eq!(core.next_slice(now).unwrap().id, running);
     core.submit(other, micros_of_work(400_000), 0).unwrap();
     let AdmissionDecision::Waiting { id: waits, .. } = offer(&mut core, 0, 110_000) else {
         panic!("not made to wait")
     };
     core.update_estimate(now, waits, Cost::default());
-    core.done(now, running, micros_of_work(200_000), None);
+    core.finish_slice(now, running, micros_of_work(200_000), None);
     assert_eq!(
-        core.promoted(),
+        core.next_promoted(),
         Some((waits, 0)),
         "its tenant has nothing ahead of it"
     );
 }
 
 #[test]
-fn smaller_calls_of_a_tenant_go_first_and_equal_ones_in_their_order() {
-    let mut core = TestCore::new(knobs(1));
+fn smaller_requests_run_first_and_equal_ones_in_order() {
+    let mut core = TestCore::new(options(1));
     for (token, micros) in [(0, 90_000), (1, 300), (2, 50), (3, 200), (4, 60)] {
-        let id = admitted(core.offer(Time::default(), &call(&0, micros), || 0));
+        let id = admitted(core.offer(Time::default(), &request(&0, micros), || 0));
         core.submit(id, micros_of_work(micros), token).unwrap();
     }
     let order: Vec<_> = std::iter::from_fn(|| {
-        let slice = core.pick(Time::default())?;
-        core.done(Time::default(), slice.id, Cost::from_nanos(1), None);
+        let slice = core.next_slice(Time::default())?;
+        core.finish_slice(Time::default(), slice.id, Cost::from_nanos(1), None);
         Some(slice.work)
     })
     .collect();
@@ -646,27 +653,30 @@ fn smaller_calls_of_a_tenant_go_first_and_equal_ones_in_their_order() {
 }
 
 #[test]
-fn in_the_order_of_arrival_nothing_but_memory_holds_a_call_back() {
+fn arrival_order_rejects_only_for_memory() {
     let mut core = TestCore::new(SchedulerOptions {
         order: Order::Arrival,
-        ..knobs(1)
+        ..options(1)
     });
     let mut now = Time::default();
     for tenant in 0..60 {
         // Large and small, of sixty tenants, with deadlines that none can meet.
-        let call = OfferedRequest {
+        let request = OfferedRequest {
             deadline: now,
-            ..call(&tenant, if tenant % 2 == 0 { 1_000_000 } else { 10 })
+            ..request(&tenant, if tenant % 2 == 0 { 1_000_000 } else { 10 })
         };
-        let id = admitted(core.offer(now, &call, || 0));
-        core.submit(id, call.cost, tenant).unwrap();
+        let id = admitted(core.offer(now, &request, || 0));
+        core.submit(id, request.cost, tenant).unwrap();
     }
     for tenant in 0..60 {
-        let Slice { id, work, budget } = core.pick(now).unwrap();
+        let Slice { id, work, budget } = core.next_slice(now).unwrap();
         assert_eq!(work, tenant);
-        assert!(budget > micros_of_work(1_000_000), "a call runs to its end");
+        assert!(
+            budget > micros_of_work(1_000_000),
+            "a request runs to its end"
+        );
         now = now + Duration::from_secs(1);
-        core.done(now, id, micros_of_work(1_000_000), None);
+        core.finish_slice(now, id, micros_of_work(1_000_000), None);
         core.close(now, id);
     }
     let mut offer = |tenant, bytes| {
@@ -674,7 +684,7 @@ fn in_the_order_of_arrival_nothing_but_memory_holds_a_call_back() {
             now,
             &OfferedRequest {
                 bytes,
-                ..call(&tenant, 10)
+                ..request(&tenant, 10)
             },
             || 0,
         )
@@ -682,7 +692,7 @@ fn in_the_order_of_arrival_nothing_but_memory_holds_a_call_back() {
     admitted(offer(1, 900));
     assert!(matches!(
         offer(2, 101),
-        AdmissionDecision::Refused(Rejection {
+        AdmissionDecision::Rejected(Rejection {
             reason: Reason::Memory,
             ..
         })
@@ -691,21 +701,21 @@ fn in_the_order_of_arrival_nothing_but_memory_holds_a_call_back() {
 }
 
 #[test]
-fn a_call_that_is_closed_tells_what_it_leaves_undone() {
-    let mut core = TestCore::new(knobs(2));
+fn closed_request_returns_its_remaining_work() {
+    let mut core = TestCore::new(options(2));
     let now = Time::default();
     let [admitted, ready, runs, done] =
-        [(); 4].map(|()| admitted(core.offer(now, &call(&0, 150_000), || 0)));
+        [(); 4].map(|()| admitted(core.offer(now, &request(&0, 150_000), || 0)));
     for (id, token) in [(done, 1), (runs, 2)] {
         core.submit(id, micros_of_work(150_000), token).unwrap();
-        assert_eq!(core.pick(now).unwrap().work, token);
+        assert_eq!(core.next_slice(now).unwrap().work, token);
     }
     core.submit(ready, micros_of_work(130_000), 3).unwrap();
-    let AdmissionDecision::Waiting { id: waits, .. } = core.offer(now, &call(&0, 110_000), || 0)
+    let AdmissionDecision::Waiting { id: waits, .. } = core.offer(now, &request(&0, 110_000), || 0)
     else {
         panic!("does not wait")
     };
-    core.done(now, done, micros_of_work(150_000), None);
+    core.finish_slice(now, done, micros_of_work(150_000), None);
     for (name, id, work, left) in [
         ("waits", waits, None, 110_000),
         ("is being read", admitted, None, 150_000),
@@ -731,15 +741,15 @@ fn a_call_that_is_closed_tells_what_it_leaves_undone() {
 }
 
 #[test]
-fn a_call_that_waits_for_something_else_is_in_nobodys_way() {
-    let mut core = TestCore::new(knobs(1));
+fn suspended_request_delays_no_other() {
+    let mut core = TestCore::new(options(1));
     let backlog = |core: &TestCore| core.gauges().backlog.iter().sum::<u64>() / NS_PER_US;
     let now = Time::default();
     let away = admitted(core.offer(
         now,
         &OfferedRequest {
             bytes: 300,
-            ..call(&0, 600_000)
+            ..request(&0, 600_000)
         },
         || 0,
     ));
@@ -749,24 +759,24 @@ fn a_call_that_waits_for_something_else_is_in_nobodys_way() {
         "nothing of it is done yet"
     );
     core.submit(away, micros_of_work(200_000), 1).unwrap();
-    let slice = core.pick(now).unwrap();
+    let slice = core.next_slice(now).unwrap();
     assert_eq!(
         core.resume(now, away, micros_of_work(1), 9),
         Err(9),
         "it runs"
     );
     let now = Time::from_nanos(200_000 * NS_PER_US);
-    core.done(now, away, micros_of_work(200_000), None);
+    core.finish_slice(now, away, micros_of_work(200_000), None);
     assert_eq!(
-        (backlog(&core), core.gauges().calls, core.gauges().bytes),
+        (backlog(&core), core.gauges().requests, core.gauges().bytes),
         (0, 1, 300)
     );
-    assert!(core.pick(now).is_none());
-    // A call of another size is predicted as if it were alone, and goes first when both are ready.
+    assert!(core.next_slice(now).is_none());
+    // A request of another size is predicted as if it were alone, and goes first when both are ready.
     let AdmissionDecision::Admitted {
         id: other,
         predicted,
-    } = core.offer(now, &call(&0, 100), || 0)
+    } = core.offer(now, &request(&0, 100), || 0)
     else {
         panic!()
     };
@@ -774,10 +784,13 @@ fn a_call_that_waits_for_something_else_is_in_nobodys_way() {
     core.resume(now, away, micros_of_work(400_000), slice.work)
         .unwrap();
     core.submit(other, micros_of_work(100), 2).unwrap();
-    assert_eq!((backlog(&core), core.pick(now).unwrap().work), (400_100, 2));
-    core.done(now, other, micros_of_work(100), None);
-    assert_eq!(core.pick(now).unwrap().work, 1);
-    core.done(now, away, micros_of_work(400_000), None);
+    assert_eq!(
+        (backlog(&core), core.next_slice(now).unwrap().work),
+        (400_100, 2)
+    );
+    core.finish_slice(now, other, micros_of_work(100), None);
+    assert_eq!(core.next_slice(now).unwrap().work, 1);
+    core.finish_slice(now, away, micros_of_work(400_000), None);
     assert_eq!(
         core.close(now, away),
         Some(Closed {
@@ -788,14 +801,14 @@ fn a_call_that_waits_for_something_else_is_in_nobodys_way() {
 }
 
 #[test]
-fn a_call_that_needs_more_than_estimated_is_no_longer_small() {
-    let mut core = TestCore::new(knobs(1));
-    let id = admitted(core.offer(Time::default(), &call(&0, 100), || 0));
+fn request_beyond_its_estimate_is_no_longer_small() {
+    let mut core = TestCore::new(options(1));
+    let id = admitted(core.offer(Time::default(), &request(&0, 100), || 0));
     core.submit(id, micros_of_work(100), 0).unwrap();
     let mut classes = Vec::new();
     for _ in 0..64 {
-        let slice = core.pick(Time::default()).unwrap();
-        core.done(Time::default(), id, slice.budget, Some(slice.work));
+        let slice = core.next_slice(Time::default()).unwrap();
+        core.finish_slice(Time::default(), id, slice.budget, Some(slice.work));
         classes.push(
             core.gauges()
                 .ready
@@ -813,51 +826,51 @@ fn a_call_that_needs_more_than_estimated_is_no_longer_small() {
 }
 
 #[test]
-fn every_verdict_tells_how_long_the_call_will_take() {
-    let mut core = TestCore::new(knobs(2));
-    let call = |micros, patience_ms| OfferedRequest {
+fn decisions_predict_the_time_to_the_end() {
+    let mut core = TestCore::new(options(2));
+    let request = |micros, patience_ms| OfferedRequest {
         deadline: Time::default() + Duration::from_millis(patience_ms),
-        ..call(&7, micros)
+        ..request(&7, micros)
     };
     // Alone on one of two workers, which then both are busy; behind what both have; behind that and
     // what waits; and what is larger is not ahead, what is smaller is, with what it makes of the
     // rate.
-    for (micros, patience_ms, verdict) in [
+    for (micros, patience_ms, decision) in [
         (400_000, 5_000, ("admitted", 400_000)),
         (400_000, 5_000, ("admitted", 200_000 + 400_000)),
         (400_000, 5_000, ("waits", 400_000 + 400_000)),
         (10, 5_000, ("admitted", 10)),
-        (400_000, 900, ("refused", 600_008 + 400_000)),
+        (400_000, 900, ("rejected", 600_008 + 400_000)),
     ] {
         let (told, predicted, id) =
-            match core.offer(Time::default(), &call(micros, patience_ms), || 0) {
+            match core.offer(Time::default(), &request(micros, patience_ms), || 0) {
                 AdmissionDecision::Admitted { id, predicted } => ("admitted", predicted, Some(id)),
                 AdmissionDecision::Waiting { predicted, .. } => ("waits", predicted, None),
-                AdmissionDecision::Refused(refusal) => ("refused", refusal.predicted, None),
+                AdmissionDecision::Rejected(rejection) => ("rejected", rejection.predicted, None),
             };
-        assert_eq!((told, predicted.as_micros()), verdict, "{micros} us");
+        assert_eq!((told, predicted.as_micros()), decision, "{micros} us");
         if let Some(id) = id {
             core.submit(id, micros_of_work(micros), 0).unwrap();
-            core.pick(Time::default()).unwrap();
+            core.next_slice(Time::default()).unwrap();
         }
     }
 }
 
 #[test]
-fn what_a_call_costs_is_put_right_until_it_can_run() {
-    let mut core = TestCore::new(knobs(1));
+fn cost_can_be_corrected_until_submission() {
+    let mut core = TestCore::new(options(1));
     let backlog = |core: &TestCore| core.gauges().backlog.iter().sum::<u64>() / NS_PER_US;
-    let id = admitted(core.offer(Time::default(), &call(&0, 100), || 0));
+    let id = admitted(core.offer(Time::default(), &request(&0, 100), || 0));
     core.update_estimate(Time::default(), id, micros_of_work(400_000));
     assert_eq!(backlog(&core), 400_000);
     let predicted =
-        |core: &mut TestCore| match core.offer(Time::default(), &call(&0, 500_000), || 0) {
+        |core: &mut TestCore| match core.offer(Time::default(), &request(&0, 500_000), || 0) {
             AdmissionDecision::Admitted { id, predicted }
             | AdmissionDecision::Waiting { id, predicted } => (id, predicted.as_millis()),
-            AdmissionDecision::Refused(refusal) => panic!("{refusal:?}"),
+            AdmissionDecision::Rejected(rejection) => panic!("{rejection:?}"),
         };
     core.submit(id, micros_of_work(600_000), 0).unwrap();
-    core.pick(Time::default()).unwrap();
+    core.next_slice(Time::default()).unwrap();
     let (waits, behind) = predicted(&mut core);
     assert_eq!(
         (behind, core.gauges().waiting),
@@ -870,43 +883,43 @@ fn what_a_call_costs_is_put_right_until_it_can_run() {
     assert_eq!(backlog(&core), 600_000, "what runs is left alone");
 }
 
-/// A core whose one worker has something to do, for another tenant.
+/// A core whose only worker is busy for another tenant.
 fn busy(tuning: &Tuning) -> TestCore {
-    let mut core = TestCore::tuned(knobs(1), tuning);
-    let id = admitted(core.offer(Time::default(), &call(&1, 1), || 0));
+    let mut core = TestCore::with_tuning(options(1), tuning);
+    let id = admitted(core.offer(Time::default(), &request(&1, 1), || 0));
     core.submit(id, micros_of_work(1), 0).unwrap();
-    core.pick(Time::default()).unwrap();
+    core.next_slice(Time::default()).unwrap();
     core
 }
 
 #[test]
-fn nobody_is_refused_for_proportion_while_a_worker_has_nothing_to_do() {
+fn proportion_rejects_no_request_while_a_worker_is_idle() {
     for (mut core, reason) in [
-        (TestCore::new(knobs(1)), None),
+        (TestCore::new(options(1)), None),
         (busy(&Tuning::default()), Some(Reason::Proportion)),
     ] {
-        let mut refused = |micros, deadline| match core.offer(
+        let mut rejected = |micros, deadline| match core.offer(
             Time::default(),
             &OfferedRequest {
                 deadline,
-                ..call(&7, micros)
+                ..request(&7, micros)
             },
             || 0,
         ) {
-            AdmissionDecision::Refused(refusal) => Some(refusal.reason),
+            AdmissionDecision::Rejected(rejection) => Some(rejection.reason),
             AdmissionDecision::Admitted { .. } | AdmissionDecision::Waiting { .. } => None,
         };
-        assert_eq!(refused(2_000_000, Time::NEVER), None);
+        assert_eq!(rejected(2_000_000, Time::NEVER), None);
         assert_eq!(
-            refused(900_000, Time::from_nanos(1_000_000_000)),
+            rejected(900_000, Time::from_nanos(1_000_000_000)),
             Some(Reason::Deadline)
         );
-        assert_eq!(refused(100, Time::NEVER), reason);
+        assert_eq!(rejected(100, Time::NEVER), reason);
     }
 }
 
 #[test]
-fn a_call_that_can_never_be_done_has_no_other_refused() {
+fn infeasible_request_rejects_no_other() {
     let mut core = busy(&Tuning::default());
     let second = Time::default() + Duration::from_secs(1);
     let mut offer = |micros| {
@@ -914,58 +927,58 @@ fn a_call_that_can_never_be_done_has_no_other_refused() {
             Time::default(),
             &OfferedRequest {
                 deadline: second,
-                ..call(&7, micros)
+                ..request(&7, micros)
             },
             || 0,
         )
     };
-    let mut refused = |micros| match offer(micros) {
-        AdmissionDecision::Refused(refusal) => Some(refusal),
+    let mut rejected = |micros| match offer(micros) {
+        AdmissionDecision::Rejected(rejection) => Some(rejection),
         AdmissionDecision::Admitted { .. } | AdmissionDecision::Waiting { .. } => None,
     };
     assert!(
-        (0..16).all(|_| refused(10_000).is_none()),
+        (0..16).all(|_| rejected(10_000).is_none()),
         "160 ms of work: behind, and not too far"
     );
-    let hour = refused(3_600_000_000).unwrap();
+    let hour = rejected(3_600_000_000).unwrap();
     assert_eq!(hour.reason, Reason::Deadline);
-    assert_eq!(refused(10_000), None);
+    assert_eq!(rejected(10_000), None);
     // Feasible requests count by their part in all.
     assert_eq!(
-        refused(990_000).map(|refusal| refusal.reason),
+        rejected(990_000).map(|rejection| rejection.reason),
         Some(Reason::Deadline)
     );
     assert_eq!(
-        refused(10_000).map(|refusal| refusal.reason),
+        rejected(10_000).map(|rejection| rejection.reason),
         Some(Reason::Proportion)
     );
 }
 
 #[test]
-fn one_refused_call_has_few_others_refused() {
-    let small_refused = |tuning: &Tuning| {
+fn rejected_request_rejects_few_others() {
+    let small_rejected = |tuning: &Tuning| {
         let mut core = busy(tuning);
-        let mut refused = |micros, deadline| {
-            let call = OfferedRequest {
+        let mut rejected = |micros, deadline| {
+            let request = OfferedRequest {
                 deadline,
-                ..call(&7, micros)
+                ..request(&7, micros)
             };
             matches!(
-                core.offer(Time::default(), &call, || 0),
-                AdmissionDecision::Refused(_)
+                core.offer(Time::default(), &request, || 0),
+                AdmissionDecision::Rejected(_)
             )
         };
-        assert!(!refused(2_000_000, Time::NEVER), "a batch");
-        assert!(!refused(10_000, Time::NEVER));
+        assert!(!rejected(2_000_000, Time::NEVER), "a batch");
+        assert!(!rejected(10_000, Time::NEVER));
         assert!(
-            refused(10_000, Time::from_nanos(15_000_000)),
+            rejected(10_000, Time::from_nanos(15_000_000)),
             "in time alone, not behind the other"
         );
-        (0..50).filter(|_| refused(100, Time::NEVER)).count()
+        (0..50).filter(|_| rejected(100, Time::NEVER)).count()
     };
-    assert_eq!(small_refused(&Tuning::default()), 1);
+    assert_eq!(small_rejected(&Tuning::default()), 1);
     assert!(
-        small_refused(&Tuning {
+        small_rejected(&Tuning {
             worst_max: f64::INFINITY,
             ..Tuning::default()
         }) >= 20
@@ -978,14 +991,14 @@ fn a_request_that_has_waited_is_rejected_less_for_proportion() {
     let is_rejected = |before: usize, has_waited| {
         let mut core = busy(&Tuning::default());
         let mut offer = |micros, deadline, has_waited| {
-            let call = OfferedRequest {
+            let request = OfferedRequest {
                 deadline,
                 has_waited,
-                ..call(&7, micros)
+                ..request(&7, micros)
             };
             matches!(
-                core.offer(Time::default(), &call, || 0),
-                AdmissionDecision::Refused(_)
+                core.offer(Time::default(), &request, || 0),
+                AdmissionDecision::Rejected(_)
             )
         };
         assert!(!offer(2_000_000, Time::NEVER, false));
@@ -1009,17 +1022,17 @@ fn a_request_that_has_waited_is_rejected_less_for_proportion() {
 }
 
 #[test]
-fn a_refusal_says_why() {
+fn rejection_has_its_reason() {
     let second = Time::default() + Duration::from_secs(1);
-    let mut core = TestCore::new(knobs(1));
+    let mut core = TestCore::new(options(1));
     let small = |deadline, bytes| OfferedRequest {
         deadline,
         bytes,
-        ..call(&7, 10_000)
+        ..request(&7, 10_000)
     };
-    let mut offer = |call: &OfferedRequest<'_, u32>| core.offer(Time::default(), call, || 0);
-    let reason = |verdict| match verdict {
-        AdmissionDecision::Refused(refusal) => Some(refusal.reason),
+    let mut offer = |request: &OfferedRequest<'_, u32>| core.offer(Time::default(), request, || 0);
+    let reason = |decision| match decision {
+        AdmissionDecision::Rejected(rejection) => Some(rejection.reason),
         AdmissionDecision::Admitted { .. } | AdmissionDecision::Waiting { .. } => None,
     };
     assert_eq!(
@@ -1033,35 +1046,39 @@ fn a_refusal_says_why() {
     let verdicts: Vec<_> = (0..60).map(|_| reason(offer(&small(second, 0)))).collect();
     let first = verdicts
         .iter()
-        .position(|verdict| verdict.is_some())
+        .position(|decision| decision.is_some())
         .unwrap();
     assert!(
         (24..=35).contains(&first),
-        "refused from 250 ms of waiting work on: {first}"
+        "rejected from 250 ms of waiting work on: {first}"
     );
     assert_eq!(verdicts[first], Some(Reason::Backlog));
     assert_eq!(
-        core.gauges().refused.iter().sum::<u64>(),
+        core.gauges().rejected.iter().sum::<u64>(),
         2 + (60 - first as u64)
     );
 }
 
 #[test]
-fn a_call_that_has_not_begun_within_twice_its_bound_is_refused() {
+fn unstarted_request_expires_after_twice_its_bound() {
     let at = |millis| Time::default() + Duration::from_millis(millis);
-    let mut core = TestCore::new(knobs(1));
+    let mut core = TestCore::new(options(1));
     let offer = |core: &mut TestCore, tenant, micros| {
         let (AdmissionDecision::Admitted { id, .. } | AdmissionDecision::Waiting { id, .. }) =
-            core.offer(at(0), &call(&tenant, micros), || 0)
+            core.offer(at(0), &request(&tenant, micros), || 0)
         else {
-            panic!("refused")
+            panic!("rejected")
         };
-        (id, core.expires(id))
+        (id, core.expires_at(id))
     };
     let (runs, _) = offer(&mut core, 0, 100);
     core.submit(runs, micros_of_work(100), 1).unwrap();
-    assert_eq!(core.pick(at(0)).unwrap().id, runs);
-    assert_eq!(core.expire(at(1_000), runs), Expiry::Never, "it has begun");
+    assert_eq!(core.next_slice(at(0)).unwrap().id, runs);
+    assert_eq!(
+        core.expire_request(at(1_000), runs),
+        Expiry::Never,
+        "it has started"
+    );
     // Ready, not there yet, and in the queue for admission, which no other tenant has.
     let (ready, at_latest) = offer(&mut core, 0, 1_000);
     core.submit(ready, micros_of_work(1_000), 2).unwrap();
@@ -1071,37 +1088,37 @@ fn a_call_that_has_not_begun_within_twice_its_bound_is_refused() {
     assert_eq!(
         (at_latest, later > at(500)),
         (at(500), true),
-        "a large call may wait for as long as was predicted"
+        "a large request may wait for as long as was predicted"
     );
-    assert_eq!(core.expire(at(499), ready), Expiry::Later(at(500)));
-    let Expiry::Expired { refusal, work } = core.expire(at(500), ready) else {
+    assert_eq!(core.expire_request(at(499), ready), Expiry::Later(at(500)));
+    let Expiry::Expired { rejection, work } = core.expire_request(at(500), ready) else {
         panic!("it waits on")
     };
-    assert_eq!((refusal.reason, work), (Reason::Backlog, Some(2)));
-    assert!(refusal.retry_after >= Duration::from_millis(5));
-    assert_eq!(core.expire(at(500), ready), Expiry::Never, "once");
+    assert_eq!((rejection.reason, work), (Reason::Backlog, Some(2)));
+    assert!(rejection.retry_after >= Duration::from_millis(5));
+    assert_eq!(core.expire_request(at(500), ready), Expiry::Never, "once");
     assert_eq!(
-        core.expire(at(500), unsubmitted),
+        core.expire_request(at(500), unsubmitted),
         Expiry::Later(at(750)),
         "it waits for something else"
     );
     core.restart_wait(at(600), unsubmitted);
-    assert!(core.expires(unsubmitted) >= at(600 + 500));
+    assert!(core.expires_at(unsubmitted) >= at(600 + 500));
     assert!(matches!(
-        core.expire(later, waits),
+        core.expire_request(later, waits),
         Expiry::Expired { work: None, .. }
     ));
     assert_eq!(
-        (core.gauges().refused, core.gauges().expired),
+        (core.gauges().rejected, core.gauges().expired),
         ([2, 0, 0, 0], 2)
     );
     for id in [runs, unsubmitted, large] {
         core.close(later, id);
     }
-    core.done(later, runs, Cost::from_nanos(1), None);
+    core.finish_slice(later, runs, Cost::from_nanos(1), None);
     assert_eq!(
         (
-            core.gauges().calls,
+            core.gauges().requests,
             core.gauges().backlog,
             core.gauges().waiting
         ),
@@ -1110,31 +1127,31 @@ fn a_call_that_has_not_begun_within_twice_its_bound_is_refused() {
 }
 
 #[test]
-fn a_slow_machine_makes_no_call_larger() {
-    let mut core = TestCore::new(knobs(1));
+fn slow_machine_makes_no_request_larger() {
+    let mut core = TestCore::new(options(1));
     let mut now = Time::default();
-    let slow = admitted(core.offer(now, &call(&1, 1_000_000), || 0));
+    let slow = admitted(core.offer(now, &request(&1, 1_000_000), || 0));
     core.submit(slow, micros_of_work(1_000_000), 0).unwrap();
     for _ in 0..1_000 {
-        let slice = core.pick(now).unwrap();
+        let slice = core.next_slice(now).unwrap();
         now = now + Duration::from_micros(800);
-        core.done(now, slice.id, Cost::from_nanos(50_000), Some(slice.work));
+        core.finish_slice(now, slice.id, Cost::from_nanos(50_000), Some(slice.work));
     }
-    core.pick(now).unwrap();
-    // 5 ms of work take 160 ms of this tenant's half now; of such calls 250 ms may be ahead, not
+    core.next_slice(now).unwrap();
+    // 5 ms of work take 160 ms of this tenant's half now; of such requests 250 ms may be ahead, not
     // four times 160.
-    let refused = (0..60).position(|_| {
-        let call = OfferedRequest {
+    let rejected = (0..60).position(|_| {
+        let request = OfferedRequest {
             since: now,
-            ..call(&7, 5_000)
+            ..request(&7, 5_000)
         };
         matches!(
-            core.offer(now, &call, || 0),
-            AdmissionDecision::Refused(Rejection {
+            core.offer(now, &request, || 0),
+            AdmissionDecision::Rejected(Rejection {
                 reason: Reason::Backlog,
                 ..
             })
         )
     });
-    assert!(refused.is_some_and(|first| first <= 6), "{refused:?}");
+    assert!(rejected.is_some_and(|first| first <= 6), "{rejected:?}");
 }

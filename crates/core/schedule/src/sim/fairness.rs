@@ -1,5 +1,5 @@
-//! One tenant and the others: a hog, a flood, many connections, weights, and why standing is
-//! bounded on both sides.
+//! Fairness between tenants: a greedy tenant, many small requests, many connections, weights, and
+//! the two bounds on the remembered service.
 
 use super::{Arrivals, Scenario, Scope, SimulationReport, Source, millis, mixed, seeds};
 
@@ -8,7 +8,7 @@ fn p99(report: &SimulationReport, size: usize) -> f64 {
 }
 
 #[test]
-fn a_hog_gets_what_is_left_and_its_victims_all_they_ask() {
+fn greedy_tenant_gets_only_the_remaining_capacity() {
     for scope in [Scope::Field, Scope::Request] {
         let millis = if scope == Scope::Field {
             millis(25_000, 40_000)
@@ -28,9 +28,9 @@ fn a_hog_gets_what_is_left_and_its_victims_all_they_ask() {
             report.show(&format!("E5 {scope:?} hog, seed {seed}"), 1);
             for row in &report.rows[0] {
                 assert!(
-                    (row.late + row.refused) * 1_000 <= row.offered,
+                    (row.late + row.rejected) * 1_000 <= row.offered,
                     "{} of {}",
-                    row.refused,
+                    row.rejected,
                     row.offered
                 );
             }
@@ -45,14 +45,17 @@ fn a_hog_gets_what_is_left_and_its_victims_all_they_ask() {
                 continue;
             }
             let mixed_up = scenario.with(|s| s.one_tenant = true).run();
-            let refused: u64 = mixed_up.rows[0].iter().map(|row| row.refused).sum();
-            assert!(refused > 100, "to tell tenants apart is what protects them");
+            let rejected: u64 = mixed_up.rows[0].iter().map(|row| row.rejected).sum();
+            assert!(
+                rejected > 100,
+                "to tell tenants apart is what protects them"
+            );
         }
     }
 }
 
 #[test]
-fn a_flood_of_small_calls_delays_those_of_others_little() {
+fn flood_of_small_requests_delays_other_tenants_little() {
     for (scope, millis) in [(Scope::Field, 40_000), (Scope::Request, 6_000)] {
         let victims = mixed(0..4, 0, scope, 0.2);
         let alone = Scenario::new(victims.clone(), millis).run();
@@ -68,7 +71,7 @@ fn a_flood_of_small_calls_delays_those_of_others_little() {
         }
         let ungated = scenario
             .clone()
-            .with(|s| s.tuning.lead_max = u64::MAX)
+            .with(|s| s.tuning.surplus_max = u64::MAX)
             .run();
         ungated.show("   no gate", 0);
         assert!(p99(&ungated, 2) > 5.0 * p99(&alone, 2));
@@ -99,7 +102,7 @@ fn shares_follow_weights_and_not_connections() {
 
 #[test]
 fn credit_is_not_saved_up() {
-    // Five seconds of large calls only, and then a flood of small ones on top.
+    // Five seconds of large requests only, and then a flood of small ones on top.
     let batch = Source::new(9, 1, Scope::Field, &[(10_000, 1.0)], Arrivals::Closed(2));
     let mut flood = Source::new(9, 1, Scope::Field, &[(30, 1.0)], Arrivals::Closed(200));
     flood.active.0 = 5_000;
@@ -113,7 +116,7 @@ fn credit_is_not_saved_up() {
 }
 
 #[test]
-fn what_nobody_wanted_is_not_held_against_who_took_it() {
+fn work_on_idle_workers_is_not_held_against_a_tenant() {
     // Four workers. Two tenants use one each for ten seconds, a third the other two; then all want
     // all.
     let of = |tenant, group, outstanding| {
@@ -136,11 +139,11 @@ fn what_nobody_wanted_is_not_held_against_who_took_it() {
     sources[4].active.0 = 10_000;
     let scenario = Scenario::new(sources, 11_500).with(|s| {
         s.warm_up_millis = 10_000;
-        s.knobs.workers = std::num::NonZeroU32::new(4).unwrap();
+        s.options.workers = std::num::NonZeroU32::new(4).unwrap();
     });
     let report = scenario.clone().run();
     report.show("debt", 0);
-    let indebted = scenario.with(|s| s.tuning.debt_max = u64::MAX).run();
+    let indebted = scenario.with(|s| s.tuning.deficit_max = u64::MAX).run();
     indebted.show("   no bound", 0);
     assert!(
         report.goodput(0) >= 0.25 && indebted.goodput(0) < 0.15,

@@ -1,4 +1,4 @@
-//! Small work on the network thread: nobody else waits longer for it, and load switches it off.
+//! Small work on the network thread: it delays no other request, and load disables it.
 
 use super::{Arrivals, Scenario, Scope, SimulationReport, SizeMix, Source, US, mixed};
 
@@ -25,18 +25,18 @@ fn both(name: &str, scenario: &Scenario) -> [SimulationReport; 2] {
     })
 }
 
-/// Calls of a group that the network thread ran, as a part of those that ended.
+/// Requests of a group that the network thread ran, as a part of those that ended.
 fn share(report: &SimulationReport, group: usize) -> f64 {
     report.row(group, 0).inline as f64 / report.row(group, 0).done() as f64
 }
 
-/// Calls of one field of one tenant.
+/// Requests of one field of one tenant.
 fn small(tenant: u32, group: usize, arrivals: Arrivals) -> Source {
     Source::new(tenant, group, Scope::Ready, ONE, arrivals)
 }
 
 #[test]
-fn load_switches_it_off() {
+fn load_disables_inline_work() {
     let [low, high, full] = [10_000.0, 60_000.0, 105_000.0].map(|per_second| {
         let [with, without] = both(
             &format!("{per_second}/s"),
@@ -45,7 +45,7 @@ fn load_switches_it_off() {
         assert_eq!(share(&without, 0), 0.0);
         share(&with, 0)
     });
-    // To read 100,000 calls/s is all that the network thread can do.
+    // To read 100,000 requests/s is all that the network thread can do.
     assert!(
         low > 0.99 && high < 0.8 && full < 0.01,
         "{low} {high} {full}"
@@ -53,7 +53,7 @@ fn load_switches_it_off() {
 }
 
 #[test]
-fn batches_of_others_lose_nothing() {
+fn batches_of_others_lose_no_throughput() {
     let batch = |tenant| {
         Source::new(
             tenant,
@@ -71,7 +71,7 @@ fn batches_of_others_lose_nothing() {
 }
 
 #[test]
-fn a_flood_of_small_calls_gains_nothing_by_it() {
+fn flood_of_small_requests_gains_nothing_inline() {
     let victims = mixed(0..4, 0, Scope::Request, 0.2);
     let flood = small(9, 1, Arrivals::Closed(200));
     let [with, without] = both(

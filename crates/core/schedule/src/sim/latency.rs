@@ -1,15 +1,15 @@
-//! Small calls beside large ones: the founding story, the mix at three loads; what slices, classes
+//! Small requests beside large ones: the founding story, the mix at three loads; what slices, classes
 //! and the guard do.
 
 use super::{Arrivals, MS, Scenario, Scope, SimulationReport, Source, millis, mixed, seeds};
 use crate::units::Cost;
 
-/// A caller of 100 fields, 20 times a second, and what it has to itself.
+/// A client that sends 100 fields 20 times a second.
 fn synthetic(tenant: u32, scope: Scope) -> Source {
     Source::new(tenant, 0, scope, &[(100, 1.0)], Arrivals::Poisson(20.0))
 }
 
-/// Two callers that keep so many calls of 10,000 fields outstanding.
+/// Two clients that each keep `outstanding` requests of 10,000 fields in flight.
 fn batches(scope: Scope, outstanding: usize) -> Vec<Source> {
     let batch = |tenant| {
         Source::new(
@@ -23,13 +23,13 @@ fn batches(scope: Scope, outstanding: usize) -> Vec<Source> {
     vec![batch(1), batch(2)]
 }
 
-/// The p99 of the synthetic caller over its p99 without the batches.
+/// The p99 of the synthetic client divided by its p99 without the batches.
 fn times_idle(beside: &SimulationReport, idle: &SimulationReport) -> f64 {
     beside.row(0, 0).ms(0.99) / idle.row(0, 0).ms(0.99)
 }
 
 #[test]
-fn a_small_call_beside_two_batches_takes_at_most_twice_as_long() {
+fn small_request_beside_two_batches_takes_at_most_twice_as_long() {
     for scope in [Scope::Field, Scope::Request] {
         let idle = Scenario::new(vec![synthetic(0, scope)], 60_000).run();
         idle.show(&format!("E1 {scope:?} alone"), 0);
@@ -63,9 +63,9 @@ fn a_small_call_beside_two_batches_takes_at_most_twice_as_long() {
                     beside.goodput_all()
                 );
                 assert_eq!(
-                    beside.refused_read(1),
+                    beside.rejected_read(1),
                     0,
-                    "a batch that fits its deadline waits, it is not refused"
+                    "a batch that fits its deadline waits, it is not rejected"
                 );
                 assert!(
                     beside.backlog_max <= 5_000 * MS,
@@ -80,7 +80,7 @@ fn a_small_call_beside_two_batches_takes_at_most_twice_as_long() {
                     if scope == Scope::Request {
                         let long = scenario
                             .clone()
-                            .with(|s| s.knobs.slice = Cost::from_nanos(5 * MS))
+                            .with(|s| s.options.slice = Cost::from_nanos(5 * MS))
                             .run();
                         long.show("   slices of 5 ms", 0);
                         assert!(times_idle(&long, &idle) > 4.0);
@@ -120,14 +120,14 @@ fn in_a_mix_the_small_and_medium_are_hardly_delayed_and_the_large_pay_little() {
                     &format!("E2 {scope:?} load {load}, {tenants} tenants, seed {seed}"),
                     0,
                 );
-                assert_eq!((report.refused_read(0), report.idle_while_waiting), (0, 0));
+                assert_eq!((report.rejected_read(0), report.idle_while_waiting), (0, 0));
                 let queue = scenario.clone().first_come_first_served().run();
                 if seed == 1 {
                     queue.show("   without a scheduler", 0);
                 }
                 let p99 = |report: &SimulationReport, size| report.row(0, size).ms(0.99);
                 if scope == Scope::Request {
-                    // Nearly every call is one slice here, so there is less to gain.
+                    // Nearly every request is one slice here, so there is less to gain.
                     assert!(load < 0.8 || p99(&report, 0) <= 0.75 * p99(&queue, 0));
                 } else if load <= 0.8 {
                     assert!(p99(&report, 0) <= 3.0 * small && p99(&report, 1) <= 5.0 * medium);
@@ -148,7 +148,7 @@ fn in_a_mix_the_small_and_medium_are_hardly_delayed_and_the_large_pay_little() {
                     flat.show("   one class", 0);
                     assert!(
                         p99(&flat, 0) > 3.0 * small,
-                        "one class of calls is not enough"
+                        "one class of requests is not enough"
                     );
                 }
             }
@@ -157,7 +157,7 @@ fn in_a_mix_the_small_and_medium_are_hardly_delayed_and_the_large_pay_little() {
 }
 
 #[test]
-fn a_large_call_ends_beside_a_loop_of_small_ones_of_the_same_tenant() {
+fn large_request_ends_beside_small_requests_of_its_tenant() {
     for scope in [Scope::Field, Scope::Request] {
         let large = Source::new(0, 0, scope, &[(2_000, 1.0)], Arrivals::Closed(1));
         let loop_of_small = Source::new(0, 1, scope, &[(30, 1.0)], Arrivals::Closed(64));
@@ -189,14 +189,14 @@ fn a_worker_that_stands_still_delays_only_what_it_runs() {
         .with(|s| s.stall = Some((10_000, 50)))
         .run();
     report.show("stall of 50 ms", 0);
-    assert_eq!(report.refused_read(0), 0);
+    assert_eq!(report.rejected_read(0), 0);
     assert!(report.row(0, 0).ms(0.99) <= 3.0 * 1.5);
 }
 
 #[test]
-fn calls_that_wait_for_something_else_hold_nobody_back() {
-    // 4,000 calls of one tenant at any time, each a second away: a third of two workers, and 0.3 s
-    // of work still to come, behind which a call of ordinary size would be refused.
+fn suspended_requests_delay_no_other() {
+    // 4,000 requests of one tenant at any time, each a second away: a third of two workers, and 0.3 s
+    // of work still to come, behind which a request of ordinary size would be rejected.
     let away = Source {
         away_ms: Some(1_000),
         ..Source::new(
@@ -209,9 +209,9 @@ fn calls_that_wait_for_something_else_hold_nobody_back() {
     };
     let idle = Scenario::new(vec![synthetic(0, Scope::Request)], 20_000).run();
     let report = Scenario::new(vec![synthetic(0, Scope::Request), away], 20_000).run();
-    report.show("beside 4,000 calls a second away", 0);
+    report.show("beside 4,000 requests a second away", 0);
     assert!(times_idle(&report, &idle) <= 3.0);
-    assert_eq!((report.refused_read(0), report.refused_read(1)), (0, 0));
+    assert_eq!((report.rejected_read(0), report.rejected_read(1)), (0, 0));
     assert!(report.backlog_max <= 10 * MS, "{}", report.backlog_max);
     let each = report.row(1, 0).ms(0.99);
     assert!((1_000.0..=1_010.0).contains(&each), "{each} ms");

@@ -1,4 +1,4 @@
-//! More than can be done: what is served, in what proportion, how late, and what is refused.
+//! Overload: the served work, its proportions and latency, and the rejected requests.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn scenario(scope: Scope, load: f64, millis: u64) -> Scenario {
     Scenario::new(mixed(0..1, 0, scope, load), millis).under_overload()
 }
 
-/// The most that can be done when every call that is served costs 10 us to read and 1 us a slice.
+/// The maximum goodput if every served request costs 10 us to read and 1 us per slice.
 fn attainable(scope: Scope) -> f64 {
     match scope {
         Scope::Field => 0.98,
@@ -70,7 +70,7 @@ fn overload_costs_no_throughput_and_hits_all_sizes_alike() {
 }
 
 #[test]
-fn each_part_of_admission_is_missed_when_it_is_not_there() {
+fn admission_without_one_of_its_parts_fails() {
     let scenario = scenario(Scope::Request, 10.0, millis(4_500, 8_000));
     let with = scenario.clone().run();
     let check = |name: &str, change: fn(&mut Scenario), fails: fn(&SimulationReport) -> bool| {
@@ -82,14 +82,14 @@ fn each_part_of_admission_is_missed_when_it_is_not_there() {
     let large_starve = |report: &SimulationReport| report.proportions(0)[2] < 0.5;
     let nothing_done = |report: &SimulationReport| report.goodput(0) < 0.1;
     check(
-        "nothing refused",
+        "nothing rejected",
         |s| *s = s.clone().without_admission(),
         nothing_done,
     );
     check("no pause", |s| s.pause = false, nothing_done);
     check(
         "no thresholds",
-        |s| s.knobs.wait_max = Duration::from_secs(1 << 30),
+        |s| s.options.wait_max = Duration::from_secs(1 << 30),
         large_pay,
     );
     check("no curve", |s| s.tuning.wait_min = 1.0, large_pay);
@@ -107,8 +107,8 @@ fn each_part_of_admission_is_missed_when_it_is_not_there() {
 }
 
 #[test]
-fn what_cannot_be_done_in_time_is_refused_before_it_is_begun() {
-    // The expiry of calls that wait for too long would hide what the predictions are for.
+fn late_requests_are_rejected_before_they_start() {
+    // The expiry of requests that wait for too long would hide the effect of the predictions.
     let scenario = scenario(Scope::Field, 1.2, 30_000).with(|s| s.expiry = false);
     let late = |report: &SimulationReport| report.rows[0].iter().map(|row| row.late).sum::<u64>();
     let with = scenario.clone().run();
@@ -118,7 +118,7 @@ fn what_cannot_be_done_in_time_is_refused_before_it_is_begun() {
             "no deadlines",
             (|s| s.deadlines = false) as fn(&mut Scenario),
         ),
-        ("smaller calls ignored", |s| s.tuning.smaller_max = 0.0),
+        ("smaller requests ignored", |s| s.tuning.smaller_max = 0.0),
     ] {
         let without = scenario.clone().with(change).run();
         without.show(&format!("E4 Field x1.2, {name}"), 0);
@@ -148,18 +148,18 @@ fn a_machine_three_times_slower_than_its_model_is_noticed() {
 }
 
 #[test]
-fn a_closed_loop_that_fits_is_delayed_and_not_refused() {
-    // 80 calls of 7.5 ms are 300 ms of two workers: more than may be admitted, less than may be
+fn closed_loop_that_fits_is_delayed_and_not_rejected() {
+    // 80 requests of 7.5 ms are 300 ms of two workers: more than may be admitted, less than may be
     // admitted and wait.
     let source = Source::new(0, 0, Scope::Field, &[(150, 1.0)], Arrivals::Closed(80));
     let scenario = Scenario::new(vec![source], 20_000);
     let report = scenario.clone().run();
     report.show("closed loop of 80", 0);
-    assert_eq!(report.refused_read(0), 0);
+    assert_eq!(report.rejected_read(0), 0);
     assert!(report.goodput(0) >= 0.97);
     let steep = scenario.with(|s| s.tuning.wait_min = 1.0).run();
     steep.show("   no curve", 0);
-    assert!(steep.rows[0][0].refused * 2 > steep.rows[0][0].offered);
+    assert!(steep.rows[0][0].rejected * 2 > steep.rows[0][0].offered);
 }
 
 #[test]
@@ -187,20 +187,20 @@ fn a_moment_of_overload_is_not_followed_by_rejections() {
                 0,
             );
             assert!(
-                report.last.refused.iter().sum::<u64>() > 0,
+                report.last.rejected.iter().sum::<u64>() > 0,
                 "the machine was overloaded"
             );
-            assert_eq!(report.refused_read(0), 0);
+            assert_eq!(report.rejected_read(0), 0);
             let lasting = scenario.with(|s| s.tuning.catch_up = 0.0).run();
             lasting.show("   what is behind does not count", 0);
-            assert!(lasting.refused_read(0) > 500);
+            assert!(lasting.rejected_read(0) > 500);
         }
     }
 }
 
 #[test]
-fn who_comes_again_after_the_time_it_was_told_is_admitted() {
-    // A burst that lasts longer than they were told to stay away is there when they come again.
+fn retries_after_the_retry_time_are_admitted() {
+    // A burst that lasts longer than the retry time is still there when clients retry.
     for (scope, load, burst_ms, most, times) in [
         (Scope::Field, 10.0, 300, 0.4, 1.5),
         (Scope::Field, 2.0, 3_000, 0.7, 1.15),
@@ -212,18 +212,18 @@ fn who_comes_again_after_the_time_it_was_told_is_admitted() {
             let scenario = Scenario::new(sources, 15_000).seed(seed).with(|s| {
                 (s.retry, s.pause, s.warm_up_millis) = (true, false, 0);
             });
-            let refused = |report: &SimulationReport, of: fn(&super::ClassRow) -> u64| {
+            let rejected = |report: &SimulationReport, of: fn(&super::ClassRow) -> u64| {
                 report.rows[0].iter().map(of).sum::<u64>()
             };
             let again = |report: &SimulationReport| {
-                let twice = refused(report, |row| row.refused_twice);
-                twice as f64 / (refused(report, |row| row.refused_read) - twice) as f64
+                let twice = rejected(report, |row| row.rejected_twice);
+                twice as f64 / (rejected(report, |row| row.rejected_read) - twice) as f64
             };
             let told = scenario.clone().run();
             let alone = scenario.with(|s| s.tuning.returning = 0.0).run();
             println!(
-                "retry {scope:?} x{load} for {burst_ms} ms, seed {seed}: {} refused, {:.3} of them twice, {:.3} by the backlog alone",
-                refused(&told, |row| row.refused_read),
+                "retry {scope:?} x{load} for {burst_ms} ms, seed {seed}: {} rejected, {:.3} of them twice, {:.3} by the backlog alone",
+                rejected(&told, |row| row.rejected_read),
                 again(&told),
                 again(&alone)
             );
@@ -233,7 +233,7 @@ fn who_comes_again_after_the_time_it_was_told_is_admitted() {
 }
 
 #[test]
-fn what_is_cancelled_leaves_nothing_behind() {
+fn cancelled_requests_leave_no_state() {
     let mut sources = mixed(0..5, 0, Scope::Field, 3.0);
     for source in &mut sources {
         (source.timeout_ms, source.active, source.bytes) = (Some(30), (0, 5_000), 100_000);
@@ -246,7 +246,7 @@ fn what_is_cancelled_leaves_nothing_behind() {
         "many were cancelled"
     );
     let last = report.last;
-    assert_eq!((last.calls, last.running, last.bytes), (0, 0, 0));
+    assert_eq!((last.requests, last.running, last.bytes), (0, 0, 0));
     assert_eq!(
         (last.waiting, last.ready, last.backlog),
         ([0; 8], [0; 8], [0; 8])

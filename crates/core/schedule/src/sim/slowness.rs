@@ -1,9 +1,9 @@
-//! Workers that lose their time to other processes: admission follows, and no admitted call waits
+//! Workers that lose their time to other processes: admission follows, and no admitted request waits
 //! for long.
 
 use super::{Contention, MS, Scenario, Scope, SimulationReport, mixed, seeds};
 
-/// Twice the bound of a call of ordinary size, in ns.
+/// Twice the bound of a request of ordinary size, in ns.
 const TWICE_WAIT_MAX: u64 = 500 * MS;
 
 /// Six busy loops beside two workers, a disk or a cgroup that freezes them for seconds, and memory
@@ -27,8 +27,7 @@ const PRESSURE: Contention = Contention {
     stands: 950,
 };
 
-/// Callers that wait for 30 s, as they do by default, and do not stop calling when they are told
-/// to.
+/// Clients that wait for 30 s, the default, and do not pause after a rejection.
 fn scenario(scope: Scope, load: f64, contention: Contention) -> Scenario {
     Scenario::new(mixed(0..2, 0, scope, load), 30_000).with(|s| {
         (s.contention, s.pause, s.read) = (Some(contention), false, 0);
@@ -38,7 +37,7 @@ fn scenario(scope: Scope, load: f64, contention: Contention) -> Scenario {
     })
 }
 
-/// The longest waits of small and medium calls.
+/// The longest waits of small and medium requests.
 fn waited_max(report: &SimulationReport) -> u64 {
     report.rows[0][..2]
         .iter()
@@ -48,7 +47,7 @@ fn waited_max(report: &SimulationReport) -> u64 {
 }
 
 #[test]
-fn no_admitted_call_waits_longer_than_twice_its_bound() {
+fn admitted_requests_wait_at_most_twice_their_bound() {
     for (name, contention) in [("hogs", HOGS), ("freeze", FREEZE), ("pressure", PRESSURE)] {
         for (scope, load) in [
             (Scope::Field, 0.5),

@@ -1,28 +1,28 @@
 //! Statistics of a simulation.
 
-use crate::call::Gauges;
+use crate::request::Gauges;
 
-/// Calls of one group and size.
+/// Requests of one group and size.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClassRow {
     pub(crate) offered: u64,
     pub(crate) offered_work: u64,
     /// Admitted without a wait.
     pub(crate) at_once: u64,
-    /// Refused by the core.
-    pub(crate) refused_read: u64,
-    /// Refused by the core, or unread in the pause of its connection.
-    pub(crate) refused: u64,
-    /// Of these, the second time.
-    pub(crate) refused_twice: u64,
+    /// Rejected by the core.
+    pub(crate) rejected_read: u64,
+    /// Rejected by the core, or unread in the pause of its connection.
+    pub(crate) rejected: u64,
+    /// Part of these that was rejected for the second time.
+    pub(crate) rejected_twice: u64,
     /// Not done in time.
     pub(crate) late: u64,
     pub(crate) done_work: u64,
-    /// Longest wait of an admitted call for its first slice, in ns.
+    /// Longest wait of an admitted request for its first slice, in ns.
     pub(crate) waited_max: u64,
-    /// Calls refused after they waited for twice their bound.
+    /// Requests rejected after they waited for twice their bound.
     pub(crate) expired: u64,
-    /// Calls that the network thread ran itself.
+    /// Requests that the network thread ran itself.
     pub(crate) inline: u64,
     latencies: Vec<u64>,
 }
@@ -86,7 +86,7 @@ pub(crate) struct SimulationReport {
     pub(crate) rows: Vec<Vec<ClassRow>>,
     /// Most work admitted and not done, in ns.
     pub(crate) backlog_max: u64,
-    /// Times a worker found nothing to do while a call waited.
+    /// Times a worker found nothing to do while a request waited.
     pub(crate) idle_while_waiting: u64,
     pub(crate) last: Gauges,
     /// By group, when the estimates of a tenant were last corrected by more than a fifth, in ns.
@@ -121,18 +121,18 @@ impl SimulationReport {
         &self.rows[group][size]
     }
 
-    /// Prints a group: name, then per size the calls done, p50 and p99 in ms, refused in percent.
+    /// Prints a group: name, then per size the requests done, p50 and p99 in ms, rejected in percent.
     pub(crate) fn show(&self, name: &str, group: usize) {
         let mut line = format!("{name:44}");
         for (row, part) in self.rows[group].iter().zip(self.proportions(group)) {
-            let refused = 100.0 * row.refused as f64 / row.offered.max(1) as f64;
+            let rejected = 100.0 * row.rejected as f64 / row.offered.max(1) as f64;
             let (p50, p99, done) = (row.ms(0.5), row.ms(0.99), row.done());
-            line += &format!("|{done:7} {p50:8.2} {p99:8.2} {refused:3.0}% {part:.2} ");
+            line += &format!("|{done:7} {p50:8.2} {p99:8.2} {rejected:3.0}% {part:.2} ");
         }
         println!("{line}| {:.1} %", 100.0 * self.goodput(group));
     }
 
-    /// Work of a group finished in time, as a part of what the workers could do.
+    /// Returns the work of a group that finished in time, as a fraction of the capacity.
     pub(crate) fn goodput(&self, group: usize) -> f64 {
         self.rows[group]
             .iter()
@@ -146,7 +146,8 @@ impl SimulationReport {
         (0..self.rows.len()).map(|group| self.goodput(group)).sum()
     }
 
-    /// Each size's part of the work done over its part of the work offered.
+    /// Returns, for each size, its fraction of the work done divided by its fraction of the work
+    /// offered.
     pub(crate) fn proportions(&self, group: usize) -> Vec<f64> {
         let sum = |of: fn(&ClassRow) -> u64| self.rows[group].iter().map(of).sum::<u64>() as f64;
         let (done, offered) = (sum(|row| row.done_work), sum(|row| row.offered_work));
@@ -156,7 +157,7 @@ impl SimulationReport {
             .collect()
     }
 
-    pub(crate) fn refused_read(&self, group: usize) -> u64 {
-        self.rows[group].iter().map(|row| row.refused_read).sum()
+    pub(crate) fn rejected_read(&self, group: usize) -> u64 {
+        self.rows[group].iter().map(|row| row.rejected_read).sum()
     }
 }

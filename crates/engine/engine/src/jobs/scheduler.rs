@@ -273,7 +273,7 @@ impl Scheduler {
         let (id, predicted) = match decision {
             AdmissionDecision::Admitted { id, predicted }
             | AdmissionDecision::Waiting { id, predicted } => (id, predicted),
-            AdmissionDecision::Refused(rejection) => return Err(rejection),
+            AdmissionDecision::Rejected(rejection) => return Err(rejection),
         };
         Ok(AdmissionPermit {
             scheduler: self.clone(),
@@ -369,7 +369,7 @@ impl AdmissionPermit {
     pub fn correct(&mut self, kind: OperationKind, work_size: WorkSize) {
         let mut state = self.scheduler.0.0.lock();
         self.estimate = state.estimate(&self.principal, kind, work_size);
-        state.core.correct(self.id, self.estimate.whole);
+        state.core.correct_cost(self.id, self.estimate.whole);
     }
 
     /// Corrects the estimate when the message is complete. An idle thread admits it.
@@ -390,7 +390,13 @@ impl AdmissionPermit {
     pub fn resize(&mut self, bytes: usize) -> bool {
         let bytes = bytes.saturating_add(CALL_BYTES);
         let fits = bytes == self.held.bytes()
-            || self.scheduler.0.0.lock().core.resize(self.id, bytes as u64);
+            || self
+                .scheduler
+                .0
+                .0
+                .lock()
+                .core
+                .resize_request(self.id, bytes as u64);
         if fits {
             self.held.set(bytes);
         }
@@ -493,18 +499,18 @@ impl WaitBound {
     /// the request starts. Cancel-safe.
     pub async fn ended(self) -> Rejection {
         let shared = &self.scheduler.0.0;
-        let mut until = shared.lock().core.expires(self.id);
+        let mut until = shared.lock().core.expires_at(self.id);
         while until < Time::NEVER {
             let at = shared.origin + Duration::from_nanos(until.as_nanos());
             tokio::time::sleep_until(at.into()).await;
             let mut state = shared.lock();
-            let expiry = state.core.expire(shared.now(), self.id);
+            let expiry = state.core.expire_request(shared.now(), self.id);
             let woken = woken(&mut state.core);
             drop(state);
             wake_all(woken);
             match expiry {
                 Expiry::Expired {
-                    refusal: rejection,
+                    rejection,
                     work,
                 } => {
                     drop(work);
@@ -643,7 +649,7 @@ impl TakenSlice {
 impl SchedulerState {
     /// Takes the next slice, if there is one.
     fn take_slice(&mut self, now: Time) -> Option<TakenSlice> {
-        let slice = self.core.pick(now)?;
+        let slice = self.core.next_slice(now)?;
         let id = slice.id;
         let work = slice.work;
         let budget = self.costs.slice_budget(
@@ -696,7 +702,7 @@ impl SchedulerState {
             },
         );
         let spent = Cost::from_nanos(modelled.as_nanos().saturating_add(excess.as_nanos()));
-        [ended, self.core.done(now, id, spent, unfinished)]
+        [ended, self.core.finish_slice(now, id, spent, unfinished)]
     }
 
     /// Corrects the model by the time of a slice. Returns the measured time beyond the model.
@@ -898,7 +904,7 @@ impl SharedScheduler {
 fn woken<K: Clone + Eq + std::hash::Hash, T>(
     core: &mut Core<K, oneshot::Sender<()>, T>,
 ) -> Vec<oneshot::Sender<()>> {
-    std::iter::from_fn(|| core.promoted())
+    std::iter::from_fn(|| core.next_promoted())
         .map(|(_, wake)| wake)
         .collect()
 }

@@ -79,7 +79,7 @@ impl Engine {
                 id
             }
             AdmissionDecision::Waiting { id, .. } => id,
-            AdmissionDecision::Refused(refusal) => return Err(self.rejects(refusal.retry_after)),
+            AdmissionDecision::Rejected(refusal) => return Err(self.rejects(refusal.retry_after)),
         };
         self.end(id, ends).await?;
         self.done.borrow_mut()[job] += millis as u32;
@@ -89,14 +89,17 @@ impl Engine {
     /// Waits for the end of a request, or until it has waited for too long.
     async fn end(&self, id: Id, mut ends: oneshot::Receiver<()>) -> Result<(), Error> {
         loop {
-            let expires = self.core.borrow().expires(id);
+            let expires = self.core.borrow().expires_at(id);
             let wait = expires.since(self.now());
             if let Ok(ended) = timeout(wait.min(DEADLINE), &mut ends).await {
                 ended.expect("a worker ends it");
                 return Ok(());
             }
-            let expiry = self.core.borrow_mut().expire(self.now(), id);
-            if let Expiry::Expired { refusal, .. } = expiry {
+            let expiry = self.core.borrow_mut().expire_request(self.now(), id);
+            if let Expiry::Expired {
+                rejection: refusal, ..
+            } = expiry
+            {
                 self.submit_promoted();
                 return Err(self.rejects(refusal.retry_after));
             }
@@ -118,7 +121,7 @@ impl Engine {
 
     fn submit_promoted(&self) {
         loop {
-            let promoted = self.core.borrow_mut().promoted();
+            let promoted = self.core.borrow_mut().next_promoted();
             let Some((id, work)) = promoted else { return };
             self.submit(id, work);
         }
@@ -135,7 +138,7 @@ impl Engine {
                     self.finish(free_at, slice, spent);
                 }
                 self.submit_promoted();
-                let next = self.core.borrow_mut().pick(free_at);
+                let next = self.core.borrow_mut().next_slice(free_at);
                 let Some(slice) = next else {
                     free_at = now + TIMER;
                     break;
@@ -151,9 +154,9 @@ impl Engine {
         slice.work.left -= spent;
         let mut core = self.core.borrow_mut();
         if slice.work.left > 0 {
-            core.done(now, slice.id, Cost::from_nanos(spent), Some(slice.work));
+            core.finish_slice(now, slice.id, Cost::from_nanos(spent), Some(slice.work));
         } else {
-            core.done(now, slice.id, Cost::from_nanos(spent), None);
+            core.finish_slice(now, slice.id, Cost::from_nanos(spent), None);
             core.close(now, slice.id);
             // The request was cancelled if nobody waits.
             let _ = slice.work.done.send(());

@@ -2,7 +2,7 @@
 
 use zeroize::Zeroizing;
 
-use super::{fold, name, national_id, nfc, phone};
+use super::{fold, nfc, normalize_name, normalize_national_id, normalize_phone};
 use crate::objects::{PropertyType, ValueError};
 
 /// Longest text of a search by prefix in bytes.
@@ -46,8 +46,8 @@ pub fn normalize_prefix(
 fn normalized(property_type: PropertyType, text: &str) -> Prefix {
     match property_type {
         PropertyType::String => Ok(Zeroizing::new(text.to_owned())),
-        PropertyType::Name => Ok(name(text)),
-        PropertyType::NationalId => Ok(national_id(text)),
+        PropertyType::Name => Ok(normalize_name(text)),
+        PropertyType::NationalId => Ok(normalize_national_id(text)),
         PropertyType::Email => email_prefix(text),
         PropertyType::Phone => phone_prefix(text),
         PropertyType::Card => {
@@ -88,14 +88,13 @@ fn phone_prefix(text: &str) -> Prefix {
     let has_digit = rest.contains(|char: char| char.is_ascii_digit());
     let is_begun = is_digits && has_digit;
     is_begun
-        .then(|| phone(text))
+        .then(|| normalize_phone(text))
         .ok_or("begin with + or 00 and the country code, also as a prefix")
 }
 
-/// Normalizes the beginning of an address. A part of a domain has no form of its own by IDNA, so it
-/// must be ASCII.
+/// Normalizes the beginning of an address. IDNA does not define a form for a part of a domain, so
+/// that part must be ASCII.
 fn email_prefix(text: &str) -> Prefix {
-    let fold_local = |local: &str| nfc(&fold(&nfc(local)));
     let Some((local, domain)) = text.rsplit_once('@') else {
         return Ok(fold_local(text));
     };
@@ -110,6 +109,11 @@ fn email_prefix(text: &str) -> Prefix {
     // The local part is folded already, so this changes the domain alone.
     out.make_ascii_lowercase();
     Ok(out)
+}
+
+/// Normalizes and case-folds the local part of an address.
+fn fold_local(local: &str) -> Zeroizing<String> {
+    nfc(&fold(&nfc(local)))
 }
 
 #[cfg(test)]

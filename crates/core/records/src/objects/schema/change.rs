@@ -17,7 +17,7 @@ pub struct SchemaChange {
     pub add: Vec<PropertySpec>,
     /// Properties to drop. Their values and terms are swept later.
     pub drop: Vec<PropertyName>,
-    /// Unique properties that stop being unique. They keep their index.
+    /// Unique properties that stop being unique, and keep their index.
     pub relax_unique: Vec<PropertyName>,
     /// Properties that become nullable.
     pub relax_not_null: Vec<PropertyName>,
@@ -45,7 +45,8 @@ pub struct Changed {
 }
 
 impl Schema {
-    /// Applies a change. `generation` is that of the change itself. This schema stays as it is.
+    /// Returns the changed schema. `generation` is the generation of the change. Does not modify
+    /// this schema.
     ///
     /// # Errors
     /// [`SchemaError`] if the change breaks a rule. The operator must correct the request.
@@ -68,7 +69,7 @@ impl Schema {
         Ok(Changed { schema, reused })
     }
 
-    /// Applies what changes existing properties.
+    /// Applies the changes of existing properties.
     fn relax(&mut self, change: &SchemaChange) -> Result<(), SchemaError> {
         for name in &change.relax_unique {
             let property = self.property_mut(name)?;
@@ -126,14 +127,13 @@ impl Schema {
 
     /// Returns the highest generation at which one of the added names can have been dropped.
     fn reused(&self, added: &[PropertySpec]) -> Option<u64> {
-        let is_added =
-            |dropped: &&DroppedProperty| added.iter().any(|spec| spec.name == dropped.name);
         let known = self
             .dropped
             .iter()
-            .filter(is_added)
+            .filter(|dropped| added.iter().any(|spec| spec.name == dropped.name))
             .map(|dropped| dropped.generation)
             .max();
+
         // A full list can have lost the name, which was then dropped no later than the oldest
         // entry.
         let is_full = self.dropped.len() == DROPPED_MAX && !added.is_empty();

@@ -73,12 +73,12 @@ pub enum SchemaError {
     /// An added property that cannot be null.
     #[error("added property `{0}` must be nullable, because existing objects have no value of it")]
     AddedNotNullable(PropertyName),
-    /// One change drops and adds a name.
+    /// The same change drops and adds a name.
     #[error(
         "`{0}` is dropped and added in one change: do it in two, once every engine has seen the first"
     )]
     DroppedAndAdded(PropertyName),
-    /// One change drops a property and changes it otherwise.
+    /// The same change drops a property and changes it otherwise.
     #[error("`{0}` is dropped and changed in one change")]
     DroppedAndChanged(PropertyName),
     /// A constraint or an index to remove that the property does not have.

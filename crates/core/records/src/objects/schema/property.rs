@@ -25,8 +25,8 @@ pub struct Property {
     pub unique: bool,
     /// The index by which values are found.
     pub index: Option<Index>,
-    /// False if the value is stored readably beside the sealed ones. It is authenticated all the
-    /// same.
+    /// False if the value is stored readably beside the sealed values. A readable value is
+    /// authenticated, too.
     pub encrypted: bool,
     /// Text for operators: at most 256 bytes without control characters.
     pub description: String,
@@ -49,9 +49,9 @@ pub struct Index {
 /// A property that was dropped, so that its name is not used again too early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DroppedProperty {
-    /// The name that it had.
+    /// The name of the dropped property.
     pub name: PropertyName,
-    /// Its number.
+    /// The number of the dropped property.
     pub number: u32,
     /// The generation of the change that dropped it.
     pub generation: u64,
@@ -60,19 +60,22 @@ pub struct DroppedProperty {
 impl Property {
     /// Checks the rules of one property.
     pub(super) fn check(&self) -> Result<(), SchemaError> {
-        let name = || self.name.clone();
         if !is_description(&self.description) {
-            return Err(SchemaError::InvalidDescription(name()));
+            return Err(SchemaError::InvalidDescription(self.name.clone()));
         }
         if !self.encrypted && self.property_type.must_encrypt() {
-            return Err(SchemaError::MustEncrypt(name(), self.property_type));
+            return Err(SchemaError::MustEncrypt(
+                self.name.clone(),
+                self.property_type,
+            ));
         }
         match &self.index {
-            None if self.unique => Err(SchemaError::UniqueNeedsIndex(name())),
+            None if self.unique => Err(SchemaError::UniqueNeedsIndex(self.name.clone())),
             None => Ok(()),
-            Some(_) if !self.property_type.can_index() => {
-                Err(SchemaError::CannotIndex(name(), self.property_type))
-            }
+            Some(_) if !self.property_type.can_index() => Err(SchemaError::CannotIndex(
+                self.name.clone(),
+                self.property_type,
+            )),
             Some(index) => index.check(self),
         }
     }
@@ -80,18 +83,21 @@ impl Property {
 
 impl Index {
     fn check(&self, property: &Property) -> Result<(), SchemaError> {
-        let name = || property.name.clone();
+        let name = &property.name;
         if !self.bits.is_none_or(|bits| (8..=16).contains(&bits)) {
-            return Err(SchemaError::InvalidBits(name()));
+            return Err(SchemaError::InvalidBits(name.clone()));
         }
         if self.bits.is_some() && (property.unique || self.was_unique) {
-            return Err(SchemaError::BitsOfUnique(name()));
+            return Err(SchemaError::BitsOfUnique(name.clone()));
         }
         if self.prefixes.is_empty() {
             return Ok(());
         }
         if !property.property_type.can_prefix() {
-            return Err(SchemaError::CannotPrefix(name(), property.property_type));
+            return Err(SchemaError::CannotPrefix(
+                name.clone(),
+                property.property_type,
+            ));
         }
         let is_ascending = self.prefixes.windows(2).all(|pair| pair[0] < pair[1]);
         let is_bounded = self
@@ -99,7 +105,7 @@ impl Index {
             .iter()
             .all(|length| (1..=PREFIX_CHARS_MAX).contains(length));
         if !is_ascending || !is_bounded || self.prefixes.len() > PREFIXES_MAX {
-            return Err(SchemaError::InvalidPrefixes(name()));
+            return Err(SchemaError::InvalidPrefixes(name.clone()));
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ impl PropertyName {
     /// Longest name in bytes.
     pub const BYTES_MAX: usize = 40;
 
-    /// Names of what every object has besides its properties.
+    /// Names of the built-in fields of objects.
     pub const RESERVED: [&str; 8] = [
         "id", "version", "created", "updated", "expires", "archived", "tags", "subject",
     ];
@@ -25,12 +25,12 @@ impl PropertyName {
     /// [`SchemaError::InvalidName`] for another form, [`SchemaError::ReservedName`] for a built-in
     /// field.
     pub fn new(name: &str) -> Result<Self, SchemaError> {
-        let is_allowed =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-        let is_formed = (1..=Self::BYTES_MAX).contains(&name.len())
+        let is_valid = (1..=Self::BYTES_MAX).contains(&name.len())
             && name.starts_with(|char: char| char.is_ascii_lowercase())
-            && name.bytes().all(is_allowed);
-        if !is_formed {
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+        if !is_valid {
             return Err(SchemaError::InvalidName);
         }
         if let Some(reserved) = Self::RESERVED

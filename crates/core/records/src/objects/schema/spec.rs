@@ -53,7 +53,8 @@ impl PropertySpec {
         self.index || self.unique
     }
 
-    /// Checks what only a request can get wrong. [`Property`](super::Property) checks the rest.
+    /// Checks the rules that apply to requests only. [`Property`](super::Property) checks the other
+    /// rules.
     pub(super) fn check(&self) -> Result<(), SchemaError> {
         if !self.is_indexed() && (self.bits.is_some() || !self.prefixes.is_empty()) {
             return Err(SchemaError::NeedsIndex(self.name.clone()));

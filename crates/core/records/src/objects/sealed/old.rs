@@ -104,7 +104,7 @@ pub fn seal(
 }
 
 /// Opens the values of an object with the app's keys, and with the key of its data subject if it
-/// names one. The caller decides what an unauthenticated record may be used for.
+/// names one. The caller decides whether to use an unauthenticated record.
 ///
 /// # Errors
 /// [`CannotOpen`], whatever the reason: another binding, another key, a disabled version, altered
@@ -124,7 +124,7 @@ pub fn open(
         return Err(CannotOpen);
     }
     let context = context(binding, subject.map(SubjectKey::id), clear);
-    // Nobody outside has a reason to seal an object, so what a published key sealed does not open.
+    // Only engines seal objects, so an object that was sealed with a published key does not open.
     let mut opener = Opener::new(keys, &context).inside_only(true);
     let opened = opener.open_binary(envelope)?;
     if opened.datatype != Datatype::Binary {
@@ -140,13 +140,13 @@ pub fn open(
 }
 
 /// Returns the key version that opens a record, without opening it. Returns `None` if the bytes are
-/// no record.
+/// not a record.
 pub(super) fn key_of(sealed: &[u8]) -> Option<KeyId> {
     Envelope::from_binary(Parts::of(sealed)?.envelope).map(|envelope| envelope.key_id)
 }
 
 /// Returns the version of the subject key that an object is sealed under. Returns `None` for an
-/// object without a subject, and for bytes that are no sealed object.
+/// object without a subject, and for bytes that are not a sealed object.
 pub(super) fn subject_version(sealed: &[u8]) -> Option<u64> {
     Parts::of(sealed)?.subject_version
 }

@@ -17,7 +17,7 @@ const FILE: &str = concat!(
 /// The collection of subject keys.
 const SUBJECTS: u32 = 0x7fff_ffff;
 
-/// One line. Byte strings are lower-case hex.
+/// A line of the file. Byte strings are lower-case hex.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ObjectVector {
     name: String,
@@ -30,7 +30,7 @@ struct ObjectVector {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     subject: Option<VectorSubject>,
     record: String,
-    /// What the record opens to; absent: it does not open.
+    /// Content of the opened record; absent if the record does not open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     opens_to: Option<OpensTo>,
 }
@@ -42,7 +42,7 @@ struct VectorKey {
     secret: String,
 }
 
-/// A data subject, and its key as it rests: a row of the token format.
+/// A data subject, with its stored key: a row of the token format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct VectorSubject {
     id: String,
@@ -53,7 +53,7 @@ struct VectorSubject {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct OpensTo {
     creation: Option<String>,
-    /// Number, value, and whether it rests in the clear.
+    /// Number, value, and true if the value is stored in the clear.
     values: Vec<(u32, String, bool)>,
 }
 
@@ -70,29 +70,18 @@ impl ObjectVector {
     }
 
     fn token_keys(&self) -> TokenKeys {
-        let version = |key: &VectorKey| TokenKeyVersion {
-            number: key.number,
-            state: if key.active {
-                KeyState::Active
-            } else {
-                KeyState::Disabled
-            },
-            secret: TokenSecret::new(Zeroizing::new(bytes(&key.secret).try_into().unwrap())),
-        };
-        TokenKeys::new(self.app, self.keys.iter().map(version).collect()).unwrap()
+        let versions = self.keys.iter().map(VectorKey::to_version).collect();
+        TokenKeys::new(self.app, versions).unwrap()
     }
 
     /// Opens the record.
-    fn opened(&self) -> Option<OpensTo> {
-        let (keys, record) = (self.token_keys(), bytes(&self.record));
-        let key = |subject: &VectorSubject| {
-            let id = bytes(&subject.id).try_into().unwrap();
-            SubjectKey::open(&keys, SUBJECTS, id, subject.version, &bytes(&subject.key)).unwrap()
-        };
-        let subject = self.subject.as_ref().map(key);
+    fn open_record(&self) -> Option<OpensTo> {
+        let keys = self.token_keys();
+        let record = bytes(&self.record);
+        let subject = self.subject.as_ref().map(|subject| subject.open_key(&keys));
         let opened = open(&self.binding(), &record, subject.as_ref(), &keys).ok()?;
         if subject.is_none() {
-            // What names no subject is sealed again to the same bytes.
+            // A record without a subject is sealed again to the same bytes.
             let nonce = record[5..17].try_into().unwrap();
             let again = seal_with(
                 nonce,
@@ -105,11 +94,35 @@ impl ObjectVector {
             );
             assert_eq!(again.unwrap(), record, "{}", self.name);
         }
-        let value = |(number, value): (u32, &[u8])| (number, hex(value), is_clear(number));
         Some(OpensTo {
             creation: opened.creation.map(|hash| hex(&hash)),
-            values: opened.values.iter().map(value).collect(),
+            values: opened
+                .values
+                .iter()
+                .map(|(number, value)| (number, hex(value), is_clear(number)))
+                .collect(),
         })
+    }
+}
+
+impl VectorKey {
+    fn to_version(&self) -> TokenKeyVersion {
+        TokenKeyVersion {
+            number: self.number,
+            state: if self.active {
+                KeyState::Active
+            } else {
+                KeyState::Disabled
+            },
+            secret: TokenSecret::new(Zeroizing::new(bytes(&self.secret).try_into().unwrap())),
+        }
+    }
+}
+
+impl VectorSubject {
+    fn open_key(&self, keys: &TokenKeys) -> SubjectKey {
+        let id = bytes(&self.id).try_into().unwrap();
+        SubjectKey::open(keys, SUBJECTS, id, self.version, &bytes(&self.key)).unwrap()
     }
 }
 
@@ -126,7 +139,7 @@ fn key(number: u32, active: bool) -> VectorKey {
 }
 
 /// Returns a vector of a record that opens.
-fn record(
+fn sealed_record(
     name: &str,
     keys: &[VectorKey],
     all: &[(u32, &str)],
@@ -165,13 +178,17 @@ fn record(
         &token_keys,
     );
     vector.record = hex(&sealed.unwrap());
-    vector.opens_to = vector.opened();
+    vector.opens_to = vector.open_record();
     assert!(vector.opens_to.is_some());
     vector
 }
 
 /// Returns a vector of a record that does not open any more.
-fn spoilt(from: &ObjectVector, how: &str, change: impl FnOnce(&mut ObjectVector)) -> ObjectVector {
+fn altered_vector(
+    from: &ObjectVector,
+    how: &str,
+    change: impl FnOnce(&mut ObjectVector),
+) -> ObjectVector {
     let mut vector = ObjectVector {
         name: format!("{}, {how}", from.name),
         opens_to: None,
@@ -181,57 +198,64 @@ fn spoilt(from: &ObjectVector, how: &str, change: impl FnOnce(&mut ObjectVector)
     vector
 }
 
-fn made() -> Vec<ObjectVector> {
-    let (one, both) = ([key(1, true)], [key(1, true), key(2, true)]);
+fn make_vectors() -> Vec<ObjectVector> {
+    let one = [key(1, true)];
+    let both = [key(1, true), key(2, true)];
     let jane = [(1, "jane@example.com"), (3, "Jane"), (100, "gold")];
     let good = [
-        record("plain", &one, &jane, None, None),
-        record(
+        sealed_record("plain", &one, &jane, None, None),
+        sealed_record(
             "created by a request with a key",
             &both,
             &jane,
             Some([8; 16]),
             None,
         ),
-        record("no values", &one, &[], None, None),
-        record(
+        sealed_record("no values", &one, &[], None, None),
+        sealed_record(
             "clear values alone",
             &one,
             &[(100, "gold"), (101, "")],
             None,
             None,
         ),
-        record("of a subject", &both, &jane, Some([8; 16]), Some(3)),
-        record("of a subject, no values", &one, &[], None, Some(1)),
+        sealed_record("of a subject", &both, &jane, Some([8; 16]), Some(3)),
+        sealed_record("of a subject, no values", &one, &[], None, Some(1)),
     ];
     let mut vectors = Vec::new();
     for from in good {
         let version_of_key = from.keys.len();
         vectors.extend([
-            spoilt(&from, "another app", |of| of.app = 8),
-            spoilt(&from, "another collection", |of| of.collection = 4),
-            spoilt(&from, "another id", |of| of.id = hex(&[10; 16])),
-            spoilt(&from, "another version", |of| of.version = 5),
-            spoilt(&from, "another creation", |of| of.created += 1),
-            spoilt(&from, "a disabled key", |of| {
+            altered_vector(&from, "another app", |of| of.app = 8),
+            altered_vector(&from, "another collection", |of| of.collection = 4),
+            altered_vector(&from, "another id", |of| of.id = hex(&[10; 16])),
+            altered_vector(&from, "another version", |of| of.version = 5),
+            altered_vector(&from, "another creation", |of| of.created += 1),
+            altered_vector(&from, "a disabled key", |of| {
                 of.keys[version_of_key - 1].active = false
             }),
-            spoilt(&from, "another format", |of| {
+            altered_vector(&from, "another format", |of| {
                 of.record.replace_range(..2, "01")
             }),
-            spoilt(&from, "its tag changed", |of| {
+            altered_vector(&from, "its tag changed", |of| {
                 let mut record = bytes(&of.record);
                 *record.last_mut().unwrap() ^= 1;
                 of.record = hex(&record);
             }),
-            spoilt(&from, "cut", |of| of.record.truncate(of.record.len() - 2)),
+            altered_vector(&from, "cut", |of| of.record.truncate(of.record.len() - 2)),
         ]);
         if from.subject.is_some() {
-            vectors.push(spoilt(&from, "without its subject", |of| of.subject = None));
-            vectors.push(spoilt(&from, "as a record without a subject", |of| {
-                (of.subject, of.record) =
-                    (None, format!("03{}{}", &of.record[2..10], &of.record[26..]));
+            vectors.push(altered_vector(&from, "without its subject", |of| {
+                of.subject = None
             }));
+            vectors.push(altered_vector(
+                &from,
+                "as a record without a subject",
+                |of| {
+                    of.subject = None;
+                    of.record = format!("03{}{}", &of.record[2..10], &of.record[26..]);
+                },
+            ));
         }
         vectors.push(from);
     }
@@ -244,7 +268,7 @@ fn made() -> Vec<ObjectVector> {
 #[test]
 fn vectors_get_their_verdict() {
     if std::env::var_os("SEALWIRE_BLESS").is_some() {
-        let lines = made()
+        let lines = make_vectors()
             .iter()
             .map(|of| serde_json::to_string(of).unwrap() + "\n")
             .collect::<String>();
@@ -256,14 +280,12 @@ fn vectors_get_their_verdict() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     for vector in &read {
-        assert_eq!(vector.opened(), vector.opens_to, "{}", vector.name);
+        assert_eq!(vector.open_record(), vector.opens_to, "{}", vector.name);
     }
-    let names = |of: &[ObjectVector]| {
-        of.iter()
-            .map(|vector| vector.name.clone())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(names(&read), names(&made()));
+    let names: Vec<_> = read.iter().map(|vector| &vector.name).collect();
+    let expected = make_vectors();
+    let expected: Vec<_> = expected.iter().map(|vector| &vector.name).collect();
+    assert_eq!(names, expected);
     assert!(
         read.iter()
             .filter(|vector| vector.opens_to.is_none())

@@ -9,7 +9,7 @@ use sealwire_msgpack::Token;
 use time::{Date, Duration, Month, PrimitiveDateTime, Time};
 use zeroize::Zeroizing;
 
-use super::{Checked, stored, text};
+use super::{Checked, stored, string_text};
 
 const DATE: &str = "be a date of the Gregorian calendar like 2026-01-31";
 const TIMESTAMP: &str =
@@ -18,19 +18,19 @@ const TIMESTAMP: &str =
 const EXTENSION: i8 = -1;
 
 /// Stores a date as given: there is one way to write it.
-pub(super) fn date(text: &str) -> Checked {
+pub(super) fn check_date(text: &str) -> Checked {
     parse_date(text.as_bytes()).ok_or(DATE)?;
     Ok(stored(text))
 }
 
 /// Stores a point in time in UTC: `YYYY-MM-DDTHH:MM:SS[.fraction]Z`. Digits of the fraction are
 /// kept.
-pub(super) fn timestamp(token: Token<'_>) -> Checked {
+pub(super) fn check_timestamp(token: Token<'_>) -> Checked {
     match token {
         Token::Ext(EXTENSION, bytes) => {
             from_extension(bytes).ok_or("be a MessagePack timestamp of the years 1 to 9999")
         }
-        token => from_rfc3339(text(token, TIMESTAMP)?).ok_or(TIMESTAMP),
+        token => from_rfc3339(string_text(token, TIMESTAMP)?).ok_or(TIMESTAMP),
     }
 }
 
@@ -122,10 +122,12 @@ fn in_utc(at: PrimitiveDateTime, fraction: &str) -> Option<Zeroizing<Vec<u8>>> {
         return None;
     }
     let mut out = Zeroizing::new(String::with_capacity(32));
-    let (year, month, day) = (at.year(), u8::from(at.month()), at.day());
     write!(
         out,
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}",
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}",
+        at.year(),
+        u8::from(at.month()),
+        at.day(),
         at.hour(),
         at.minute(),
         at.second()

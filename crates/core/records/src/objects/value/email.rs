@@ -21,8 +21,8 @@ pub(crate) struct EmailParts<'a> {
 }
 
 impl<'a> EmailParts<'a> {
-    /// Splits an address at its last `@`. Returns `None` without one, or if the rest is no domain
-    /// name.
+    /// Splits an address at its last `@`. Returns `None` without an `@`, or if the rest is not a
+    /// domain name.
     pub(crate) fn of(text: &'a str) -> Option<Self> {
         let (local, domain) = text.rsplit_once('@')?;
         let domain = Uts46::new()
@@ -38,7 +38,7 @@ impl<'a> EmailParts<'a> {
 }
 
 /// Stores an address as given.
-pub(super) fn email(text: &str) -> Checked {
+pub(super) fn check_email(text: &str) -> Checked {
     if text.len() > EMAIL_BYTES_MAX {
         return Err("have at most 254 bytes");
     }

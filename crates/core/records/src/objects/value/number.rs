@@ -3,7 +3,7 @@
 use sealwire_msgpack::Token;
 use zeroize::Zeroizing;
 
-use super::{Checked, stored, stored_display, text};
+use super::{Checked, stored, stored_display, string_text};
 
 /// Most digits of a decimal, before and behind the point together.
 const DECIMAL_DIGITS_MAX: usize = 38;
@@ -12,12 +12,12 @@ const PHONE_BYTES_MAX: usize = 64;
 
 /// Stores a decimal as text without `+` and without needless zeros in front. Digits behind the
 /// point are kept.
-pub(super) fn decimal(token: Token<'_>) -> Checked {
+pub(super) fn check_decimal(token: Token<'_>) -> Checked {
     const FORM: &str = "be an integer, or a string like -12.50";
     let text = match token {
         Token::Uint(value) => return Ok(stored_display(&value)),
         Token::Int(value) => return Ok(stored_display(&value)),
-        token => text(token, FORM)?,
+        token => string_text(token, FORM)?,
     };
     let (sign, digits) = match text.as_bytes().first() {
         Some(b'-') => ("-", &text[1..]),
@@ -27,7 +27,6 @@ pub(super) fn decimal(token: Token<'_>) -> Checked {
     let (whole, fraction) = digits
         .split_once('.')
         .map_or((digits, None), |(whole, part)| (whole, Some(part)));
-    let is_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     if !is_digits(whole) || !fraction.is_none_or(is_digits) {
         return Err(FORM);
     }
@@ -49,7 +48,7 @@ pub(super) fn decimal(token: Token<'_>) -> Checked {
 }
 
 /// Stores a phone number as given. Only a number with its country code names one telephone.
-pub(super) fn phone(text: &str) -> Checked {
+pub(super) fn check_phone(text: &str) -> Checked {
     const DIGITS: &str = "have 7 to 15 digits, with only spaces and -./() between them";
     let Some(rest) = text.strip_prefix('+').or_else(|| text.strip_prefix("00")) else {
         return Err("begin with + or 00 and the country code, like +49 or 0049");
@@ -74,7 +73,7 @@ pub(super) fn phone(text: &str) -> Checked {
 }
 
 /// Stores a card number as its digits.
-pub(super) fn card(text: &str) -> Checked {
+pub(super) fn check_card(text: &str) -> Checked {
     const FORM: &str = "be 12 to 19 digits with at most one space or hyphen between two of them";
     let mut digits = Zeroizing::new(String::with_capacity(19));
     let mut was_digit = false;
@@ -110,7 +109,7 @@ fn passes_luhn(digits: &[u8]) -> bool {
 }
 
 /// Stores a bank account number in upper case without spaces.
-pub(super) fn iban(text: &str) -> Checked {
+pub(super) fn check_iban(text: &str) -> Checked {
     const FORM: &str =
         "be two letters, two check digits, and 11 to 30 letters or digits, with or without spaces";
     const CHECK: &str = "have the right check digits";
@@ -148,11 +147,16 @@ fn remainder_by_97(compact: &[u8]) -> u32 {
         })
 }
 
+fn is_digits(part: &str) -> bool {
+    !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Stores a national id as given.
-pub(super) fn national_id(text: &str) -> Checked {
+pub(super) fn check_national_id(text: &str) -> Checked {
     const FORM: &str =
         "be 4 to 32 letters, digits, spaces and .-/, of which at least 4 letters or digits";
-    let (mut all, mut kept) = (0, 0);
+    let mut all = 0;
+    let mut kept = 0;
     // The 33rd character shows that there are too many.
     for char in text.chars().take(33) {
         all += 1;

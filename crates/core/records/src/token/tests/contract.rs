@@ -124,7 +124,7 @@ fn masks_are_of_version_one_whatever_becomes_of_it() {
 }
 
 #[test]
-fn what_is_sealed_opens() {
+fn sealed_rows_open() {
     let keys = keys(7, &[(1, ACTIVE, 1)]);
     let long = "t".repeat(65_535);
     let mut buffer = RowBuffer::default();

@@ -69,7 +69,7 @@ fn a_value_that_has_no_token_is_refused() {
 }
 
 #[test]
-fn what_is_not_of_the_shape_is_told() {
+fn values_of_another_shape_are_errors() {
     let opaque = token(Format::Opaque, "").unwrap();
     let uuid = token(Format::Uuid, "").unwrap();
     let email = token(Format::Email, "").unwrap();
@@ -128,7 +128,7 @@ fn more_than_a_card_may_show_is_refused() {
 
 /// The smallest spaces: every token but the value comes, and the value never.
 #[test]
-fn all_tokens_come_and_the_value_does_not() {
+fn random_tokens_cover_all_but_the_value() {
     let cards: Vec<String> = (0..100)
         .map(|n| format!("424242{n:02}4242"))
         .filter(|card| luhn(card.as_bytes()).is_multiple_of(10))
@@ -206,7 +206,7 @@ fn draws_are_even_and_a_biased_source_would_show() {
 
 /// Whole tokens, position by position, so that the generator and not only its draw is looked at.
 #[test]
-fn every_position_of_every_format_is_even() {
+fn random_characters_are_uniform_in_all_positions() {
     const TOKENS: usize = 20_000;
     let table: [(Format, &str, std::ops::Range<usize>, usize); 6] = [
         (Format::Opaque, "", 4..26, 62),
@@ -284,7 +284,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_free_of_the_value_takes_any(value: Vec<u8>, datatype in 0u8..3) {
+    fn formats_without_a_shape_accept_any_value(value: Vec<u8>, datatype in 0u8..3) {
         let datatype = Datatype::from_byte(datatype).unwrap();
         for (format, length) in [(Format::Opaque, 26), (Format::Uuid, 36), (Format::Email, 44)] {
             let mut out = String::new();
@@ -295,7 +295,7 @@ proptest! {
     }
 
     #[test]
-    fn any_string_has_a_shape_or_not(text: String) {
+    fn random_strings_have_a_shape_or_not(text: String) {
         for format in [Format::Opaque, Format::Uuid, Format::Digits, card(6, 4), Format::Email] {
             let _ = format.has_shape(&text);
         }

@@ -793,7 +793,7 @@ fn verdict(row: &RowVector) -> (Expect, Option<OpensTo>) {
 }
 
 #[test]
-fn every_vector_gets_the_verdict_it_names() {
+fn token_vectors_have_their_stated_results() {
     if std::env::var_os("SEALWIRE_BLESS").is_some() {
         let lines: String = generate()
             .iter()

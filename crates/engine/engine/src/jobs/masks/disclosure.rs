@@ -117,7 +117,7 @@ impl RoleMasks {
     ///
     /// [`CallFailure::RoleMask`] if this program does not know the role's mask.
     pub fn shown(&self, permit: &Permit<'_>, keys: &TokenKeys) -> Result<Disclosure, CallFailure> {
-        self.disclosure(permit.sight(), keys)
+        self.disclosure(permit.visibility(), keys)
     }
 
     /// Returns the disclosure for a visibility of values.

@@ -217,7 +217,7 @@ async fn work_that_is_not_done_continues_on_a_crypto_thread_and_a_panic_fails_on
         }
         drop(permit);
     }
-    while scheduler.gauges().calls > 0 {
+    while scheduler.gauges().requests > 0 {
         thread::yield_now();
     }
     assert_eq!(scheduler.gauges().running, 0);

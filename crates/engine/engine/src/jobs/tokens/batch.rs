@@ -207,7 +207,7 @@ mod tests {
             );
         }
         drop(admission);
-        assert_eq!(scheduler.gauges().calls, 0);
+        assert_eq!(scheduler.gauges().requests, 0);
     }
 
     #[test]
