@@ -116,8 +116,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     .request_bytes(boundary.bytes as u64);
                 self.dispatch(frame, boundary).await
             }
-            Scan::Refused { head, error, fate } => {
-                self.reject_incomplete(head, &CallFailure::Scan(error), fate)
+            Scan::Refused {
+                head,
+                error,
+                disposition,
+            } => {
+                self.reject_incomplete(head, &CallFailure::Scan(error), disposition)
                     .await
             }
             Scan::Discard { bytes, ended } => {

@@ -164,7 +164,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.message_began = self.message_began.filter(|_| !ended);
                 Ok(())
             }
-            Scan::Refused { head, error, fate } => {
+            Scan::Refused {
+                head,
+                error,
+                disposition,
+            } => {
                 match head.and_then(|head| head.answer_to()) {
                     Some(msgid) => {
                         self.turn_down(msgid, MethodLabel::UNKNOWN, &error.into())
@@ -172,12 +176,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     }
                     None => {
                         self.state.pace.rejected(Instant::now());
-                        if fate == Disposition::Close {
+                        if disposition == Disposition::Close {
                             self.send_protocol_error(&error.into()).await?;
                         }
                     }
                 }
-                if fate == Disposition::Close {
+                if disposition == Disposition::Close {
                     Err(Over)
                 } else {
                     Ok(())

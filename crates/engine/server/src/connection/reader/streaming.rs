@@ -151,8 +151,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             self.backoff.after(refusal, class);
         }
         let head = self.scanner.head();
-        let fate = self.scanner.skip_rest();
-        self.reject_incomplete(head, &failure, fate).await
+        let disposition = self.scanner.skip_rest();
+        self.reject_incomplete(head, &failure, disposition).await
     }
 
     /// Rejects a message that is not complete. A notification has no response, but counts as a
@@ -161,7 +161,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         &mut self,
         head: Option<MessageHeader>,
         failure: &CallFailure,
-        fate: Disposition,
+        disposition: Disposition,
     ) -> Result<(), End> {
         let own = self
             .streaming
@@ -186,12 +186,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             }
             None => {
                 connection.state.pace.rejected(Instant::now());
-                if fate == Disposition::Close {
+                if disposition == Disposition::Close {
                     connection.send_protocol_error(&failure.answer()).await;
                 }
             }
         }
-        if fate == Disposition::Close {
+        if disposition == Disposition::Close {
             Err(End::Expelled)
         } else {
             Ok(())
@@ -205,16 +205,16 @@ fn preview(
     scanner: &Scanner,
     buffered: &[u8],
 ) -> (OperationKind, WorkSize, Option<(u32, Option<u32>)>) {
-    let Some(outlook) = scanner.outlook(buffered) else {
+    let Some(request_preview) = scanner.preview(buffered) else {
         let (kind, work_size) = operations::preview_of_other(buffered.len() as u64);
         return (kind, work_size, None);
     };
-    let (kind, work_size) = operations::preview(&outlook, scanner.bytes_at_least());
+    let (kind, work_size) = operations::preview(&request_preview, scanner.bytes_at_least());
     let msgid = scanner.head().and_then(|head| head.answer_to());
     (
         kind,
         work_size,
-        msgid.map(|msgid| (msgid, outlook.deadline_ms)),
+        msgid.map(|msgid| (msgid, request_preview.deadline_ms)),
     )
 }
 
