@@ -68,7 +68,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Offers a long message whose beginning has arrived.
     async fn offer_streaming(&mut self, bytes: usize) -> Result<(), End> {
-        if let Some(reason) = self.ending.reason() {
+        if let Some(reason) = self.shutdown.reason() {
             self.drop_permit(); // Or the drain would wait for it.
             return self
                 .reject_streaming(CallFailure::Stopped(reason), Class::default())
@@ -106,7 +106,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 Some(cancel) => Some(cancel),
                 None => return Err(connection.expel_for_msgid().await),
             };
-            // The time of the request counts from its last byte; reading has a limit of its own.
+            // The deadline counts from the last byte; reading has a separate limit.
             deadline = Some((Instant::now() + connection.engine.deadline(deadline_ms)).into_std());
         }
         let (principal, since) = (&connection.principal, std::time::Instant::now());
@@ -141,7 +141,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Rejects the long message that arrives and discards the rest of it.
+    /// Rejects the long message that is arriving and discards the rest of it.
     pub(super) async fn reject_streaming(
         &mut self,
         failure: CallFailure,
@@ -155,8 +155,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.reject_incomplete(head, &failure, disposition).await
     }
 
-    /// Rejects a message that is not complete. A notification has no response, but counts as a
-    /// rejected request.
+    /// Rejects an incomplete message. A notification has no response, but counts as a rejected
+    /// request.
     pub(super) async fn reject_incomplete(
         &mut self,
         head: Option<MessageHeader>,
@@ -199,8 +199,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 }
 
-/// Predicts the work of a message that arrives. Of a request on data also returns its msgid and the
-/// time that it gives, in milliseconds.
+/// Predicts the work of a message that is arriving. For a request on data, also returns the msgid
+/// and the deadline in milliseconds.
 fn preview(
     scanner: &Scanner,
     buffered: &[u8],
