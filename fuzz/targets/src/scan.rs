@@ -19,7 +19,7 @@ enum Seen {
     Refused {
         at: usize,
         error: ScanError,
-        fate: Disposition,
+        disposition: Disposition,
     },
 }
 
@@ -62,8 +62,8 @@ fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> Vec<Seen
             Scan::Incomplete if arrived == stream.len() => return seen,
             Scan::Incomplete => {
                 if let Some(whole) = scanner
-                    .outlook(&stream[taken..arrived])
-                    .and_then(|outlook| outlook.whole)
+                    .preview(&stream[taken..arrived])
+                    .and_then(|preview| preview.whole)
                 {
                     assert!(
                         (scanner.bytes_at_least()..=limits.message_bytes_max)
@@ -87,14 +87,16 @@ fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> Vec<Seen
                 seen.push(Seen::Message { at: taken, found });
                 taken += found.bytes;
             }
-            Scan::Refused { error, fate, .. } => {
+            Scan::Refused {
+                error, disposition, ..
+            } => {
                 assert!(!RpcError::from(error).message.is_empty());
                 seen.push(Seen::Refused {
                     at: taken,
                     error,
-                    fate,
+                    disposition,
                 });
-                if fate == Disposition::Close {
+                if disposition == Disposition::Close {
                     return seen;
                 }
             }

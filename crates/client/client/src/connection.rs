@@ -276,11 +276,15 @@ fn hand_out(scanner: &mut Scanner, buffer: &mut BytesMut, state: &State) -> Resu
                     MessageHeader::Notification { .. } | MessageHeader::Request { .. } => {}
                 }
             }
-            Scan::Refused { head, error, fate } => {
+            Scan::Refused {
+                head,
+                error,
+                disposition,
+            } => {
                 if let Some(MessageHeader::Response { msgid }) = head {
                     state.answer(msgid, Err(Failure::Refused(error)));
                 }
-                if fate == Disposition::Close {
+                if disposition == Disposition::Close {
                     return Err(error.to_string());
                 }
             }

@@ -1,5 +1,5 @@
-//! Decodes answers, for clients. Ignores result keys it does not know, so that a server may add
-//! some.
+//! Decodes responses, for clients. The decoders ignore unknown result keys, so that a newer server
+//! can add keys.
 
 use sealwire_msgpack::{Malformed, Token, TokenReader};
 
@@ -9,17 +9,18 @@ use crate::method::Notification;
 /// A whole response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply<'a> {
-    /// The call it answers.
+    /// The msgid of the request.
     pub msgid: u32,
-    /// The result as one MessagePack value, or why there is none.
+    /// The result as one MessagePack value, or the error.
     pub outcome: Result<&'a [u8], RpcError>,
 }
 
 impl<'a> Reply<'a> {
-    /// Decodes a whole response: exactly the bytes of a [`crate::FrameLayout`] whose head is one.
+    /// Decodes a whole response. `message` must be exactly the bytes of a [`crate::FrameLayout`]
+    /// whose header is a response.
     ///
     /// # Errors
-    /// [`Malformed`]: the peer does not speak this contract; close the connection.
+    /// Returns [`Malformed`] if the peer does not follow this contract. Close the connection then.
     pub fn decode(message: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(message);
         if reader.array_len()? != 4 || reader.u64()? != 1 {
@@ -36,38 +37,39 @@ impl<'a> Reply<'a> {
             reader.skip_value()?;
             Err(error)
         };
-        at_end(&reader)?;
+        expect_end(&reader)?;
         Ok(Self { msgid, outcome })
     }
 }
 
-/// The error in a whole `error` notification, which tells why the server closes the connection.
+/// Returns the error in a whole `error` notification: the reason why the server closes the
+/// connection.
 ///
 /// # Errors
-/// [`Malformed`] if it is anything else.
+/// Returns [`Malformed`] for any other message.
 pub fn decode_protocol_error(message: &[u8]) -> Result<RpcError, Malformed> {
     let mut reader = TokenReader::new(message);
-    let head = (
+    let header = (
         reader.array_len()?,
         reader.u64()?,
         reader.token()?,
         reader.array_len()?,
     );
-    if head != (3, 2, Token::Str(Notification::Error.name().as_bytes()), 1) {
+    if header != (3, 2, Token::Str(Notification::Error.name().as_bytes()), 1) {
         return Err(Malformed::Expected {
             expected: "an error notification",
             found: "another message",
         });
     }
     let error = RpcError::decode(&mut reader)?;
-    at_end(&reader)?;
+    expect_end(&reader)?;
     Ok(error)
 }
 
-/// One field that a call with `on_error: "report"` left as it came.
+/// A field that a request with `on_error: "report"` did not change, because of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// Where it is, as a path from `$`; cut at 1,024 bytes.
+    /// The path of the field from `$`, truncated to 1,024 bytes.
     pub path: String,
     /// The error code.
     pub code: ErrorCode,
@@ -76,17 +78,17 @@ pub struct FieldError {
 /// The result of `encrypt`, `decrypt` and `rewrap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document<'a> {
-    /// The document, one MessagePack value of the shape that was sent.
+    /// The document, one MessagePack value of the same structure as in the request.
     pub payload: &'a [u8],
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
-    /// The fields left as they came, with `on_error: "report"`. At most 1,000.
+    /// The unchanged fields, with `on_error: "report"`. At most 1,000.
     pub errors: Vec<FieldError>,
-    /// How many more there were.
+    /// The number of unchanged fields beyond those in `errors`.
     pub errors_omitted: u64,
-    /// Positions of the paths of `select` that match nothing in the document.
+    /// Positions of the paths in `select` that match nothing in the document.
     pub unmatched: Vec<u32>,
-    /// Encapsulations that fields of the payload refer to. Without them they do not open again.
+    /// Encapsulations that fields of the payload refer to. These fields do not open without them.
     pub encapsulations: Vec<String>,
 }
 
@@ -94,11 +96,15 @@ impl<'a> Document<'a> {
     /// Decodes the `outcome` of a [`Reply`].
     ///
     /// # Errors
-    /// [`Malformed`] if it lacks a payload or a generation, or a value has another type.
+    /// Returns [`Malformed`] if the payload or the generation is missing, or a value has another
+    /// type.
     pub fn decode(result: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
-        let (mut payload, mut generation) = (None, None);
-        let (mut errors, mut errors_omitted, mut unmatched) = (Vec::new(), 0, Vec::new());
+        let mut payload = None;
+        let mut generation = None;
+        let mut errors = Vec::new();
+        let mut errors_omitted = 0;
+        let mut unmatched = Vec::new();
         let mut encapsulations = Vec::new();
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
@@ -123,15 +129,14 @@ impl<'a> Document<'a> {
                 _ => reader.skip_value()?,
             }
         }
-        at_end(&reader)?;
+        expect_end(&reader)?;
         let missing = Malformed::Expected {
             expected: "payload and generation",
             found: "a map without",
         };
-        let (payload, generation) = (payload.ok_or(missing)?, generation.ok_or(missing)?);
         Ok(Self {
-            payload,
-            generation,
+            payload: payload.ok_or(missing)?,
+            generation: generation.ok_or(missing)?,
             errors,
             errors_omitted,
             unmatched,
@@ -157,7 +162,7 @@ fn field_error(reader: &mut TokenReader<'_>) -> Result<FieldError, Malformed> {
     Ok(error)
 }
 
-pub(crate) fn at_end(reader: &TokenReader<'_>) -> Result<(), Malformed> {
+pub(crate) fn expect_end(reader: &TokenReader<'_>) -> Result<(), Malformed> {
     if reader.is_at_end() {
         Ok(())
     } else {

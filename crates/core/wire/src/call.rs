@@ -1,11 +1,13 @@
-//! Decodes one complete message into a call, borrowing everything from it.
+//! Decodes one complete message into a request that borrows from the message.
 //!
-//! Its method is the one that the scan has found, so that a method that the listener does not serve
-//! is none. Refuses whatever the method's table does not list: an unknown, missing or repeated key,
-//! a wrong type, a value beyond its rule, text that is not UTF-8. Does not look into `payload`: the
-//! scan has found where it ends, wherever it stands, and the payload walk reads it once. So a call
-//! costs the same to decode however long its payload is. Messages name keys and rules; the only
-//! text of the peer's they repeat is the name of an unknown key or method, cut and cleaned.
+//! The scan has already found the method. A method that the listener does not serve counts as
+//! unknown. The decoder rejects everything that the method's table does not list: an unknown,
+//! missing or repeated key, a wrong type, a value that breaks its rule, text that is not UTF-8.
+//!
+//! The decoder does not look into `payload`. The scan has found the end of the payload, and the
+//! payload walk reads it once. The time to decode a request is therefore independent of its
+//! payload's length. Error messages name keys and rules. Of the peer's text they repeat only the
+//! name of an unknown key or method, sanitized and truncated.
 
 use sealwire_msgpack::{Token, TokenReader};
 
@@ -20,9 +22,10 @@ use crate::params::{
     PrincipalCall, PublicKeysCall, Rewrap, RewrapRowsCall, RoleCall, RootOperation, SubjectsCall,
     Tokenize, TokensCall,
 };
-use crate::reading::{Params, cleaned};
+use crate::reading::{Params, sanitized_name};
 
-/// Declares requests, each with its parameters and, where it is that of one method, the method.
+/// Declares an enum of requests. Each variant has its parameters and, if it belongs to one method,
+/// this method.
 macro_rules! calls {
     (
         $(#[$doc:meta])*
@@ -38,21 +41,21 @@ macro_rules! calls {
         pub enum $name<'a> { $($(#[$variant_doc])* $variant $(($type))?,)* }
 
         impl<'a> $name<'a> {
-            /// Which method it calls.
+            /// Returns the method of the request.
             pub const fn method(&self) -> Method {
                 match self {
                     $(Self::$variant $(($call))? => method!($($call)?, $($method)?),)*
                 }
             }
 
-            /// The options of the request, if its method has any.
+            /// Returns the options of the request, if its method has any.
             pub fn options(&self) -> Option<&CallOptions<'a>> {
                 match self {
                     $(Self::$variant $(($call))? => optional!($($call.options())?),)*
                 }
             }
 
-            /// The text that the request names under a key, such as `app`.
+            /// Returns the text of the parameter `key`, such as `app`.
             pub fn text(&self, key: &str) -> Option<&'a str> {
                 match self {
                     $(Self::$variant $(($call))? => optional!($($call.text(key))?),)*
@@ -68,7 +71,7 @@ macro_rules! calls {
     };
 }
 
-/// The method of a request: of its declaration, or of its operation.
+/// Returns the method of a request, from the declaration or from the operation.
 macro_rules! method {
     ($($call:ident)?, $method:ident) => {{
         $(let _ = $call;)?
@@ -77,7 +80,8 @@ macro_rules! method {
     ($call:ident,) => { $call.method() };
 }
 
-/// What a request has of something, if it has parameters.
+/// Evaluates an expression on the parameters of a request, or returns `None` for a request without
+/// parameters.
 macro_rules! optional {
     () => {
         None
@@ -88,7 +92,7 @@ macro_rules! optional {
 }
 
 calls! {
-    /// A request that is valid as far as the wire can tell.
+    /// A decoded request. Only the rules of the wire contract are checked.
     Call {
         /// Replace leaves by envelopes.
         Encrypt(call: Encrypt<'a>) = Encrypt,
@@ -104,7 +108,7 @@ calls! {
         Detokenize(call: Detokenize<'a>) = Detokenize,
         /// Mask fields.
         Mask(call: Mask<'a>) = Mask,
-        /// Something about the tokens of a collection.
+        /// An operation on the tokens of a collection.
         Tokens(call: TokensCall<'a>),
         /// An operation on the objects of a collection.
         Objects(call: ObjectsCall<'a>),
@@ -114,13 +118,13 @@ calls! {
         Control(call: Control<'a>),
         /// Describe the server.
         Info = Info,
-        /// Answer.
+        /// Report that the server is healthy.
         Health = Health,
     }
 }
 
 calls! {
-    /// A call of a control method.
+    /// A request of a control method.
     Control {
         /// `apps.list`.
         Apps(call: Page<'a>) = AppsList,
@@ -152,7 +156,7 @@ calls! {
         Check(call: CheckCall<'a>) = PrincipalsCheck,
         /// A request on the store's root key.
         Root(call: RootOperation<'a>),
-        /// `apps.public_keys`, which the data listener answers as well.
+        /// `apps.public_keys`, which the data listener serves as well.
         PublicKeys(call: PublicKeysCall<'a>) = AppsPublicKeys,
     }
 }
@@ -164,37 +168,37 @@ impl<'a> From<Control<'a>> for Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Decodes a whole request: exactly the bytes of `boundary`, whose head is a request. Takes
-    /// time that does not grow with the payload.
+    /// Decodes a whole request. `message` must be exactly the bytes of `layout`, whose header must
+    /// be a request. The time is independent of the payload's length.
     ///
     /// # Errors
-    /// [`CallError`]; answer it to the head's msgid. [`CallError::Malformed`] if the boundary is
-    /// another message's.
-    pub fn decode(message: &'a [u8], boundary: &FrameLayout) -> Result<Self, CallError> {
-        if message.len() != boundary.bytes {
+    /// Returns a [`CallError`]; respond with it to the header's msgid. Returns
+    /// [`CallError::Malformed`] if the layout belongs to another message.
+    pub fn decode(message: &'a [u8], layout: &FrameLayout) -> Result<Self, CallError> {
+        if message.len() != layout.bytes {
             return Err(CallError::Malformed);
         }
-        let MessageHeader::Request { method, .. } = boundary.head else {
+        let MessageHeader::Request { method, .. } = layout.head else {
             return Err(CallError::Malformed);
         };
-        let (name, reader) = name(message)?;
+        let (name, reader) = read_method_name(message)?;
         let Some(method) = method else {
             return Err(CallError::UnknownMethod {
-                method: cleaned(name),
+                method: sanitized_name(name),
             });
         };
         if method.name().as_bytes() != name {
             return Err(CallError::Malformed);
         }
-        let mut params = Params::open(method, message, reader, boundary.payload)?;
+        let mut params = Params::open(method, message, reader, layout.payload)?;
         let call = method.read(&mut params)?;
-        params.close()?;
+        params.expect_end()?;
         Ok(call)
     }
 }
 
-/// A request's method, and what follows it.
-fn name(message: &[u8]) -> Result<(&[u8], TokenReader<'_>), CallError> {
+/// Returns the method name of a request, and a reader of the bytes behind it.
+fn read_method_name(message: &[u8]) -> Result<(&[u8], TokenReader<'_>), CallError> {
     let mut reader = TokenReader::new(message);
     if reader.array_len()? != 4 || reader.u64()? != 0 {
         return Err(CallError::Malformed);
@@ -206,11 +210,11 @@ fn name(message: &[u8]) -> Result<(&[u8], TokenReader<'_>), CallError> {
     }
 }
 
-/// Previews the work of a document request from its beginning. Reads up to the payload, the end of
-/// the bytes, or an invalid param. The decoder will reject the invalid request later; the preview
-/// uses the params before it.
-pub(crate) fn params_so_far(method: Method, message: &[u8]) -> Preview {
-    let mut outlook = Preview {
+/// Previews a document request of which only the beginning has arrived. Reads up to the payload,
+/// the end of the bytes, or an invalid param. The decoder rejects an invalid request later; the
+/// preview uses the params before the invalid one.
+pub(crate) fn preview_request(method: Method, message: &[u8]) -> Preview {
+    let mut result = Preview {
         method,
         deadline_ms: None,
         suite: None,
@@ -218,38 +222,38 @@ pub(crate) fn params_so_far(method: Method, message: &[u8]) -> Preview {
         format: None,
         whole: None,
     };
-    let _ = name(message)
+    let _ = read_method_name(message)
         .and_then(|(_, reader)| Params::open(method, message, reader, None))
-        .and_then(|mut params| preview(&mut params, &mut outlook));
-    outlook
+        .and_then(|mut params| preview_params(&mut params, &mut result));
+    result
 }
 
 /// Reads the params up to the payload. Each param occurs at most once and is bounded by its rule,
 /// so the work is bounded for any input.
-fn preview(params: &mut Params<'_>, outlook: &mut Preview) -> Result<(), CallError> {
+fn preview_params(params: &mut Params<'_>, preview: &mut Preview) -> Result<(), CallError> {
     while let Some(param) = params.next()? {
         match param.name {
             "payload" => break,
-            "deadline_ms" => outlook.deadline_ms = Some(Parameter::read(params, param)?),
-            "suite" => outlook.suite = Some(Parameter::read(params, param)?),
-            "key_scope" => outlook.key_scope = Some(Parameter::read(params, param)?),
-            "format" => outlook.format = Some(Parameter::read(params, param)?),
+            "deadline_ms" => preview.deadline_ms = Some(Parameter::read(params, param)?),
+            "suite" => preview.suite = Some(Parameter::read(params, param)?),
+            "key_scope" => preview.key_scope = Some(Parameter::read(params, param)?),
+            "format" => preview.format = Some(Parameter::read(params, param)?),
             "select" | "encapsulations" | "tags" => drop(params.checked_texts(param)?),
             "rules" => drop(Vec::<MaskRule<'_>>::read(params, param)?),
             "lists" => drop(Vec::<MaskList<'_>>::read(params, param)?),
-            _ => params.scalar()?,
+            _ => params.skip_scalar()?,
         }
     }
     Ok(())
 }
 
-/// The msgid that a whole `cancel` notification names.
+/// Returns the msgid in a whole `cancel` notification.
 ///
 /// # Errors
-/// [`CallError::Malformed`]; a notification gets no answer, so ignore it.
+/// Returns [`CallError::Malformed`]. A notification gets no response, so ignore it.
 pub fn decode_cancel(message: &[u8]) -> Result<u32, CallError> {
     let mut reader = TokenReader::new(message);
-    let head = (
+    let header = (
         reader.array_len()?,
         reader.u64()?,
         reader.token()?,
@@ -257,21 +261,21 @@ pub fn decode_cancel(message: &[u8]) -> Result<u32, CallError> {
     );
     let name = Token::Str(Notification::Cancel.name().as_bytes());
     let msgid = reader.u32()?;
-    if head == (3, 2, name, 1) && reader.is_at_end() {
+    if header == (3, 2, name, 1) && reader.is_at_end() {
         Ok(msgid)
     } else {
         Err(CallError::Malformed)
     }
 }
 
-/// The form of errors that a whole `errors` notification asks for.
+/// Returns the error format that a whole `errors` notification requests.
 ///
 /// # Errors
-/// [`CallError::Malformed`], also for a form that does not exist; a notification gets no answer, so
-/// ignore it.
+/// Returns [`CallError::Malformed`], also for an unknown format. A notification gets no response,
+/// so ignore it.
 pub fn decode_errors(message: &[u8]) -> Result<ErrorFormat, CallError> {
     let mut reader = TokenReader::new(message);
-    let head = (
+    let header = (
         reader.array_len()?,
         reader.u64()?,
         reader.token()?,
@@ -280,7 +284,7 @@ pub fn decode_errors(message: &[u8]) -> Result<ErrorFormat, CallError> {
     let name = Token::Str(Notification::Errors.name().as_bytes());
     let format = reader.token()?;
     let is_text = format == Token::Str(ErrorFormat::Text.name().as_bytes());
-    if head == (3, 2, name, 1) && is_text && reader.is_at_end() {
+    if header == (3, 2, name, 1) && is_text && reader.is_at_end() {
         Ok(ErrorFormat::Text)
     } else {
         Err(CallError::Malformed)

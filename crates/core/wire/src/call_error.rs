@@ -1,22 +1,22 @@
-//! Why a complete message is not a valid call.
+//! Errors of a complete message that is not a valid request.
 //!
-//! Each variant becomes one sentence for the peer. None can carry a value: the fields are names
-//! from this crate's own tables, or an unknown name of the peer's that was cleaned and cut before
-//! it got here.
+//! Each variant becomes one sentence for the peer. No variant can carry a value: the fields are
+//! names from this crate's own tables, or an unknown name from the peer that is already sanitized
+//! and truncated.
 
 use sealwire_msgpack::Malformed;
 
 use crate::error::{ErrorCode, RpcError};
 use crate::method::Method;
 
-/// Why a complete message is not a valid call. The peer's bug; retrying will not help. The
-/// connection survives.
+/// The error of a complete message that is not a valid request. The client has a bug, and a retry
+/// fails again. The connection stays open.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// No such method.
+    /// The method does not exist.
     #[error("no method \"{method}\"")]
     UnknownMethod {
-        /// Its name, cleaned and cut.
+        /// The requested name, sanitized and truncated.
         method: String,
     },
     /// The params are not one map in an array.
@@ -25,12 +25,12 @@ pub enum CallError {
         /// The method.
         method: Method,
     },
-    /// A key that the method does not have.
+    /// A parameter that the method does not have.
     #[error("{method} has no parameter \"{key}\"")]
     UnknownKey {
         /// The method.
         method: Method,
-        /// The key, cleaned and cut.
+        /// The key, sanitized and truncated.
         key: String,
     },
     /// A key that is not a string.
@@ -67,10 +67,10 @@ pub enum CallError {
         /// The rule.
         rule: &'static str,
     },
-    /// A rule of a `mask` that is none.
+    /// An invalid rule of a `mask` request.
     #[error("rules[{index}] {what}")]
     Rule {
-        /// Which, from 0.
+        /// The index of the rule, from 0.
         index: usize,
         /// A description of the violation.
         what: &'static str,
@@ -78,16 +78,16 @@ pub enum CallError {
     /// A string that is not UTF-8.
     #[error("{place} is not UTF-8")]
     NotUtf8 {
-        /// Where.
+        /// The key or the name of the string.
         place: &'static str,
     },
-    /// Not the message that the head promised.
+    /// The message does not match its header.
     #[error("malformed message")]
     Malformed,
 }
 
 impl CallError {
-    /// The code a peer is answered with.
+    /// Returns the error code of the response.
     pub const fn code(&self) -> ErrorCode {
         match self {
             Self::UnknownMethod { .. } => ErrorCode::NotFound,

@@ -1,8 +1,8 @@
-//! The error of a failed request: a code from a closed list, a sentence, and hints.
+//! Errors of failed requests: a code from a closed list, a sentence, and hints.
 //!
-//! A message may name a parameter, a limit or a method. It never carries a value from a payload, an
-//! app's data or a reason why an envelope did not open. A code this build does not know decodes as
-//! `internal`, so that a newer server fails one call of an older client and not its connection.
+//! A message can name a parameter, a limit or a method. A message never contains a value of a
+//! payload, data of an app, or the reason why an envelope did not open. An unknown code decodes as
+//! `internal`, so that an older client loses one request to a newer server and not its connection.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,29 +12,30 @@ use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 /// The kind of a failure. The list is complete; `proto/README.md` says how to handle each code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ErrorCode {
-    /// Not a valid call. The caller's bug.
+    /// The request is invalid: a bug in the client.
     BadRequest,
-    /// Beyond a limit on size, depth or count.
+    /// The request exceeds a limit on size, depth or count.
     TooLarge,
     /// The connection has no principal.
     Unauthenticated,
-    /// The principal may not do this.
+    /// The principal has no permission for the request.
     Forbidden,
-    /// No such method, app or thing.
+    /// The method, the app or another named resource does not exist.
     NotFound,
-    /// At odds with the present state; also a `min_generation` not reached yet.
+    /// The request conflicts with the current state, or the server has not reached its
+    /// `min_generation`.
     Conflict,
-    /// An envelope did not open. Never says why.
+    /// An envelope did not open. The reason is never reported.
     CannotOpen,
-    /// The caller cancelled.
+    /// The client cancelled the request.
     Cancelled,
-    /// The call's own deadline passed.
+    /// The deadline of the request passed.
     DeadlineExceeded,
-    /// Too much work is waiting. Retry after `retry_after_ms`.
+    /// Too much work is queued. Retry after `retry_after_ms`.
     Overloaded,
-    /// The server is draining or lacks something it needs. Retry elsewhere.
+    /// The server is draining, or a dependency is not available. Retry on another server.
     Unavailable,
-    /// The server's bug.
+    /// A bug in the server.
     Internal,
 }
 
@@ -73,13 +74,13 @@ impl ErrorCode {
         }
     }
 
-    /// The code of that exact name.
+    /// Returns the code with exactly this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|code| code.name() == name)
     }
 
-    /// Returns true if the same request can succeed later without a change; `conflict` only if it
-    /// says when.
+    /// Returns true if the same request can succeed later without a change. A `conflict` can do so
+    /// only if it has `retry_after_ms`.
     pub const fn is_retryable(self) -> bool {
         match self {
             Self::Conflict | Self::Overloaded | Self::Unavailable => true,
@@ -102,20 +103,21 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// Why a call is `overloaded`. The whole list; `proto/README.md` says what each means to a caller.
+/// The reason why a request is `overloaded`. The list is complete. `proto/README.md` explains every
+/// reason to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OverloadReason {
-    /// Too much of the caller's work is ahead of it.
+    /// Too much work of the same client is queued before the request.
     Backlog,
-    /// It would not be done by its deadline.
+    /// The request would miss its deadline.
     Deadline,
-    /// The caller offers more than it can have, and calls of this size have had their part.
+    /// The client sends more than its quota, and requests of this size have used their part of it.
     Proportion,
-    /// There is no memory for it.
+    /// No memory is left for the request.
     Memory,
-    /// The token store is behind with what it has been given to keep.
+    /// The token store has too many uncommitted rows.
     Storage,
-    /// The caller's role grants so many fields by the hour, and they are used up.
+    /// The hourly field quota of the client's role is used up.
     Hourly,
 }
 
@@ -155,12 +157,12 @@ impl OverloadReason {
     }
 }
 
-/// One fact about a failure that a program can read.
+/// A machine-readable fact about a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detail {
-    /// Its name.
+    /// The name of the fact.
     pub key: Cow<'static, str>,
-    /// Its value.
+    /// The value of the fact.
     pub value: DetailValue,
 }
 
@@ -178,7 +180,7 @@ pub enum DetailValue {
 /// An error of one part of a request that was rejected as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ItemError {
-    /// Where the part is in the payload.
+    /// The path of the part in the payload.
     pub path: String,
     /// The kind of failure.
     pub code: ErrorCode,
@@ -224,7 +226,7 @@ pub enum ErrorFormat {
 }
 
 impl ErrorFormat {
-    /// The name of the form that a client can ask for.
+    /// The name of the format on the wire.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Map => "map",
@@ -243,12 +245,12 @@ pub struct RpcError {
     pub message: Cow<'static, str>,
     /// How long to wait before the next try, in milliseconds.
     pub retry_after_ms: Option<u32>,
-    /// Facts for programs; left out on the wire if empty.
+    /// Machine-readable facts; omitted on the wire if empty.
     pub details: Vec<Detail>,
 }
 
 impl RpcError {
-    /// An error without hints.
+    /// Creates an error without hints.
     pub fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             code,
@@ -258,8 +260,8 @@ impl RpcError {
         }
     }
 
-    /// `overloaded`, with all that the contract promises of it: a pause, the reason, and how long
-    /// the call would have taken, in milliseconds, where that is known.
+    /// Creates an `overloaded` error with the hints of the contract: the pause before a retry, the
+    /// reason, and, if known, the predicted time of the request. Times are in milliseconds.
     pub fn overloaded(
         reason: OverloadReason,
         retry_after_ms: u32,
@@ -274,7 +276,8 @@ impl RpcError {
         error
     }
 
-    /// `forbidden`, with what no role grants: the operation's name, and what of it was missing.
+    /// Creates a `forbidden` error with the name of the operation and the missing part of the
+    /// permission.
     pub fn not_granted(message: String, operation: &'static str, missing: &'static str) -> Self {
         Self::new(ErrorCode::Forbidden, message)
             .with(Detail::text("operation", operation))
@@ -310,7 +313,7 @@ impl RpcError {
         }
         if !self.details.is_empty() {
             write::str(out, "details");
-            // Lists are made by hand in code, a few entries each.
+            // The code adds a few entries to each list, so the length fits.
             write::map_len(out, u32::try_from(self.details.len()).unwrap_or(u32::MAX));
             for detail in &self.details {
                 write::str(out, &detail.key);
@@ -366,7 +369,7 @@ impl RpcError {
         text
     }
 
-    /// Appends the error in that form.
+    /// Appends the error in the given format.
     pub fn encode_as(&self, out: &mut Vec<u8>, format: ErrorFormat) {
         match format {
             ErrorFormat::Map => self.encode(out),
@@ -374,11 +377,12 @@ impl RpcError {
         }
     }
 
-    /// Reads an error, ignoring keys it does not know. An error that is a bare string, as other
-    /// MessagePack-RPC servers send, becomes `internal` with that message.
+    /// Reads an error and ignores unknown keys. An error that is a plain string, as other
+    /// MessagePack-RPC servers send, becomes `internal` with this message.
     ///
     /// # Errors
-    /// [`Malformed`] if it is neither a string nor a map with a `code` and a `message`.
+    /// Returns [`Malformed`] if the value is neither a string nor a map with a `code` and a
+    /// `message`.
     pub fn decode(reader: &mut TokenReader<'_>) -> Result<Self, Malformed> {
         if let Token::Str(_) = reader.peek()? {
             return Ok(Self::new(
@@ -386,7 +390,8 @@ impl RpcError {
                 reader.str_utf8()?.to_owned(),
             ));
         }
-        let (mut code, mut message) = (None, None);
+        let mut code = None;
+        let mut message = None;
         let mut error = Self::new(ErrorCode::Internal, "");
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
@@ -477,7 +482,7 @@ pub(crate) fn push_json_string(text: &mut String, value: &str) {
     text.push('"');
 }
 
-/// Details whose values are of other types are left out.
+/// Reads details. Omits details whose values have other types.
 fn decode_details(reader: &mut TokenReader<'_>) -> Result<Vec<Detail>, Malformed> {
     let mut details = Vec::new();
     for _ in 0..reader.map_len()? {

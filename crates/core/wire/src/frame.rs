@@ -1,8 +1,8 @@
-//! Results of a scan: a message's head and boundary, or the rejection of a message and the fate of
-//! the connection.
+//! Results of a scan: the header and the layout of a message, or the rejection of a message and its
+//! effect on the connection.
 //!
-//! Types only; the scanner that makes them is in `scan.rs`. A refusal names a limit, never a byte
-//! of the message.
+//! The scanner that creates these types is in `scan.rs`. A rejection names a limit and contains no
+//! byte of the message.
 
 use crate::error::{Detail, ErrorCode, RpcError};
 use crate::method::{Method, Notification};
@@ -13,25 +13,25 @@ use crate::params::{Format, KeyScope, Suite};
 pub enum MessageHeader {
     /// `[0, msgid, method, [params]]`.
     Request {
-        /// Names the call on its connection.
+        /// The id of the request on its connection.
         msgid: u32,
-        /// `None`: a method that does not exist here, or that this listener does not serve.
+        /// `None` if the method is unknown or this listener does not serve it.
         method: Option<Method>,
     },
     /// `[1, msgid, error, result]`.
     Response {
-        /// The call that is answered.
+        /// The id of the request.
         msgid: u32,
     },
     /// `[2, method, [params]]`.
     Notification {
-        /// `None`: a notification that does not exist here, to be ignored.
+        /// `None` if the notification is unknown. The receiver must ignore it.
         notice: Option<Notification>,
     },
 }
 
 impl MessageHeader {
-    /// Where an answer goes; only a request gets one.
+    /// Returns the msgid for the response. Only a request gets a response.
     pub const fn answer_to(&self) -> Option<u32> {
         match self {
             Self::Request { msgid, .. } => Some(*msgid),
@@ -40,121 +40,125 @@ impl MessageHeader {
     }
 }
 
-/// Where a value lies in its message.
+/// The position of a value in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Its first byte, counted from the message's first.
+    /// Offset of the first byte from the start of the message.
     pub start: usize,
-    /// The byte behind its last.
+    /// Offset of the first byte after the value.
     pub end: usize,
 }
 
 /// A complete message at the start of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameLayout {
-    /// Its length: `buffered[..bytes]` is the message, the next one begins behind.
+    /// The length of the message: `buffered[..bytes]` is the message, and the next message starts
+    /// after it.
     pub bytes: usize,
-    /// Its kind.
+    /// The header of the message.
     pub head: MessageHeader,
-    /// All its values: scalars, map keys and containers, the message included.
+    /// The number of all values: scalars, map keys and containers, including the message itself.
     pub elements: u64,
-    /// Its scalars and empty containers that are not map keys. An upper bound of the fields in its
-    /// payload, above them by the three of the head and the scalars among the params.
+    /// The number of scalars and empty containers that are not map keys. This is an upper bound of
+    /// the fields in the payload: it also counts the three values of the header and the scalar
+    /// params.
     pub leaves: u64,
     /// The value of the first key `payload`, in a document request whose params are one map in an
-    /// array. The scan has skipped it once; later code need not.
+    /// array. With this span, later code does not skip the payload again.
     pub payload: Option<Span>,
 }
 
 /// A preview of a document request of which only the beginning has arrived.
 ///
-/// A param is `None` while it has not been seen, which may mean that it is absent, that it comes
-/// later or that it breaks its rule. Nothing behind the payload is seen.
+/// A param is `None` if it has not been read: it is absent, arrives later, follows the payload or
+/// breaks its rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preview {
     /// The method.
     pub method: Method,
-    /// Time the caller gives, in milliseconds.
+    /// The deadline of the client, in milliseconds.
     pub deadline_ms: Option<u32>,
     /// The suite of the sealing key.
     pub suite: Option<Suite>,
-    /// How far one ephemeral key reaches.
+    /// The scope of an ephemeral key.
     pub key_scope: Option<KeyScope>,
-    /// The format written.
+    /// The format of new envelopes.
     pub format: Option<Format>,
-    /// How much it will be; `None` before the payload's first header has arrived.
+    /// The estimated size of the whole message; `None` before the payload's first header has
+    /// arrived.
     pub whole: Option<Estimate>,
 }
 
-/// A prediction of a whole message, if the rest of its payload is like the part that has arrived.
-/// The number of values of each open container is known, their sizes are not. Exact after every
-/// header has arrived. The prediction lies between the least that must still arrive and the limits
-/// of the scan.
+/// A prediction of the size of a whole message. It assumes that the rest of the payload is like the
+/// part that has arrived. The number of values in each open container is known, but their sizes are
+/// not. The prediction is exact after every header has arrived. It is at least the announced size
+/// and at most the limits of the scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
-    /// [`FrameLayout::bytes`].
+    /// The predicted [`FrameLayout::bytes`].
     pub bytes: u64,
-    /// [`FrameLayout::leaves`].
+    /// The predicted [`FrameLayout::leaves`].
     pub leaves: u64,
 }
 
-/// The fate of the connection after a rejection.
+/// What happens to the connection after a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// Keep calling [`crate::Scanner::scan`]: it drops the rest of the message and then reads the
-    /// next.
+    /// Continue to call [`crate::Scanner::scan`]. The scanner drops the rest of the message and
+    /// then reads the next message.
     Skip,
-    /// Where the message ends cannot be known, or is too far away. Answer if an answer is due, then
-    /// close.
+    /// Close the connection after the response, if one is due. The end of the message is unknown or
+    /// too far away.
     Close,
 }
 
-/// The result of one scan of the buffer. On `Incomplete` read more bytes; on anything else act and
-/// scan again.
+/// The result of one scan of the buffer. After `Incomplete`, read more bytes. After any other
+/// result, handle it and scan again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// Nothing to do before more bytes are appended. [`crate::Scanner::head`] may already know what
-    /// is coming.
+    /// More bytes must be appended. [`crate::Scanner::head`] can already know the header of the
+    /// message.
     Incomplete,
-    /// A whole message. Take `bytes` from the front of the buffer before the next scan.
+    /// A whole message. Remove `bytes` from the front of the buffer before the next scan.
     Message(FrameLayout),
-    /// The message is refused. Take nothing from the buffer.
+    /// The message is rejected. Remove nothing from the buffer.
     Refused {
-        /// Given once per message, if it was readable: answer `error` to its
-        /// [`MessageHeader::answer_to`]. `None` in a second refusal of the same message, which has
-        /// been answered.
+        /// The header of the message, if it was readable: respond with `error` to its
+        /// [`MessageHeader::answer_to`]. `None` in a second rejection of the same message, which
+        /// already got its response.
         head: Option<MessageHeader>,
         /// The violation.
         error: ScanError,
-        /// The fate of the connection.
-        fate: Disposition,
+        /// What happens to the connection.
+        disposition: Disposition,
     },
-    /// Bytes of a refused message, at least one. Drop that many from the front of the buffer.
+    /// Bytes of a rejected message, at least one. Remove this number from the front of the buffer.
     Discard {
-        /// How many.
+        /// The number of bytes.
         bytes: usize,
-        /// The refused message ends here.
+        /// True if the rejected message ends after these bytes.
         ended: bool,
     },
 }
 
-/// Why a message is refused while it arrives. The peer's fault, each one; sending it again will not
-/// help.
+/// The reason why a message is rejected while it arrives. The peer is at fault, and a retry fails
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScanError {
-    /// Longer than [`crate::Limits::message_bytes_max`], or says it will be.
+    /// The message is longer than [`crate::Limits::message_bytes_max`], or announces a greater
+    /// length.
     #[error("the message is longer than {max} bytes")]
     TooLong {
         /// The limit.
         max: u64,
     },
-    /// Nested deeper than [`crate::Limits::depth_max`].
+    /// The message nests deeper than [`crate::Limits::depth_max`].
     #[error("the message nests deeper than {max}")]
     TooDeep {
         /// The limit.
         max: u32,
     },
-    /// More values than [`crate::Limits::elements_max`], or says it will have.
+    /// The message has more values than [`crate::Limits::elements_max`], or announces more.
     #[error("the message has more than {max} values")]
     TooMany {
         /// The limit.
@@ -163,15 +167,17 @@ pub enum ScanError {
     /// The method is not a string.
     #[error("the method is not a string")]
     MethodNotText,
-    /// Marker 0xc1. No length can follow from it, so the end is lost.
+    /// The message contains the marker 0xc1. It implies no length, so the end of the message is
+    /// unknown.
     #[error("reserved marker 0xc1")]
     Reserved,
-    /// Not an array of 3 or 4 that begins with a message type this side reads and, where due, a
-    /// msgid of 32 bits.
+    /// The message is not an array of 3 or 4 values that starts with a message type for this side
+    /// and, for a request or response, a msgid of 32 bits.
     #[error("not a MessagePack-RPC message")]
-    NotACall,
-    /// A refused message runs on beyond [`crate::Limits::discard_bytes_max`], or says it will.
-    #[error("a refused message is longer than {max} bytes")]
+    NotRpc,
+    /// A rejected message is longer than [`crate::Limits::discard_bytes_max`], or announces a
+    /// greater length.
+    #[error("a rejected message is longer than {max} bytes")]
     EndTooFar {
         /// The limit.
         max: u64,
@@ -179,23 +185,20 @@ pub enum ScanError {
 }
 
 impl ScanError {
-    /// The code a peer is answered with.
+    /// Returns the error code of the response.
     pub const fn code(self) -> ErrorCode {
         match self {
             Self::TooLong { .. }
             | Self::TooDeep { .. }
             | Self::TooMany { .. }
             | Self::EndTooFar { .. } => ErrorCode::TooLarge,
-            Self::MethodNotText | Self::Reserved | Self::NotACall => ErrorCode::BadRequest,
+            Self::MethodNotText | Self::Reserved | Self::NotRpc => ErrorCode::BadRequest,
         }
     }
 
     /// Returns true if the end of the message cannot be found, whatever its length.
-    pub(crate) const fn loses_the_end(self) -> bool {
-        matches!(
-            self,
-            Self::Reserved | Self::NotACall | Self::EndTooFar { .. }
-        )
+    pub(crate) const fn hides_message_end(self) -> bool {
+        matches!(self, Self::Reserved | Self::NotRpc | Self::EndTooFar { .. })
     }
 }
 
@@ -207,7 +210,7 @@ impl From<ScanError> for RpcError {
             ScanError::TooDeep { max } => ("depth_max", u64::from(max)),
             ScanError::TooMany { max } => ("elements_max", max),
             ScanError::EndTooFar { max } => ("discard_bytes_max", max),
-            ScanError::MethodNotText | ScanError::Reserved | ScanError::NotACall => return rpc,
+            ScanError::MethodNotText | ScanError::Reserved | ScanError::NotRpc => return rpc,
         };
         rpc.with(Detail::text("limit", limit))
             .with(Detail::number("max", max))

@@ -1,15 +1,16 @@
-//! One MessagePack header: how long it is, how long its body is, how many values follow it.
+//! Reads a MessagePack value header: its length, the length of its body, the number of values in
+//! it.
 //!
-//! Works on bytes that may stop anywhere, which is why the scanner does not use the msgpack crate's
-//! reader: that one reads complete values only. Knows lengths, not contents: no UTF-8 check, no
-//! number is decoded here.
+//! The bytes can stop anywhere. The scanner does not use the reader of the msgpack crate, since
+//! that reader needs complete values. This module reads lengths only: it checks no UTF-8 and
+//! decodes no number.
 
 /// A decoded value header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// Bytes from the marker to the body, 1..=5.
     pub(crate) bytes: u64,
-    /// Bytes of body that follow and can be skipped unread, 0 for containers.
+    /// Length of the body in bytes. The scanner skips a body unread. 0 for containers.
     pub(crate) body: u64,
     /// The kind of value.
     pub(crate) shape: Shape,
@@ -18,16 +19,16 @@ pub(crate) struct Header {
 /// The kind of value that a header opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// A value without values inside.
+    /// A value that contains no other values.
     Scalar,
-    /// An array of that many values.
+    /// An array with its number of values.
     Array(u64),
-    /// A map of that many pairs.
+    /// A map with its number of pairs.
     Map(u64),
 }
 
 impl Shape {
-    /// The values that follow directly, keys included.
+    /// Returns the number of direct child values, keys included.
     pub(crate) const fn children(self) -> u64 {
         match self {
             Self::Scalar => 0,
@@ -37,12 +38,12 @@ impl Shape {
     }
 }
 
-/// Why no header can be given.
+/// The reason why no header was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoHeader {
-    /// The header is this long, and fewer bytes are here.
+    /// The buffer ends inside the header, which has this length in bytes.
     Short(usize),
-    /// 0xc1, which the format never uses.
+    /// The marker is 0xc1, which the format reserves.
     Reserved,
 }
 
@@ -52,72 +53,65 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Header, NoHeader> {
     let Some(&marker) = bytes.first() else {
         return Err(NoHeader::Short(1));
     };
-    let one = |shape| {
-        Ok(Header {
-            bytes: 1,
-            body: 0,
-            shape,
-        })
-    };
-    let fixed = |body| {
-        Ok(Header {
-            bytes: 1,
-            body,
-            shape: Shape::Scalar,
-        })
-    };
-    let sized = |width: usize, extra: u64| {
-        let body = number(bytes, width)? + extra;
-        Ok(Header {
-            bytes: 1 + width as u64,
-            body,
-            shape: Shape::Scalar,
-        })
-    };
     match marker {
-        0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => fixed(0),
-        0x80..=0x8f => one(Shape::Map(u64::from(marker & 0x0f))),
-        0x90..=0x9f => one(Shape::Array(u64::from(marker & 0x0f))),
-        0xa0..=0xbf => fixed(u64::from(marker & 0x1f)),
+        0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => Ok(fixed_scalar(0)),
+        0x80..=0x8f => Ok(container(1, Shape::Map(u64::from(marker & 0x0f)))),
+        0x90..=0x9f => Ok(container(1, Shape::Array(u64::from(marker & 0x0f)))),
+        0xa0..=0xbf => Ok(fixed_scalar(u64::from(marker & 0x1f))),
         0xc1 => Err(NoHeader::Reserved),
-        0xc4 | 0xd9 => sized(1, 0),
-        0xc5 | 0xda => sized(2, 0),
-        0xc6 | 0xdb => sized(4, 0),
+        0xc4 | 0xd9 => sized_scalar(bytes, 1, 0),
+        0xc5 | 0xda => sized_scalar(bytes, 2, 0),
+        0xc6 | 0xdb => sized_scalar(bytes, 4, 0),
         // An extension's type byte is counted as body.
-        0xc7 => sized(1, 1),
-        0xc8 => sized(2, 1),
-        0xc9 => sized(4, 1),
-        0xcc | 0xd0 => fixed(1),
-        0xcd | 0xd1 => fixed(2),
-        0xca | 0xce | 0xd2 => fixed(4),
-        0xcb | 0xcf | 0xd3 => fixed(8),
-        0xd4..=0xd8 => fixed(1 + (1 << (marker - 0xd4))),
-        0xdc => Ok(Header {
-            bytes: 3,
-            body: 0,
-            shape: Shape::Array(number(bytes, 2)?),
-        }),
-        0xdd => Ok(Header {
-            bytes: 5,
-            body: 0,
-            shape: Shape::Array(number(bytes, 4)?),
-        }),
-        0xde => Ok(Header {
-            bytes: 3,
-            body: 0,
-            shape: Shape::Map(number(bytes, 2)?),
-        }),
-        0xdf => Ok(Header {
-            bytes: 5,
-            body: 0,
-            shape: Shape::Map(number(bytes, 4)?),
-        }),
+        0xc7 => sized_scalar(bytes, 1, 1),
+        0xc8 => sized_scalar(bytes, 2, 1),
+        0xc9 => sized_scalar(bytes, 4, 1),
+        0xcc | 0xd0 => Ok(fixed_scalar(1)),
+        0xcd | 0xd1 => Ok(fixed_scalar(2)),
+        0xca | 0xce | 0xd2 => Ok(fixed_scalar(4)),
+        0xcb | 0xcf | 0xd3 => Ok(fixed_scalar(8)),
+        0xd4..=0xd8 => Ok(fixed_scalar(1 + (1 << (marker - 0xd4)))),
+        0xdc => Ok(container(3, Shape::Array(big_endian(bytes, 2)?))),
+        0xdd => Ok(container(5, Shape::Array(big_endian(bytes, 4)?))),
+        0xde => Ok(container(3, Shape::Map(big_endian(bytes, 2)?))),
+        0xdf => Ok(container(5, Shape::Map(big_endian(bytes, 4)?))),
     }
 }
 
-/// The big-endian number of `width` bytes behind the marker.
 #[inline]
-fn number(bytes: &[u8], width: usize) -> Result<u64, NoHeader> {
+const fn container(bytes: u64, shape: Shape) -> Header {
+    Header {
+        bytes,
+        body: 0,
+        shape,
+    }
+}
+
+/// Returns the header of a scalar whose marker implies the length of the body.
+#[inline]
+const fn fixed_scalar(body: u64) -> Header {
+    Header {
+        bytes: 1,
+        body,
+        shape: Shape::Scalar,
+    }
+}
+
+/// Reads the header of a scalar whose body length follows the marker in `width` bytes. `extra`
+/// bytes of the body are not counted in that length.
+#[inline]
+fn sized_scalar(bytes: &[u8], width: usize, extra: u64) -> Result<Header, NoHeader> {
+    let body = big_endian(bytes, width)? + extra;
+    Ok(Header {
+        bytes: 1 + width as u64,
+        body,
+        shape: Shape::Scalar,
+    })
+}
+
+/// Reads the big-endian number of `width` bytes behind the marker.
+#[inline]
+fn big_endian(bytes: &[u8], width: usize) -> Result<u64, NoHeader> {
     let digits = bytes.get(1..1 + width).ok_or(NoHeader::Short(1 + width))?;
     Ok(digits
         .iter()
@@ -137,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn every_marker_announces_its_size() {
+    fn header_of_each_marker_has_its_size() {
         use Shape::{Array, Map, Scalar};
         check(&[0x00], Ok((1, 0, Scalar)));
         check(&[0x7f], Ok((1, 0, Scalar)));
@@ -177,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_header_says_how_much_it_needs_and_c1_is_no_header() {
+    fn header_read_reports_missing_bytes_and_the_reserved_marker() {
         check(&[], Err(NoHeader::Short(1)));
         check(&[0xd9], Err(NoHeader::Short(2)));
         check(&[0xda, 1], Err(NoHeader::Short(3)));

@@ -1,14 +1,14 @@
-//! Sans-I/O MessagePack-RPC for Sealwire: frames, calls, replies and error codes.
+//! Sans-I/O MessagePack-RPC for Sealwire: frames, requests, responses and error codes.
 //!
-//! Bytes in, types out, and back. This crate never sees a socket, a clock or a key, and it never
-//! looks inside a payload: it hands on the payload's bytes and the payload walk judges them. The
-//! contract in words is `proto/README.md`; the tests here read its tables and compare them with
-//! this code, so the two cannot drift.
+//! Converts bytes to types and back. This crate never sees a socket, a clock or a key. It does not
+//! look inside a payload: it returns the payload's bytes, and the payload walk checks them.
+//! `proto/README.md` is the contract in prose. The tests of this crate compare its tables with this
+//! code.
 //!
 //! A server feeds a [`Scanner`] until it yields a [`FrameLayout`], then calls [`Call::decode`] on
-//! those bytes and answers through [`reply`]. Of a call whose body is still to come,
-//! [`Scanner::head`] and [`Scanner::outlook`] tell what to expect. A client writes with [`request`]
-//! and reads with a [`Scanner`] and [`Reply::decode`].
+//! those bytes and writes the response with [`reply`]. While the body of a request is still
+//! arriving, [`Scanner::head`] returns its message header and [`Scanner::preview`] predicts its
+//! size. A client writes with [`request`] and reads with a [`Scanner`] and [`Reply::decode`].
 
 mod answer;
 mod call;
@@ -27,7 +27,7 @@ mod results;
 mod scan;
 mod trace;
 
-/// The control methods: what they ask for and what they give.
+/// The parameters and results of the control methods.
 pub mod control {
     pub use crate::call::Control;
     pub use crate::params::{
@@ -78,7 +78,7 @@ pub use results::{
 pub use scan::Scanner;
 pub use trace::TraceContext;
 
-/// Bytes that are not the value they should be, from the decoders of replies.
+/// The error of the response decoders: the bytes are not the expected value.
 pub use sealwire_msgpack::Malformed;
 
 /// The version of the contract in `proto/README.md`, as `info` reports it.

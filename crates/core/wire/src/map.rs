@@ -1,17 +1,17 @@
-//! Writes a map key by key, leaving out what is absent.
+//! Writes a map key by key and omits absent values.
 
 use sealwire_msgpack::write;
 
-/// A map whose header is counted up as keys are added.
+/// A map whose header counts the keys that were added so far.
 pub(crate) struct Map<'o> {
     pub(crate) out: &'o mut Vec<u8>,
     header_at: usize,
     keys: u16,
 }
 
-/// Keys that a header of one byte counts.
+/// Most keys of a map with a header of one byte.
 const KEYS_IN_A_BYTE: u16 = 15;
-/// Begins a header with a count of two bytes.
+/// Marker of a header whose count has two bytes.
 const MAP_16: u8 = 0xde;
 
 impl<'o> Map<'o> {
@@ -65,10 +65,12 @@ impl<'o> Map<'o> {
         }
     }
 
-    /// A list, also an empty one: that means something else than none, and servers refuse it.
+    /// Writes a list, even if it is empty: an empty list differs from an absent one, and servers
+    /// reject it.
     pub(crate) fn texts(&mut self, key: &str, texts: &[&str]) {
         self.key(key);
-        // The server refuses more than a thousand, so a count that does not fit is refused as well.
+        // The server rejects lists of more than a thousand texts, so it rejects a count beyond 32
+        // bits too.
         write::array_len(self.out, u32::try_from(texts.len()).unwrap_or(u32::MAX));
         for text in texts {
             write::str(self.out, text);
@@ -77,7 +79,7 @@ impl<'o> Map<'o> {
 
     pub(crate) fn numbers(&mut self, key: &str, numbers: &[u64]) {
         self.key(key);
-        // The server refuses many fewer, so a count that does not fit is refused as well.
+        // The server's limits are far below 32 bits, so it rejects a count that does not fit.
         write::array_len(self.out, u32::try_from(numbers.len()).unwrap_or(u32::MAX));
         numbers
             .iter()

@@ -1,8 +1,8 @@
-//! The methods and notifications that exist, and sets of them.
+//! The methods and notifications of the contract, and sets of methods.
 //!
-//! Two listeners share this wire: one takes the data methods, the other the control methods, and
-//! both answer `apps.public_keys`, `info` and `health`. To a scanner a method that its listener
-//! does not serve does not exist.
+//! The data listener serves the data methods and the control listener the control methods. Both
+//! serve `apps.public_keys`, `info` and `health`. A scanner treats a method that its listener does
+//! not serve as unknown.
 
 use std::fmt;
 
@@ -30,8 +30,8 @@ macro_rules! methods {
         pub enum Method { $($(#[$doc])* $variant,)+ }
 
         impl Method {
-            /// Every method, in the order of the contract's tables: data, control, and what both
-            /// listeners answer.
+            /// Every method, in the order of the contract's tables: data methods, control methods,
+            /// methods of both listeners.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
             /// The name on the wire.
@@ -39,14 +39,14 @@ macro_rules! methods {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// The keys its params map may have.
+            /// The parameters of the method: the allowed keys of its params map.
             pub const fn params(self) -> &'static [Param] {
                 match self {
                     $(Self::$variant => {
                         const PARTS: &[Part] =
                             &[$(Part::Group(<$request<'static> as Parameters<'static>>::PARTS))?];
                         const ROWS: &[Param] =
-                            &rule::table::<{ rule::count(PARTS, Method::$variant) }>(
+                            &rule::method_rows::<{ rule::row_count(PARTS, Method::$variant) }>(
                                 PARTS,
                                 Method::$variant,
                             );
@@ -71,16 +71,16 @@ macro_rules! methods {
             /// The methods on objects and on their data subjects, which need an object store.
             pub const OBJECTS: Self = Self(0 $(| bit!($variant of objects $($store)?))+);
             /// The methods of the control listener.
-            pub const CONTROL: Self = Self(0 $(| bit!($variant of control $plane))+).or(Self::BOTH);
+            pub const CONTROL: Self = Self(0 $(| bit!($variant of control $plane))+).union(Self::BOTH);
             /// The methods of the data listener of an engine with a token store.
-            pub const DATA: Self = Self(0 $(| bit!($variant of data $plane))+).or(Self::BOTH);
+            pub const DATA: Self = Self(0 $(| bit!($variant of data $plane))+).union(Self::BOTH);
             /// The methods of both listeners.
             const BOTH: Self = Self(0 $(| bit!($variant of both $plane))+);
         }
     };
 }
 
-/// The bit of a method if two words are the same.
+/// Returns the bit of a method if two words are the same, and 0 otherwise.
 macro_rules! bit {
     ($variant:ident of tokens tokens) => {
         1 << Method::$variant as u64
@@ -102,13 +102,14 @@ macro_rules! bit {
     };
 }
 
-/// Reads a request, or checks that a method without parameters has none.
+/// Reads the parameters of a request. For a method without parameters, checks that the params map
+/// is empty.
 macro_rules! request {
     ($method:ident, $params:ident, $set:ident::$case:ident $request:ident) => {
         $set::$case(declare::read::<$request<'_>>($method, $params)?)
     };
     ($method:ident, $params:ident, $set:ident::$case:ident) => {{
-        $params.none()?;
+        $params.expect_empty()?;
         $set::$case
     }};
 }
@@ -120,7 +121,7 @@ methods! {
     Decrypt = "decrypt" on data => Call::Decrypt(Decrypt),
     /// Opens every envelope in a payload and seals it again to the newest key.
     Rewrap = "rewrap" on data => Call::Rewrap(Rewrap),
-    /// Says what one envelope states about itself, without opening it.
+    /// Describes one envelope without opening it.
     Inspect = "inspect" on data => Call::Inspect(Inspect),
     /// Replaces the leaves of a payload by tokens.
     Tokenize = "tokenize" on data tokens => Call::Tokenize(Tokenize),
@@ -128,7 +129,7 @@ methods! {
     Detokenize = "detokenize" on data tokens => Call::Detokenize(Detokenize),
     /// Masks the fields of a payload.
     Mask = "mask" on data => Call::Mask(Mask),
-    /// Says what is known of tokens, without their values.
+    /// Returns the metadata of tokens, without their values.
     TokensGet = "tokens.get" on data tokens => Call::Tokens(TokensCall),
     /// Finds the token of a value.
     TokensFind = "tokens.find" on data tokens => Call::Tokens(TokensCall),
@@ -138,7 +139,7 @@ methods! {
     TokensDelete = "tokens.delete" on data tokens => Call::Tokens(TokensCall),
     /// Sets when tokens expire.
     TokensExpire = "tokens.expire" on data tokens => Call::Tokens(TokensCall),
-    /// Takes expired tokens out of use.
+    /// Archives expired tokens.
     TokensArchive = "tokens.archive" on data tokens => Call::Tokens(TokensCall),
     /// Removes archived tokens for good.
     TokensPrune = "tokens.prune" on data tokens => Call::Tokens(TokensCall),
@@ -160,7 +161,7 @@ methods! {
     ObjectsArchive = "objects.archive" on data objects => Call::Objects(ObjectsCall),
     /// Removes archived objects for good.
     ObjectsPrune = "objects.prune" on data objects => Call::Objects(ObjectsCall),
-    /// Says how a data subject is known, and whether it was erased.
+    /// Returns the id of a data subject, and whether the subject was erased.
     SubjectsFind = "subjects.find" on data objects => Call::Subjects(SubjectsCall),
     /// Returns the objects of a data subject.
     SubjectsExport = "subjects.export" on data objects => Call::Subjects(SubjectsCall),
@@ -168,27 +169,27 @@ methods! {
     SubjectsErase = "subjects.erase" on data objects => Call::Subjects(SubjectsCall),
     /// Lists apps with their key versions.
     AppsList = "apps.list" on control => Control::Apps(Page),
-    /// Makes an app.
+    /// Creates an app.
     AppsCreate = "apps.create" on control => Control::App(AppCall),
-    /// Makes an app's next key version.
+    /// Creates an app's next key version.
     AppsRotate = "apps.rotate" on control => Control::App(AppCall),
-    /// Adds a private key that was made elsewhere.
+    /// Imports a private key.
     AppsImport = "apps.import" on control => Control::App(AppCall),
-    /// Stops an app or a key version.
+    /// Disables an app or a key version.
     AppsDisable = "apps.disable" on control => Control::App(AppCall),
-    /// Takes a `disable` back.
+    /// Enables a disabled app or key version.
     AppsEnable = "apps.enable" on control => Control::App(AppCall),
-    /// Stops an app or a key version, and removes it after a delay.
+    /// Disables an app or a key version, and removes it after a delay.
     AppsDelete = "apps.delete" on control => Control::App(AppCall),
-    /// Takes a `delete` back while its delay lasts.
+    /// Cancels a `delete` before its delay ends.
     AppsRestore = "apps.restore" on control => Control::App(AppCall),
     /// Changes an app's settings.
     AppsSet = "apps.set" on control => Control::App(AppCall),
-    /// Gives the control state as it rests, keys wrapped.
+    /// Returns the stored control state, with wrapped keys.
     AppsExport = "apps.export" on control => Control::Export(Page),
     /// Lists an app's collections.
     CollectionsList = "collections.list" on control => Control::Collections(CollectionsCall),
-    /// Makes a collection.
+    /// Creates a collection.
     CollectionsCreate = "collections.create" on control => Control::Collection(CollectionCall),
     /// Changes a collection's settings.
     CollectionsSet = "collections.set" on control => Control::Collection(CollectionCall),
@@ -204,19 +205,19 @@ methods! {
     KeysRewrap = "keys.rewrap" on control => Control::RewrapRows(RewrapRowsCall),
     /// Lists the instances that serve this control state.
     InstancesList = "instances.list" on control => Control::Instances,
-    /// Lists roles with what they grant.
+    /// Lists roles with their grants.
     RolesList = "roles.list" on control => Control::Roles(Page),
-    /// Makes or changes a role.
+    /// Creates or replaces a role.
     RolesSet = "roles.set" on control => Control::Role(RoleCall),
-    /// Removes a role that nobody has.
+    /// Removes a role that no principal has.
     RolesDelete = "roles.delete" on control => Control::Role(RoleCall),
     /// Lists principals with their roles.
     PrincipalsList = "principals.list" on control => Control::Principals(Page),
     /// Gives a role to a principal.
     PrincipalsGrant = "principals.grant" on control => Control::Principal(PrincipalCall),
-    /// Takes a role from a principal, or all.
+    /// Removes one role or all roles from a principal.
     PrincipalsRevoke = "principals.revoke" on control => Control::Principal(PrincipalCall),
-    /// Says whether a principal may do something, and by which role.
+    /// Reports whether a principal has a permission, and by which role.
     PrincipalsCheck = "principals.check" on control => Control::Check(CheckCall),
     /// Describes the root key and its slots.
     RootStatus = "root.status" on control => Control::Root(RootOperation),
@@ -236,22 +237,22 @@ methods! {
     KekVerify = "kek.verify" on control => Control::Root(RootOperation),
     /// Replaces every slot by a new copy of the root key.
     KekRotate = "kek.rotate" on control => Control::Root(RootOperation),
-    /// Gives the public keys to which others seal for an app, signed.
+    /// Returns the signed public keys with which others seal for an app.
     AppsPublicKeys = "apps.public_keys" on both => Control::PublicKeys(PublicKeysCall),
-    /// Says what this server is and what it accepts.
+    /// Describes this server: its version, its methods and its limits.
     Info = "info" on both => Call::Info,
-    /// Answers while the server serves.
+    /// Reports that the server is healthy.
     Health = "health" on both => Call::Health,
 }
 
 impl Method {
-    /// Returns true if its params have a `payload`.
+    /// Returns true if the params of the method have a `payload`.
     pub const fn takes_document(self) -> bool {
         const DOCUMENTS: Methods = Methods::with_document();
         DOCUMENTS.contains(self)
     }
 
-    /// The method of that exact name.
+    /// Returns the method with exactly this name.
     pub fn from_name(name: &[u8]) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -265,16 +266,17 @@ impl fmt::Display for Method {
     }
 }
 
-/// A set of methods: what a listener serves.
+/// A set of methods, for example those that a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Methods(u64);
 
 impl Methods {
     /// Every method.
     pub const ALL: Self = Self::of(&Method::ALL);
-    /// The set of these.
+    /// Returns the set of these methods.
     pub const fn of(methods: &[Method]) -> Self {
-        let (mut set, mut index) = (0, 0);
+        let mut set = 0;
+        let mut index = 0;
         while index < methods.len() {
             set |= 1 << methods[index] as u32;
             index += 1;
@@ -282,7 +284,7 @@ impl Methods {
         Self(set)
     }
 
-    /// The set of these; of none: every method.
+    /// Returns the set of these methods, or of every method if the slice is empty.
     pub(crate) const fn or_all(methods: &[Method]) -> Self {
         if methods.is_empty() {
             Self::ALL
@@ -291,7 +293,7 @@ impl Methods {
         }
     }
 
-    const fn or(self, other: Self) -> Self {
+    const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -306,7 +308,7 @@ impl Methods {
                     method.params()[row].bounds.form,
                     Form::Document | Form::Array
                 ) {
-                    set = set.or(Self::of(&[method]));
+                    set = set.union(Self::of(&[method]));
                 }
                 row += 1;
             }
@@ -315,7 +317,7 @@ impl Methods {
         set
     }
 
-    /// Those that are not in `other`.
+    /// Returns the methods that are not in `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
@@ -326,7 +328,7 @@ impl Methods {
         self.0 & (1 << method as u32) != 0
     }
 
-    /// Its methods, in the order of the contract's tables.
+    /// Returns the methods of the set, in the order of the contract's tables.
     pub fn iter(self) -> impl Iterator<Item = Method> {
         Method::ALL
             .into_iter()
@@ -334,15 +336,15 @@ impl Methods {
     }
 }
 
-/// A notification: a message that gets no answer.
+/// A notification: a message without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Notification {
-    /// Caller to server, `[2, "cancel", [msgid]]`: stop that call.
+    /// Client to server, `[2, "cancel", [msgid]]`: cancel this request.
     Cancel,
-    /// Client to server, `[2, "errors", ["text"]]`: answer failed requests of this connection with
-    /// text.
+    /// Client to server, `[2, "errors", ["text"]]`: send errors of this connection as text.
     Errors,
-    /// Server to caller, `[2, "error", [{code, message}]]`: why the connection is about to close.
+    /// Server to client, `[2, "error", [{code, message}]]`: the reason why the server closes the
+    /// connection.
     Error,
 }
 
@@ -359,7 +361,7 @@ impl Notification {
         }
     }
 
-    /// The notification of that exact name.
+    /// Returns the notification with exactly this name.
     pub fn from_name(name: &[u8]) -> Option<Self> {
         Self::ALL
             .into_iter()

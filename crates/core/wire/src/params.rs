@@ -1,9 +1,10 @@
-//! The parameters of every method, each declared once with its type, its rule and its default: the
-//! contract's tables in code. [`declare`] says how to read a declaration, [`rule`] has the rules.
+//! The parameters of every method, each declared once with its type, its rule and its default.
+//! These declarations are the contract's tables in code. [`declare`] documents the syntax, [`rule`]
+//! contains the rules.
 //!
-//! Clients fill and servers decode one struct per method, so the two sides cannot disagree on a
-//! field. Defaults are part of the contract and filled in on decoding; an absent value and its
-//! default mean the same.
+//! Clients encode and servers decode the same struct, so the two sides cannot disagree on a field.
+//! Defaults are part of the contract. The decoder sets them, so an absent value and its default
+//! mean the same.
 
 mod control;
 pub(crate) mod declare;
@@ -31,8 +32,8 @@ pub use rule::Param;
 pub use schema::{AlterCollection, PropertySpec};
 pub use tokens::{TokenMap, TokensCall};
 
-/// The parameters that a server keeps after it has read a message, generic over their texts and
-/// bytes: as they are borrowed from the message, or as a [`Source`](shared::Source) shares them.
+/// The parameters that a server keeps after it has read a message. They are generic over texts and
+/// bytes, which are borrowed from the message or shared by a [`Source`](shared::Source).
 pub mod shared {
     pub use super::declare::{Own, Source};
     pub use super::document::{TokenizeOptions, Writing};
@@ -46,22 +47,22 @@ pub type Writing<'a> = shared::Writing<&'a str>;
 pub type TokenizeOptions<'a> = shared::TokenizeOptions<&'a str, &'a [u8]>;
 /// An operation of a [`TokensCall`].
 pub type TokensOperation<'a> = shared::TokensOperation<&'a str, &'a [u8]>;
-/// The value whose token `tokens.find` returns.
+/// The parameters of `tokens.find`: a value whose token is returned.
 pub type TokenSearch<'a> = shared::TokenSearch<&'a str, &'a [u8]>;
-/// Which tokens `tokens.list` gives, or which objects `objects.list`.
+/// The filter and page of `tokens.list` and `objects.list`.
 pub type Listing<'a> = shared::Listing<&'a str>;
-/// One bounded step of a walk that archives or prunes.
+/// One bounded step of archiving or pruning.
 pub type Sweep<'a> = shared::Sweep<&'a str>;
 /// An operation of an [`ObjectsCall`].
 pub type ObjectsOperation<'a> = shared::ObjectsOperation<&'a str, &'a [u8]>;
-/// Params of `objects.add`.
+/// The params of `objects.add`.
 pub type AddObjects<'a> = shared::AddObjects<&'a str, &'a [u8]>;
-/// The properties that a response has, and their form.
+/// The properties in a response, and whether they are masked.
 pub type PropertyDisclosure<'a> = shared::PropertyDisclosure<&'a str>;
 /// An operation of a [`SubjectsCall`].
 pub type SubjectsOperation<'a> = shared::SubjectsOperation<&'a str>;
 
-/// A closed set of names, with the name of each and the way back.
+/// Declares an enum for a closed set of names, with conversions to and from the names.
 macro_rules! names {
     (
         $(#[$doc:meta])*
@@ -75,10 +76,10 @@ macro_rules! names {
         pub enum $kind { $(#[$first_doc])* $first, $($(#[$variant_doc])* $variant,)* }
 
         impl $kind {
-            /// Every value, the default first if there is one.
+            /// Every value. The default comes first, if there is one.
             pub const ALL: &'static [Self] = &[Self::$first $(, Self::$variant)*];
             /// The rule of a parameter of this type.
-            #[allow(dead_code, reason = "results have names, too")]
+            #[allow(dead_code, reason = "some enums occur only in results")]
             pub(crate) const RULE: crate::params::rule::Rule = crate::params::rule::Rule::named(
                 concat!("\"", $first_name, "\"" $(, " or \"", $name, "\"")*),
             );
@@ -88,7 +89,7 @@ macro_rules! names {
                 match self { Self::$first => $first_name $(, Self::$variant => $name)* }
             }
 
-            /// The value of that exact name.
+            /// Returns the value with exactly this name.
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|value| value.name() == name)
             }
@@ -105,7 +106,7 @@ macro_rules! names {
                 params: &mut crate::reading::Params<'a>,
                 row: &'static crate::params::Param,
             ) -> Result<Self, crate::call_error::CallError> {
-                params.name(row, Self::from_name)
+                params.known_name(row, Self::from_name)
             }
 
             fn write(&self, _: crate::params::rule::Form, out: &mut Vec<u8>) {
@@ -117,10 +118,10 @@ macro_rules! names {
 pub(crate) use names;
 
 names! {
-    /// The cipher suite of envelopes, and of the key that seals and opens them. No default: a
-    /// request that names none gets the app's.
+    /// The cipher suite of envelopes, and of the key that seals and opens them. There is no default
+    /// value: a request without a suite gets the suite of the app.
     Suite {
-        /// HPKE in PSK mode to a P-256 key pair. What new apps write.
+        /// HPKE in PSK mode to a P-256 key pair. The suite of new apps.
         P256Psk = "p256-psk",
         /// HPKE in base mode to a P-256 key pair.
         P256 = "p256",
@@ -136,16 +137,16 @@ names! {
 }
 
 names! {
-    /// How far one ephemeral key reaches; of [`Suite::Xaes`], one derived key.
+    /// The scope of an ephemeral key; for [`Suite::Xaes`], of a derived key.
     #[derive(Default)]
     KeyScope {
-        /// All fields of the call. The default.
+        /// All fields of the request. The default.
         #[default]
         Request = "request",
-        /// One field.
+        /// A single field.
         Field = "field",
-        /// All calls of the app's present epoch of that suite; only where its operator allows it,
-        /// and not with [`Suite::Xaes`].
+        /// All requests in the current epoch of the app and suite. The operator must allow it, and
+        /// [`Suite::Xaes`] does not support it.
         Epoch = "epoch",
     }
 }
@@ -154,7 +155,7 @@ names! {
     /// The format of envelopes.
     #[derive(Default)]
     Format {
-        /// Sealwire's own, `proto/envelope.md`.
+        /// The format of Sealwire, see `proto/envelope.md`.
         #[default]
         Native = "native",
         /// Evervault strings with metadata, `QkTC` and `S0lS`; see `proto/evervault.md`.
@@ -165,7 +166,7 @@ names! {
 }
 
 names! {
-    /// How an envelope is written.
+    /// The encoding of envelopes.
     #[derive(Default)]
     Encoding {
         /// As a string, `sw1:` and base64url. The default.
@@ -177,65 +178,68 @@ names! {
 }
 
 names! {
-    /// Where the encapsulation of envelopes of [`Suite::P256MlKem768`] is.
+    /// The position of the encapsulation for envelopes of [`Suite::P256MlKem768`].
     #[derive(Default)]
     Encapsulation {
         /// In each envelope. The default.
         #[default]
         Inline = "inline",
-        /// In the result, once for all fields of the call. A call that opens one of them gives it.
+        /// In the result, once for all fields of the request. A later request must send it to open
+        /// these envelopes.
         Apart = "apart",
     }
 }
 
 names! {
-    /// Effect of one bad field on its request.
+    /// The effect of one invalid field on its request.
     #[derive(Default)]
     OnError {
-        /// The call fails. The default.
+        /// The request fails. The default.
         #[default]
         Fail = "fail",
-        /// The field stays as it came and is listed in the reply's `errors`.
+        /// The field stays unchanged and is listed in the `errors` of the response.
         Report = "report",
     }
 }
 
 names! {
-    /// Effect of a path of `select` that matches nothing in the document.
+    /// The effect of a path in `select` that matches nothing in the document.
     #[derive(Default)]
     Unmatched {
-        /// It is listed in the reply's `unmatched`. The default.
+        /// The path is listed in the `unmatched` of the response. The default.
         #[default]
         Report = "report",
-        /// The call fails.
+        /// The request fails.
         Fail = "fail",
     }
 }
 
 names! {
-    /// Handling of a value that its format binds to no context, in a `rewrap` that names one.
+    /// How a `rewrap` with a context handles a value whose format binds it to no context.
     #[derive(Default)]
     Unbound {
-        /// It does not open: whoever can write the document could have taken it from anywhere. The
-        /// default.
+        /// The value does not open, since a writer of the document could have copied it from
+        /// another place. The default.
         #[default]
         Refuse = "refuse",
-        /// It opens, and is bound to the context from then on.
+        /// The value opens, and the new envelope is bound to the context.
         Bind = "bind",
     }
 }
 
 names! {
-    /// Handling of a value that was sealed outside: to a published key, which anybody can have.
+    /// How a request handles a value that was sealed outside: to a published key, which anybody can
+    /// have.
     #[derive(Default)]
     Outside {
-        /// It opens; `rewrap` seals it to the newest published key, so that it still tells where it
-        /// is from. The default.
+        /// The value opens. `rewrap` seals it to the newest published key, so that its origin stays
+        /// visible. The default.
         #[default]
         Accept = "accept",
-        /// It does not open. Nor does an Evervault value, which does not tell who sealed it.
+        /// The value does not open. An Evervault value does not open either, since its format does
+        /// not identify the sealer.
         Refuse = "refuse",
-        /// `rewrap` alone: it opens, and is sealed as a value of the engine's from then on.
+        /// Only for `rewrap`: the value opens and is sealed again as a value of the engine.
         Adopt = "adopt",
     }
 }

@@ -11,7 +11,7 @@ use crate::method::Method;
 use crate::params::Param;
 use crate::params::rule::{Accepts, Form};
 
-/// The params map while it is read, and which of its keys have been met.
+/// A reader of the params map, with the set of keys that it has read.
 pub(crate) struct Params<'a> {
     method: Method,
     message: &'a [u8],
@@ -19,7 +19,7 @@ pub(crate) struct Params<'a> {
     left: u32,
     /// One bit per row of the method's table.
     seen: u32,
-    /// Where the scan has found the payload.
+    /// The position of the payload, as found by the scan.
     payload: Option<Span>,
 }
 
@@ -30,9 +30,13 @@ impl<'a> Params<'a> {
         mut reader: TokenReader<'a>,
         payload: Option<Span>,
     ) -> Result<Self, CallError> {
-        let shape = |_| CallError::ParamsShape { method };
-        let left = match reader.array_len().map_err(shape)? {
-            1 => reader.map_len().map_err(shape)?,
+        let left = match reader
+            .array_len()
+            .map_err(|_| CallError::ParamsShape { method })?
+        {
+            1 => reader
+                .map_len()
+                .map_err(|_| CallError::ParamsShape { method })?,
             0 if method.params().is_empty() => 0,
             _ => return Err(CallError::ParamsShape { method }),
         };
@@ -46,15 +50,12 @@ impl<'a> Params<'a> {
         })
     }
 
-    /// Reads the next key and leaves the reader at its value. `None` at the end of the map, once no
-    /// key is missing.
+    /// Reads the next key and leaves the reader at its value. Returns `None` at the end of the map,
+    /// and an error if a required key is missing there.
     pub(crate) fn next(&mut self) -> Result<Option<&'static Param>, CallError> {
         let table = self.method.params();
         if self.left == 0 {
-            let absent = |(row, param): (usize, &Param)| {
-                (param.default.is_none() && self.seen & (1 << row) == 0).then_some(param.name)
-            };
-            return match table.iter().enumerate().find_map(absent) {
+            return match self.missing_key() {
                 Some(key) => Err(CallError::Missing { key }),
                 None => Ok(None),
             };
@@ -66,7 +67,7 @@ impl<'a> Params<'a> {
             });
         };
         let Some(row) = table.iter().position(|param| param.name.as_bytes() == key) else {
-            return Err(self.unknown(key));
+            return Err(self.unknown_key(key));
         };
         let param = &table[row];
         if self.seen & (1 << row) != 0 {
@@ -76,8 +77,20 @@ impl<'a> Params<'a> {
         Ok(Some(param))
     }
 
+    /// Returns the first required key that the map does not have.
+    fn missing_key(&self) -> Option<&'static str> {
+        self.method
+            .params()
+            .iter()
+            .enumerate()
+            .find_map(|(row, param)| {
+                let is_missing = param.default.is_none() && self.seen & (1 << row) == 0;
+                is_missing.then_some(param.name)
+            })
+    }
+
     /// Skips a value that must not be an array or a map.
-    pub(crate) fn scalar(&mut self) -> Result<(), CallError> {
+    pub(crate) fn skip_scalar(&mut self) -> Result<(), CallError> {
         if self.reader.token()?.children() == 0 {
             Ok(())
         } else {
@@ -85,13 +98,13 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// For methods without params: any key is one too many.
-    pub(crate) fn none(&mut self) -> Result<(), CallError> {
+    /// Checks that the map is empty, for methods without params.
+    pub(crate) fn expect_empty(&mut self) -> Result<(), CallError> {
         self.next().map(|_| ())
     }
 
-    /// The message ends with its params.
-    pub(crate) fn close(&self) -> Result<(), CallError> {
+    /// Checks that the message ends with its params.
+    pub(crate) fn expect_end(&self) -> Result<(), CallError> {
         if self.reader.is_at_end() {
             Ok(())
         } else {
@@ -99,7 +112,8 @@ impl<'a> Params<'a> {
         }
     }
 
-    pub(crate) fn unknown(&self, key: &[u8]) -> CallError {
+    /// Returns the error for a key that the method does not have.
+    pub(crate) fn unknown_key(&self, key: &[u8]) -> CallError {
         let unreadable = key.len() <= NAME_BYTES_MAX && std::str::from_utf8(key).is_err();
         if unreadable {
             CallError::NotUtf8 {
@@ -108,13 +122,13 @@ impl<'a> Params<'a> {
         } else {
             CallError::UnknownKey {
                 method: self.method,
-                key: cleaned(key),
+                key: sanitized_name(key),
             }
         }
     }
 
-    /// Returns the error for an unknown key inside a value. The key was cleaned before.
-    pub(crate) fn unknown_in(&self, key: String) -> CallError {
+    /// Returns the error for an unknown key inside a value. The key must be sanitized already.
+    pub(crate) fn unknown_nested_key(&self, key: String) -> CallError {
         CallError::UnknownKey {
             method: self.method,
             key,
@@ -124,17 +138,17 @@ impl<'a> Params<'a> {
     pub(crate) fn array_len(&mut self, param: &'static Param) -> Result<u32, CallError> {
         self.reader
             .array_len()
-            .map_err(|malformed| wrong(param, malformed))
+            .map_err(|malformed| value_error(param, malformed))
     }
 
     pub(crate) fn map_len(&mut self, param: &'static Param) -> Result<u32, CallError> {
         self.reader
             .map_len()
-            .map_err(|malformed| wrong(param, malformed))
+            .map_err(|malformed| value_error(param, malformed))
     }
 
-    /// The document, whose end the scan knows: passing over it again would double what a large call
-    /// costs before its first slice.
+    /// Returns the document and moves the reader behind it. The scan already found its end; a
+    /// second pass would double the cost of a large request before its first slice.
     pub(crate) fn payload(&mut self) -> Result<&'a [u8], CallError> {
         let here = self
             .payload
@@ -146,42 +160,42 @@ impl<'a> Params<'a> {
             .ok_or(CallError::Malformed)
     }
 
-    /// A string. One beyond `bytes_max` breaks the rule unread: to check it would take as long as
-    /// it is.
+    /// Reads a string. A string of more than `bytes_max` bytes is rejected unread, since the time
+    /// of a UTF-8 check grows with its length.
     pub(crate) fn text(
         &mut self,
         param: &'static Param,
         bytes_max: usize,
     ) -> Result<&'a str, CallError> {
         if matches!(self.reader.peek()?, Token::Str(text) if text.len() > bytes_max) {
-            return Err(breaks(param));
+            return Err(broken_rule(param));
         }
         self.reader
             .str_utf8()
-            .map_err(|malformed| wrong(param, malformed))
+            .map_err(|malformed| value_error(param, malformed))
     }
 
-    /// A text under its rule.
+    /// Reads a text and checks its rule.
     pub(crate) fn checked_text(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
-        let text = self.text(param, most(param))?;
+        let text = self.text(param, greatest_len(param))?;
         let is_long_enough = text.len() as u64 >= param.bounds.least;
-        if is_long_enough && accepts(param.bounds.accepts, text) {
+        if is_long_enough && is_accepted(param.bounds.accepts, text) {
             Ok(text)
         } else {
-            Err(breaks(param))
+            Err(broken_rule(param))
         }
     }
 
-    /// A name of a closed set.
-    pub(crate) fn name<T>(
+    /// Reads a name of a closed set.
+    pub(crate) fn known_name<T>(
         &mut self,
         param: &'static Param,
         from_name: fn(&str) -> Option<T>,
     ) -> Result<T, CallError> {
-        from_name(self.checked_text(param)?).ok_or(breaks(param))
+        from_name(self.checked_text(param)?).ok_or(broken_rule(param))
     }
 
-    /// An array of 1 to `count_max` strings of 1 to `bytes_max` bytes.
+    /// Reads an array of 1 to `count_max` strings of 1 to `bytes_max` bytes.
     pub(crate) fn texts(
         &mut self,
         param: &'static Param,
@@ -190,75 +204,78 @@ impl<'a> Params<'a> {
     ) -> Result<Vec<&'a str>, CallError> {
         let count = self.array_len(param)?;
         if count == 0 || count as usize > count_max {
-            return Err(breaks(param));
+            return Err(broken_rule(param));
         }
         let mut texts = Vec::with_capacity(count as usize);
         for _ in 0..count {
             let text = self.text(param, bytes_max)?;
             if text.is_empty() {
-                return Err(breaks(param));
+                return Err(broken_rule(param));
             }
             texts.push(text);
         }
         Ok(texts)
     }
 
-    /// A list of texts under its rule. An empty list breaks it: empty `select` would read as
-    /// "nothing" to some and "everything" to others.
+    /// Reads a list of texts and checks its rule. An empty list is invalid: a reader could take an
+    /// empty `select` for "nothing" or for "everything".
     pub(crate) fn checked_texts(
         &mut self,
         param: &'static Param,
     ) -> Result<Vec<&'a str>, CallError> {
-        let texts = self.texts(param, most(param), param.bounds.item_bytes_max)?;
-        if texts.iter().all(|text| accepts(param.bounds.accepts, text)) {
+        let texts = self.texts(param, greatest_len(param), param.bounds.item_bytes_max)?;
+        if texts
+            .iter()
+            .all(|text| is_accepted(param.bounds.accepts, text))
+        {
             Ok(texts)
         } else {
-            Err(breaks(param))
+            Err(broken_rule(param))
         }
     }
 
-    /// The number of values of a list, which are still to be read.
-    pub(crate) fn count(&mut self, param: &'static Param) -> Result<usize, CallError> {
+    /// Reads the length of a list and checks its rule. The caller then reads the values.
+    pub(crate) fn list_len(&mut self, param: &'static Param) -> Result<usize, CallError> {
         let count = self.array_len(param)?;
         if in_bounds(param, u64::from(count)) {
             Ok(count as usize)
         } else {
-            Err(breaks(param))
+            Err(broken_rule(param))
         }
     }
 
-    /// Bytes in the form of their rule.
+    /// Reads bytes in the form that their rule names.
     pub(crate) fn bytes_in_form(&mut self, param: &'static Param) -> Result<&'a [u8], CallError> {
         match param.bounds.form {
             Form::Bytes => self.bytes(param),
-            Form::Value => self.value(param, most(param)),
+            Form::Value => self.value(param, greatest_len(param)),
             Form::Document => self.payload(),
-            Form::Array => self.items(param),
+            Form::Array => self.array_payload(param),
         }
     }
 
-    /// A string or binary under its rule.
+    /// Reads a string or binary and checks its rule.
     fn bytes(&mut self, param: &'static Param) -> Result<&'a [u8], CallError> {
         let bytes = match self.reader.peek()? {
             Token::Bin(_) => self.reader.bin()?,
-            _ => self.text(param, most(param))?.as_bytes(),
+            _ => self.text(param, greatest_len(param))?.as_bytes(),
         };
-        // A client may not name contexts of the engine: what it seals for itself would open.
+        // A client must not name contexts of the engine, or the engine's own envelopes would open.
         let is_reserved = param.bounds.accepts == Accepts::Contexts
             && bytes.starts_with(CONTEXT_RESERVED.as_bytes());
         if !in_bounds(param, bytes.len() as u64) || is_reserved {
-            Err(breaks(param))
+            Err(broken_rule(param))
         } else {
             Ok(bytes)
         }
     }
 
-    /// A payload that is an array, whose values are read later.
-    fn items(&mut self, param: &'static Param) -> Result<&'a [u8], CallError> {
+    /// Reads a payload that must be an array. Its values are read later.
+    fn array_payload(&mut self, param: &'static Param) -> Result<&'a [u8], CallError> {
         let payload = self.payload()?;
         match TokenReader::new(payload).token() {
             Ok(Token::Array(count)) if in_bounds(param, u64::from(count)) => Ok(payload),
-            Ok(Token::Array(_)) => Err(breaks(param)),
+            Ok(Token::Array(_)) => Err(broken_rule(param)),
             _ => Err(wrong_type(param)),
         }
     }
@@ -270,9 +287,9 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// A number within bounds. Any integer is of the right type; one below 0 or beyond 64 bits
-    /// breaks the rule.
-    pub(crate) fn within(
+    /// Reads a number within bounds. Any integer has the right type; an integer below 0 or beyond
+    /// 64 bits breaks the rule.
+    pub(crate) fn number_within(
         &mut self,
         param: &'static Param,
         bounds: RangeInclusive<u64>,
@@ -284,23 +301,23 @@ impl<'a> Params<'a> {
         };
         number
             .filter(|number| bounds.contains(number))
-            .ok_or(breaks(param))
+            .ok_or(broken_rule(param))
     }
 
-    /// A number under its rule.
+    /// Reads a number and checks its rule.
     pub(crate) fn number(&mut self, param: &'static Param) -> Result<u64, CallError> {
-        self.within(param, param.bounds.least..=param.bounds.most)
+        self.number_within(param, param.bounds.least..=param.bounds.most)
     }
 
-    /// A number of a smaller type.
+    /// Reads a number of a smaller type.
     pub(crate) fn small_number<T: TryFrom<u64>>(
         &mut self,
         param: &'static Param,
     ) -> Result<T, CallError> {
-        T::try_from(self.number(param)?).map_err(|_| breaks(param))
+        T::try_from(self.number(param)?).map_err(|_| broken_rule(param))
     }
 
-    /// Nil, or a number under its rule.
+    /// Reads nil, or a number and checks its rule.
     pub(crate) fn number_or_nil(
         &mut self,
         param: &'static Param,
@@ -312,14 +329,14 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// A list of numbers from 1.
+    /// Reads a list of numbers, each 1 or more.
     pub(crate) fn numbers(&mut self, param: &'static Param) -> Result<Vec<u64>, CallError> {
-        (0..self.count(param)?)
-            .map(|_| self.within(param, 1..=u64::MAX))
+        (0..self.list_len(param)?)
+            .map(|_| self.number_within(param, 1..=u64::MAX))
             .collect()
     }
 
-    /// One value of at most `bytes_max` bytes, passed over no further than that.
+    /// Returns one value of at most `bytes_max` bytes. Reads no more than these bytes.
     pub(crate) fn value(
         &mut self,
         param: &'static Param,
@@ -332,13 +349,13 @@ impl<'a> Params<'a> {
                 self.reader = TokenReader::at(self.message, start + value.len());
                 Ok(value)
             }
-            Err(Malformed::Truncated) if end < self.message.len() => Err(breaks(param)),
+            Err(Malformed::Truncated) if end < self.message.len() => Err(broken_rule(param)),
             Err(_) => Err(CallError::Malformed),
         }
     }
 }
 
-fn wrong(param: &'static Param, malformed: Malformed) -> CallError {
+fn value_error(param: &'static Param, malformed: Malformed) -> CallError {
     match malformed {
         Malformed::Expected { .. } => wrong_type(param),
         Malformed::NotUtf8 => CallError::NotUtf8 { place: param.name },
@@ -353,15 +370,15 @@ fn wrong_type(param: &'static Param) -> CallError {
     }
 }
 
-pub(crate) fn breaks(param: &'static Param) -> CallError {
+pub(crate) fn broken_rule(param: &'static Param) -> CallError {
     CallError::BreaksRule {
         key: param.name,
         rule: param.rule,
     }
 }
 
-/// The greatest length or count of a rule.
-fn most(param: &'static Param) -> usize {
+/// Returns the greatest length or count that a rule allows.
+fn greatest_len(param: &'static Param) -> usize {
     usize::try_from(param.bounds.most).unwrap_or(usize::MAX)
 }
 
@@ -369,7 +386,7 @@ fn in_bounds(param: &'static Param, number: u64) -> bool {
     (param.bounds.least..=param.bounds.most).contains(&number)
 }
 
-fn accepts(accepts: Accepts, text: &str) -> bool {
+fn is_accepted(accepts: Accepts, text: &str) -> bool {
     match accepts {
         Accepts::Any | Accepts::Contexts => true,
         Accepts::Names => is_name(text),
@@ -382,18 +399,26 @@ fn accepts(accepts: Accepts, text: &str) -> bool {
     }
 }
 
-/// Returns true if the text can name an app, a collection or a list.
+/// Returns true if the text is a valid name of an app, a collection or a list.
 pub(crate) fn is_name(text: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    !text.is_empty() && text.bytes().all(allowed)
+    !text.is_empty() && text.bytes().all(is_name_byte)
 }
 
-/// A peer's name made safe to print and to log: at most [`NAME_BYTES_MAX`] characters, anything
-/// unusual as `?`.
-pub(crate) fn cleaned(name: &[u8]) -> String {
-    let usual = |&byte: &u8| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-' => char::from(byte),
-        _ => '?',
-    };
-    name.iter().take(NAME_BYTES_MAX).map(usual).collect()
+/// Returns a name from the peer that is safe to print and to log: at most [`NAME_BYTES_MAX`]
+/// characters, with `?` for every other character.
+pub(crate) fn sanitized_name(name: &[u8]) -> String {
+    name.iter()
+        .take(NAME_BYTES_MAX)
+        .map(|byte| {
+            if is_name_byte(*byte) {
+                char::from(*byte)
+            } else {
+                '?'
+            }
+        })
+        .collect()
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._-".contains(&byte)
 }

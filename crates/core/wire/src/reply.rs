@@ -1,8 +1,9 @@
-//! Encodes answers, for servers. A result is written straight behind its head: nothing is copied or
-//! held back.
+//! Encodes responses, for servers. A result is written directly after its header, without a copy or
+//! a second buffer.
 //!
-//! A reply is appended in one piece before the next one starts. [`Document`] can be taken back
-//! while it is being written, so a call that fails halfway leaves no bytes behind.
+//! A response is appended completely before the next response starts. An unfinished [`Document`]
+//! can be discarded, so a request that fails while its document is written leaves no bytes in the
+//! buffer.
 
 use sealwire_msgpack::write;
 
@@ -11,7 +12,7 @@ use crate::error::{ErrorFormat, RpcError};
 use crate::limits::{FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX};
 use crate::method::Notification;
 
-/// Appends `[1, msgid, nil, `: the caller appends the result, one value.
+/// Appends `[1, msgid, nil, `. The caller then appends the result, one value.
 pub fn begin(out: &mut Vec<u8>, msgid: u32) {
     write::array_len(out, 4);
     write::uint(out, 1);
@@ -19,7 +20,7 @@ pub fn begin(out: &mut Vec<u8>, msgid: u32) {
     write::nil(out);
 }
 
-/// Appends a whole response that carries `error` in that form.
+/// Appends a whole response with `error` in the given format.
 pub fn error(out: &mut Vec<u8>, msgid: u32, error: &RpcError, format: ErrorFormat) {
     write::array_len(out, 4);
     write::uint(out, 1);
@@ -28,8 +29,8 @@ pub fn error(out: &mut Vec<u8>, msgid: u32, error: &RpcError, format: ErrorForma
     write::nil(out);
 }
 
-/// Appends the notification `[2, "error", [error]]`: the last message before a close for which no
-/// call is to blame.
+/// Appends the notification `[2, "error", [error]]`: the last message before the server closes the
+/// connection for a reason other than one request.
 pub fn protocol_error(out: &mut Vec<u8>, error: &RpcError) {
     write::array_len(out, 3);
     write::uint(out, 2);
@@ -38,18 +39,18 @@ pub fn protocol_error(out: &mut Vec<u8>, error: &RpcError) {
     error.encode(out);
 }
 
-/// The reply of a call on a document while its payload is being written:
-/// `{payload, generation, errors?, unmatched?}`.
+/// The response to a document request while its payload is being written: `{payload, generation,
+/// errors?, unmatched?}`.
 #[derive(Debug)]
-#[must_use = "finish or discard it, else half a reply stays in the buffer"]
+#[must_use = "finish or discard it, else half a response stays in the buffer"]
 pub struct Document {
     start: usize,
     map_at: usize,
 }
 
 impl Document {
-    /// Appends everything before the payload. The caller then appends the payload, one value, in as
-    /// many steps as it likes, and calls [`Document::finish`].
+    /// Appends everything before the payload. The caller then appends the payload, one value in any
+    /// number of steps, and calls [`Document::finish`].
     pub fn begin(out: &mut Vec<u8>, msgid: u32) -> Self {
         let start = out.len();
         begin(out, msgid);
@@ -59,10 +60,10 @@ impl Document {
         Self { start, map_at }
     }
 
-    /// Appends everything behind the payload. Lists the first [`FIELD_ERRORS_MAX`] of `errors`,
-    /// each path cut to [`FIELD_PATH_BYTES_MAX`] bytes, and counts the rest and `omitted` in
-    /// `errors_omitted`. `unmatched` are positions of paths. `encapsulations` are those that fields
-    /// of the payload refer to.
+    /// Appends everything after the payload. Lists the first [`FIELD_ERRORS_MAX`] of `errors`, with
+    /// paths truncated to [`FIELD_PATH_BYTES_MAX`] bytes. `errors_omitted` counts the rest and
+    /// `omitted`. `unmatched` are positions of paths. `encapsulations` are the encapsulations that
+    /// fields of the payload refer to.
     pub fn finish(
         self,
         out: &mut Vec<u8>,
@@ -112,7 +113,7 @@ impl Document {
         }
     }
 
-    /// Takes back everything since `begin`, so that an error can be answered instead.
+    /// Removes everything since `begin`, so that the caller can write an error instead.
     pub fn discard(self, out: &mut Vec<u8>) {
         out.truncate(self.start);
     }
@@ -134,8 +135,8 @@ mod tests {
         ]
     }
 
-    /// Writes a document reply behind other bytes and reads it back: keys in the map, errors
-    /// listed, omitted.
+    /// Writes a document response after other bytes and reads it. `expect` has the number of keys
+    /// in the map, of listed errors and of omitted errors.
     fn check(errors: &[FieldError], omitted: u64, unmatched: &[u32], expect: (u8, usize, u64)) {
         let mut out = vec![0xc0; 3];
         let document = Document::begin(&mut out, 9);
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_reply_has_the_keys_it_needs() {
+    fn document_response_omits_keys_without_values() {
         check(&[], 0, &[], (2, 0, 0));
         check(&field_errors(1, "$.a"), 0, &[], (3, 1, 0));
         check(&[], 0, &[0, 63], (3, 0, 0));
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_path_is_cut_between_characters() {
+    fn document_response_truncates_paths_between_characters() {
         let mut out = Vec::new();
         let document = Document::begin(&mut out, 9);
         write::nil(&mut out);
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discarded_document_leaves_no_bytes() {
+    fn discarded_document_leaves_no_bytes() {
         let mut out = vec![1, 2, 3];
         let document = Document::begin(&mut out, 9);
         write::str(&mut out, "half");
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_as_text_has_its_code_message_and_hints() {
+    fn text_errors_have_code_message_and_hints() {
         let plain = |message: &'static str| RpcError::new(ErrorCode::NotFound, message);
         let cases = [
             (plain("no such method"), "not_found: no such method"),
@@ -256,7 +257,7 @@ mod tests {
         for (sent, expect) in cases {
             let mut out = Vec::new();
             error(&mut out, 9, &sent, ErrorFormat::Text);
-            // A decoder of maps takes a bare string for `internal`.
+            // A decoder of maps reads a plain string as `internal`.
             let expect = RpcError::new(ErrorCode::Internal, expect);
             assert_eq!(
                 Reply::decode(&out),
@@ -275,10 +276,10 @@ mod tests {
         }
     }
 
-    /// `proto/vectors/text-errors.jsonl`, which other languages' clients read: responses with each
-    /// code, without hints and with all.
+    /// Compares `proto/vectors/text-errors.jsonl`, which clients in other languages read: responses
+    /// with each code, without hints and with all hints.
     #[test]
-    fn vectors_of_text_errors() {
+    fn text_errors_match_the_vectors() {
         let mut lines = String::new();
         for code in ErrorCode::ALL {
             let plain = RpcError::new(code, "a sentence: for people");
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_other_servers_and_of_newer_ones_are_understood() {
+    fn errors_of_other_and_newer_servers_decode() {
         let read = |error: &[u8]| {
             let message = [&[0x94, 1, 7][..], error, &[0xc0]].concat();
             Reply::decode(&message).map(|reply| reply.outcome.unwrap_err())
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_refused() {
+    fn reply_decoder_rejects_other_messages() {
         for bytes in [
             &[][..],
             &[0xc0],

@@ -1,11 +1,12 @@
-//! Encodes calls, for clients. Values at their default are left out, since that is the same call.
+//! Encodes requests, for clients. Omits values that equal their default, since the request then
+//! means the same.
 //!
-//! Does not check limits: the server does, and its answer names the rule. Does not check payloads
-//! either unless asked, with [`check_payload`].
+//! The encoder does not check limits. The server checks them and names the broken rule in its
+//! response. A client can check a payload with [`check_payload`].
 
 use sealwire_msgpack::{Malformed, TokenReader, write};
 
-use crate::answer::at_end;
+use crate::answer::expect_end;
 use crate::call::{Call, Control};
 use crate::method::{Method, Notification};
 use crate::params::declare::{Parameters, Writer};
@@ -14,7 +15,7 @@ use crate::params::{
     TokensCall,
 };
 
-/// Declares a function per kind of call.
+/// Declares a function per kind of request.
 macro_rules! requests {
     ($($(#[$doc:meta])* $name:ident($call:ident: $type:ty) = $method:expr;)+) => {
         $(
@@ -67,18 +68,18 @@ pub fn health(out: &mut Vec<u8>, msgid: u32) {
     request(out, msgid, Method::Health, |_| ());
 }
 
-/// Checks that `payload` is exactly one MessagePack value. A client must check before it sends: two
-/// values, or half of one, would shift every later message of the connection.
+/// Checks that `payload` is exactly one MessagePack value. A client must check a payload before it
+/// sends it: two values, or half a value, would shift every later message of the connection.
 ///
 /// # Errors
-/// [`Malformed`] if it is not.
+/// Returns [`Malformed`] if `payload` is anything else.
 pub fn check_payload(payload: &[u8]) -> Result<(), Malformed> {
     let mut reader = TokenReader::new(payload);
     reader.skip_value()?;
-    at_end(&reader)
+    expect_end(&reader)
 }
 
-/// Appends a `cancel` notification for the call `msgid`.
+/// Appends a `cancel` notification for the request `msgid`.
 pub fn cancel(out: &mut Vec<u8>, msgid: u32) {
     write::array_len(out, 3);
     write::uint(out, 2);
@@ -96,7 +97,7 @@ fn request(out: &mut Vec<u8>, msgid: u32, method: Method, write: impl Fn(&mut Wr
     let mut writer = Writer::begin(out, method);
     write(&mut writer);
     if method.takes_document() {
-        writer.document();
+        writer.start_document();
         write(&mut writer);
     }
 }
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_is_one_value() {
+    fn payload_check_accepts_one_value() {
         for payload in [&[0x01][..], &[0x80], &[0x92, 0x01, 0xc0], b"\xa2ok"] {
             assert_eq!(check_payload(payload), Ok(()), "{payload:02x?}");
         }

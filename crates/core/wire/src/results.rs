@@ -1,13 +1,13 @@
-//! The results of the methods without a document: one struct each, written by the server and read
-//! by the client.
+//! The results of the methods without a document. The server encodes and the client decodes the
+//! same struct.
 //!
-//! Decoding ignores keys it does not know and refuses a result that lacks one it does.
+//! Decoding ignores unknown keys and rejects a result without a required key.
 
 use sealwire_msgpack::{Malformed, TokenReader, write};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::answer::at_end;
+use crate::answer::expect_end;
 use crate::map::Map;
 use crate::params::{Encapsulation, Encoding, Format, Suite, names};
 
@@ -29,7 +29,7 @@ pub use objects::{
 pub use tokens::{Counted, Found, Token, Tokens};
 
 names! {
-    /// The datatype that an envelope states.
+    /// The datatype in the header of an envelope.
     #[derive(Default)]
     ValueKind {
         /// A string's UTF-8 bytes.
@@ -46,39 +46,40 @@ names! {
     }
 }
 
-/// The result of `inspect`. Nothing of it has been authenticated.
+/// The result of `inspect`. The fields come from the envelope and are not authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
     /// The envelope's format. [`Format::Evervault`] for every Evervault string and file.
     pub format: Format,
-    /// The version of the format. An Evervault string has a tag instead.
+    /// The version of the format. An Evervault string has a tag instead of a version.
     pub version: Option<u32>,
-    /// An Evervault string's tag; empty for one without.
+    /// The tag of an Evervault string; empty for a string without a tag.
     pub tag: Option<String>,
-    /// The suite, or of an Evervault value that of its kind of key.
+    /// The suite. For an Evervault value, the suite of its kind of key.
     pub suite: Suite,
-    /// The key's id in hexadecimal. Only native envelopes name their key.
+    /// The id of the key in hexadecimal. Only native envelopes name their key.
     pub key_id: Option<String>,
-    /// True if the key is one of a served app, whose public key is published, so that anybody can
-    /// have sealed it. The server knows this; all else stands in the envelope.
+    /// True if the key belongs to a served app and its public key is published, so that anybody can
+    /// have sealed the envelope. The server knows this field; every other field comes from the
+    /// envelope.
     pub outside: bool,
-    /// Its datatype.
+    /// The datatype of the plaintext.
     pub datatype: ValueKind,
-    /// Its place under its ephemeral key. Only native envelopes have one.
+    /// The sequence number under the ephemeral key. Only native envelopes have one.
     pub sequence: Option<u64>,
-    /// The encoding in which it came.
+    /// The encoding of the envelope in the request.
     pub encoding: Encoding,
-    /// Length of what it holds, in bytes; of an Evervault string with its metadata.
+    /// Length of the plaintext in bytes; for an Evervault string, including its metadata.
     pub plaintext_bytes: u64,
-    /// Where its encapsulation is, if its suite has one.
+    /// The position of the encapsulation, if the suite has one.
     pub encapsulation: Option<Encapsulation>,
-    /// True if it was made for Evervault's published debug key, and so never opens. `None` for
-    /// native envelopes.
+    /// True if the envelope was sealed to Evervault's published debug key, so that it never opens.
+    /// `None` for native envelopes.
     pub debug: Option<bool>,
 }
 
 impl Inspection {
-    /// Appends it as one map.
+    /// Appends the result as one map.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut map = Map::begin(out);
         map.text("format", self.format.name());
@@ -95,38 +96,45 @@ impl Inspection {
         map.flag("debug", self.debug);
     }
 
-    /// Decodes the outcome of an `inspect` reply.
+    /// Decodes the result of an `inspect` response.
     ///
     /// # Errors
-    /// [`Malformed`] if a key that every envelope has is missing or a value is not one of this
-    /// build's.
+    /// Returns [`Malformed`] if a required key is missing or this build does not know a value.
     pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
-        let (mut format, mut version, mut tag, mut suite, mut key_id) =
-            (None, None, None, None, None);
-        let (mut datatype, mut sequence, mut encoding, mut plaintext_bytes) =
-            (None, None, None, None);
-        let (mut debug, mut outside, mut encapsulation) = (None, false, None);
+        let mut format = None;
+        let mut version = None;
+        let mut tag = None;
+        let mut suite = None;
+        let mut key_id = None;
+        let mut outside = false;
+        let mut datatype = None;
+        let mut sequence = None;
+        let mut encoding = None;
+        let mut plaintext_bytes = None;
+        let mut encapsulation = None;
+        let mut debug = None;
+
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
-                "format" => format = Some(name(&mut reader, Format::from_name)?),
+                "format" => format = Some(read_name(&mut reader, Format::from_name)?),
                 "version" => version = Some(reader.u32()?),
                 "tag" => tag = Some(reader.str_utf8()?.to_owned()),
-                "suite" => suite = Some(name(&mut reader, Suite::from_name)?),
+                "suite" => suite = Some(read_name(&mut reader, Suite::from_name)?),
                 "key_id" => key_id = Some(reader.str_utf8()?.to_owned()),
-                "outside" => outside = flag(&mut reader)?,
-                "datatype" => datatype = Some(name(&mut reader, ValueKind::from_name)?),
+                "outside" => outside = read_flag(&mut reader)?,
+                "datatype" => datatype = Some(read_name(&mut reader, ValueKind::from_name)?),
                 "sequence" => sequence = Some(reader.u64()?),
-                "encoding" => encoding = Some(name(&mut reader, Encoding::from_name)?),
+                "encoding" => encoding = Some(read_name(&mut reader, Encoding::from_name)?),
                 "plaintext_bytes" => plaintext_bytes = Some(reader.u64()?),
                 "encapsulation" => {
-                    encapsulation = Some(name(&mut reader, Encapsulation::from_name)?)
+                    encapsulation = Some(read_name(&mut reader, Encapsulation::from_name)?)
                 }
-                "debug" => debug = Some(flag(&mut reader)?),
+                "debug" => debug = Some(read_flag(&mut reader)?),
                 _ => reader.skip_value()?,
             }
         }
-        at_end(&reader)?;
+        expect_end(&reader)?;
         Ok(Self {
             format: format.ok_or(MISSING)?,
             version,
@@ -144,7 +152,8 @@ impl Inspection {
     }
 }
 
-/// The result of `info`. Lists are names, so that an older client can print what it does not know.
+/// The result of `info`. Lists contain names, so that an older client can print names that it does
+/// not know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Info {
     /// The program's name.
@@ -153,30 +162,30 @@ pub struct Info {
     pub version: String,
     /// The version of the contract, [`crate::PROTOCOL`].
     pub protocol: u32,
-    /// The present generation.
+    /// The current generation.
     pub generation: u64,
-    /// Methods it serves.
+    /// Methods that the server serves.
     pub methods: Vec<String>,
-    /// Cipher suites it knows.
+    /// Cipher suites that the server supports.
     pub suites: Vec<String>,
-    /// Envelope formats it writes.
+    /// Envelope formats that the server writes.
     pub formats: Vec<String>,
-    /// Envelope encodings it writes.
+    /// Envelope encodings that the server writes.
     pub encodings: Vec<String>,
-    /// Key scopes it offers.
+    /// Key scopes that the server supports.
     pub key_scopes: Vec<String>,
     /// Limits by name, as in the contract; sizes in bytes, times in milliseconds.
     pub limits: Vec<(String, u64)>,
 }
 
 impl Info {
-    /// Appends it as one map.
+    /// Appends the result as one map.
     pub fn encode(&self, out: &mut Vec<u8>) {
         write::map_len(out, 10);
-        text(out, "name", &self.name);
-        text(out, "version", &self.version);
-        number(out, "protocol", u64::from(self.protocol));
-        number(out, "generation", self.generation);
+        write_text(out, "name", &self.name);
+        write_text(out, "version", &self.version);
+        write_number(out, "protocol", u64::from(self.protocol));
+        write_number(out, "generation", self.generation);
         let lists = [
             ("methods", &self.methods),
             ("suites", &self.suites),
@@ -186,20 +195,20 @@ impl Info {
         ];
         for (key, list) in lists {
             write::str(out, key);
-            write::array_len(out, count(list.len()));
+            write::array_len(out, wire_len(list.len()));
             list.iter().for_each(|entry| write::str(out, entry));
         }
         write::str(out, "limits");
-        write::map_len(out, count(self.limits.len()));
+        write::map_len(out, wire_len(self.limits.len()));
         self.limits
             .iter()
-            .for_each(|(key, limit)| number(out, key, *limit));
+            .for_each(|(key, limit)| write_number(out, key, *limit));
     }
 
-    /// Decodes the outcome of an `info` reply. Lists that are absent stay empty.
+    /// Decodes the result of an `info` response. Absent lists stay empty.
     ///
     /// # Errors
-    /// [`Malformed`] if a value has another type.
+    /// Returns [`Malformed`] if a value has another type.
     pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
         let mut info = Self::default();
@@ -209,11 +218,11 @@ impl Info {
                 "version" => info.version = reader.str_utf8()?.to_owned(),
                 "protocol" => info.protocol = reader.u32()?,
                 "generation" => info.generation = reader.u64()?,
-                "methods" => info.methods = list(&mut reader)?,
-                "suites" => info.suites = list(&mut reader)?,
-                "formats" => info.formats = list(&mut reader)?,
-                "encodings" => info.encodings = list(&mut reader)?,
-                "key_scopes" => info.key_scopes = list(&mut reader)?,
+                "methods" => info.methods = read_strings(&mut reader)?,
+                "suites" => info.suites = read_strings(&mut reader)?,
+                "formats" => info.formats = read_strings(&mut reader)?,
+                "encodings" => info.encodings = read_strings(&mut reader)?,
+                "key_scopes" => info.key_scopes = read_strings(&mut reader)?,
                 "limits" => {
                     for _ in 0..reader.map_len()? {
                         info.limits
@@ -223,12 +232,12 @@ impl Info {
                 _ => reader.skip_value()?,
             }
         }
-        at_end(&reader)?;
+        expect_end(&reader)?;
         Ok(info)
     }
 }
 
-/// The result of `health`: the server answers calls.
+/// The result of `health`: the server handles requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Health;
 
@@ -236,13 +245,13 @@ impl Health {
     /// Appends `{status: "ok"}`.
     pub fn encode(self, out: &mut Vec<u8>) {
         write::map_len(out, 1);
-        text(out, "status", "ok");
+        write_text(out, "status", "ok");
     }
 
-    /// Decodes the outcome of a `health` reply.
+    /// Decodes the result of a `health` response.
     ///
     /// # Errors
-    /// [`Malformed`] if the status is anything but `ok`.
+    /// Returns [`Malformed`] if the status is not `ok`.
     pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
         let mut status = None;
@@ -252,7 +261,7 @@ impl Health {
                 _ => reader.skip_value()?,
             }
         }
-        at_end(&reader)?;
+        expect_end(&reader)?;
         if status == Some("ok") {
             Ok(Self)
         } else {
@@ -266,22 +275,22 @@ const MISSING: Malformed = Malformed::Expected {
     found: "a map without a key",
 };
 
-fn text(out: &mut Vec<u8>, key: &str, value: &str) {
+fn write_text(out: &mut Vec<u8>, key: &str, value: &str) {
     write::str(out, key);
     write::str(out, value);
 }
 
-fn number(out: &mut Vec<u8>, key: &str, value: u64) {
+fn write_number(out: &mut Vec<u8>, key: &str, value: u64) {
     write::str(out, key);
     write::uint(out, value);
 }
 
-/// Lists here are made by hand in code, a few entries each.
-fn count(len: usize) -> u32 {
+/// Converts the length of a list. The code adds a few entries to each list, so the length fits.
+fn wire_len(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-fn flag(reader: &mut TokenReader<'_>) -> Result<bool, Malformed> {
+fn read_flag(reader: &mut TokenReader<'_>) -> Result<bool, Malformed> {
     match reader.token()? {
         sealwire_msgpack::Token::Bool(flag) => Ok(flag),
         _ => Err(Malformed::Expected {
@@ -291,7 +300,10 @@ fn flag(reader: &mut TokenReader<'_>) -> Result<bool, Malformed> {
     }
 }
 
-fn name<T>(reader: &mut TokenReader<'_>, from_name: fn(&str) -> Option<T>) -> Result<T, Malformed> {
+fn read_name<T>(
+    reader: &mut TokenReader<'_>,
+    from_name: fn(&str) -> Option<T>,
+) -> Result<T, Malformed> {
     let unknown = Malformed::Expected {
         expected: "a name of this contract",
         found: "another",
@@ -299,8 +311,9 @@ fn name<T>(reader: &mut TokenReader<'_>, from_name: fn(&str) -> Option<T>) -> Re
     from_name(reader.str_utf8()?).ok_or(unknown)
 }
 
-fn list(reader: &mut TokenReader<'_>) -> Result<Vec<String>, Malformed> {
-    // Not reserved by the announced count: the bytes have to be there for each.
+fn read_strings(reader: &mut TokenReader<'_>) -> Result<Vec<String>, Malformed> {
+    // The capacity does not follow the announced count, since a peer can announce more than it
+    // sends.
     let mut entries = Vec::new();
     for _ in 0..reader.array_len()? {
         entries.push(reader.str_utf8()?.to_owned());
@@ -309,41 +322,40 @@ fn list(reader: &mut TokenReader<'_>) -> Result<Vec<String>, Malformed> {
 }
 
 /// Appends a result as one map.
-fn encode<T: Serialize>(result: &T, out: &mut Vec<u8>) {
+fn encode_map<T: Serialize>(result: &T, out: &mut Vec<u8>) {
     let written = rmp_serde::encode::write_named(out, result);
     debug_assert!(
         written.is_ok(),
-        "memory takes everything, and these types have a form"
+        "writing to memory cannot fail, and every type has an encoding"
     );
 }
 
-/// Decodes a result; ignores keys that it does not know.
-fn decode<T: DeserializeOwned>(result: &[u8]) -> Result<T, Malformed> {
+/// Decodes a result. Ignores unknown keys.
+fn decode_map<T: DeserializeOwned>(result: &[u8]) -> Result<T, Malformed> {
     let mut reader = TokenReader::new(result);
     reader.skip_value()?;
-    at_end(&reader)?;
-    let wrong = |_| Malformed::Expected {
+    expect_end(&reader)?;
+    rmp_serde::from_slice(result).map_err(|_| Malformed::Expected {
         expected: "a result of this contract",
         found: "another value",
-    };
-    rmp_serde::from_slice(result).map_err(wrong)
+    })
 }
 
-/// A result that is a map of what its type declares.
+/// Implements the codec of results that are maps of the fields of their type.
 macro_rules! maps {
     ($($result:ident),+) => {$(
         impl $result {
-            /// Appends it as one map.
+            /// Appends the result as one map.
             pub fn encode(&self, out: &mut Vec<u8>) {
-                super::encode(self, out);
+                super::encode_map(self, out);
             }
 
-            /// Decodes the outcome of a reply.
+            /// Decodes the result of a response.
             ///
             /// # Errors
-            /// [`Malformed`] if a key is missing that is always there, or a value has another type.
+            /// Returns [`Malformed`] if a required key is missing or a value has another type.
             pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
-                super::decode(result)
+                super::decode_map(result)
             }
         }
     )+};
@@ -414,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_newer_servers_are_ignored_and_wrong_ones_refused() {
+    fn results_ignore_unknown_keys_and_reject_wrong_types() {
         assert_eq!(
             Health::decode(b"\x82\xa4more\x91\x01\xa6status\xa2ok"),
             Ok(Health)

@@ -1,13 +1,14 @@
-//! Finds where a message ends in bytes that arrive in pieces, and refuses it as soon as it
+//! Finds the end of a message in bytes that arrive in pieces, and rejects the message as soon as it
 //! announces too much.
 //!
-//! Looks at each header once and at string and binary bodies never, so a 64 MiB message in 1 KiB
-//! pieces costs one pass. It refuses on the announcement: five bytes that claim 4 GiB are answered
-//! without waiting for the rest.
+//! The scanner reads each value header once and never reads string and binary bodies, so a 64 MiB
+//! message in 1 KiB pieces costs one pass. It rejects a message by its announced size: five bytes
+//! that announce 4 GiB are rejected before the rest arrives.
 //!
-//! Note that a rejected message usually does not end the connection. Its end can still be found
-//! with one counter of values to come, so the bytes are dropped as they arrive and the next message
-//! is read. Only when the end cannot be found, or is too far away, is the [`Disposition`] to close.
+//! A rejected message usually does not close the connection. The scanner still finds the end of
+//! this message with one counter of outstanding values. It drops the bytes as they arrive and then
+//! reads the next message. The [`Disposition`] is to close only if the end is unknown or too far
+//! away.
 
 use crate::frame::{Disposition, FrameLayout, MessageHeader, Scan, ScanError};
 use crate::header::{self, Header, NoHeader, Shape};
@@ -18,14 +19,14 @@ mod head;
 mod params;
 mod preview;
 
-/// Which messages this side reads.
+/// The side of the connection, which decides which messages the scanner reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Server,
     Client,
 }
 
-/// Where in the message the scanner stands.
+/// The part of the message that the scanner reads next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Top,
@@ -38,38 +39,37 @@ enum Stage {
     Method {
         msgid: Option<u32>,
     },
-    /// In the params of a request on a document, whose values are looked at as far down as
-    /// [`PARAMS_DEPTH`].
+    /// The params of a document request. The scanner inspects values down to [`PARAMS_DEPTH`].
     Params,
     Body,
     Skip,
     Lost(ScanError),
 }
 
-/// Containers around each param: the message, its params and their map. Deeper values are only
-/// counted.
+/// Number of containers around each param: the message, the params array and the params map. Deeper
+/// values are only counted.
 const PARAMS_DEPTH: usize = 3;
 
 /// Progress of the scan with regard to the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Payload {
-    /// Not its key yet.
+    /// The key `payload` has not been read.
     Ahead,
-    /// Its key: it is the next value.
+    /// The key has been read, and the payload is the next value.
     Next,
-    /// Its first byte. Until a value follows among the params, it reaches as far as the scan.
-    Begun { start: u64, leaves_before: u64 },
-    /// All of it.
+    /// The payload has started. It extends to the scan position until the next key of the params.
+    Started { start: u64, leaves_before: u64 },
+    /// The payload has ended.
     Passed { start: u64, end: u64 },
 }
 
-/// An open container: how many of how many values it still awaits, and whether those alternate
-/// between key and value.
+/// An open container: its outstanding values, the number of all its values, and whether it is a
+/// map, whose values alternate between key and value.
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct OpenContainer {
     left: u64,
     values: u64,
-    map: bool,
+    is_map: bool,
 }
 
 /// The resumable scan of one direction of one connection. Memory: 24 bytes per level of nesting.
@@ -79,38 +79,38 @@ pub struct Scanner {
     methods: Methods,
     limits: Limits,
     stage: Stage,
-    /// Where the next header begins, counted from the start of the buffer; beyond its end while a
+    /// Offset of the next header from the start of the buffer; beyond the end of the buffer while a
     /// body arrives.
     position: u64,
-    /// Bytes of a refused message that have left the buffer.
+    /// Bytes of a rejected message that were removed from the buffer.
     dropped: u64,
-    /// Nothing can be done before the buffer is this long.
+    /// Length of the buffer in bytes at which the scan can continue.
     need: u64,
-    /// Values announced and not yet met. The message ends at 0.
+    /// Number of values that were announced and have not been read. The message ends at 0.
     outstanding: u64,
     elements: u64,
     leaves: u64,
-    open: Vec<Open>,
+    open: Vec<OpenContainer>,
     head: Option<MessageHeader>,
     payload: Payload,
-    /// Headers looked at, for the test that proves the scan is linear.
+    /// Number of header reads, for the test of linear time.
     #[cfg(test)]
-    looks: u64,
+    header_reads: u64,
 }
 
 impl Scanner {
-    /// For the server's side: requests of every method, and notifications.
+    /// Creates a scanner for a server. It reads requests of every method, and notifications.
     pub fn for_requests(limits: Limits) -> Self {
         Self::new(Side::Server, limits)
     }
 
-    /// Limits the scanner to these methods; no others exist for it.
+    /// Limits the scanner to these methods. It treats others as unknown.
     #[must_use]
     pub fn serving(self, methods: Methods) -> Self {
         Self { methods, ..self }
     }
 
-    /// For the client's side: responses and notifications.
+    /// Creates a scanner for a client. It reads responses and notifications.
     pub fn for_replies(limits: Limits) -> Self {
         Self::new(Side::Client, limits)
     }
@@ -131,47 +131,48 @@ impl Scanner {
             head: None,
             payload: Payload::Ahead,
             #[cfg(test)]
-            looks: 0,
+            header_reads: 0,
         }
     }
 
-    /// Goes on from where it stopped. `buffered` begins at the start of the current message (less
-    /// what [`Scan::Discard`] took) and has only grown since the last call.
+    /// Continues the scan. `buffered` must start at the current message, without the bytes that
+    /// [`Scan::Discard`] removed, and must only have grown since the last call.
     pub fn scan(&mut self, buffered: &[u8]) -> Scan {
         match self.stage {
             Stage::Lost(error) => Scan::Refused {
                 head: None,
                 error,
-                fate: Disposition::Close,
+                disposition: Disposition::Close,
             },
-            Stage::Skip => self.skip(buffered),
-            _ => match self.advance(buffered) {
-                Ok(true) => self.finish(),
+            Stage::Skip => self.discard(buffered),
+            _ => match self.scan_values(buffered) {
+                Ok(true) => self.finish_message(),
                 Ok(false) => Scan::Incomplete,
-                Err(error) => self.refuse(error),
+                Err(error) => self.reject(error),
             },
         }
     }
 
-    /// Returns the head of the incomplete message, after it is known and until it is rejected. Lets
-    /// a server reject a request before its body has arrived.
+    /// Returns the header of the incomplete message if it is known and the message is not rejected.
+    /// With it, a server can reject a request before its body has arrived.
     pub fn head(&self) -> Option<MessageHeader> {
         self.head
     }
 
-    /// Fewest bytes the current message can have, from what it has announced so far.
+    /// Returns the least length of the current message in bytes, according to the headers so far.
     pub fn bytes_at_least(&self) -> u64 {
         self.dropped + self.position + self.outstanding
     }
 
-    /// No part of a message has been scanned. With an empty buffer too, the stream may end here
-    /// without loss.
+    /// Returns true if no part of a message has been scanned. If the buffer is empty as well, the
+    /// stream can end here without loss.
     pub fn is_idle(&self) -> bool {
         self.stage == Stage::Top && self.position == 0
     }
 
-    /// Gives up the message that is arriving, for a reason of the caller's own. The caller answers
-    /// it, once, and closes if that is the fate; else the next scans drop the rest of it.
+    /// Rejects the message that is arriving, for a reason that only the caller knows. The caller
+    /// must send one response and close the connection if the result says so. Otherwise the next
+    /// scans drop the rest of the message.
     pub fn skip_rest(&mut self) -> Disposition {
         if self.is_idle() {
             return Disposition::Skip;
@@ -190,34 +191,35 @@ impl Scanner {
         }
     }
 
-    /// Returns true if the message is complete.
-    fn advance(&mut self, buffered: &[u8]) -> Result<bool, ScanError> {
+    /// Reads headers until the buffer or the message ends. Returns true if the message is complete.
+    fn scan_values(&mut self, buffered: &[u8]) -> Result<bool, ScanError> {
         let have = buffered.len() as u64;
         if have < self.need {
             return Ok(false);
         }
         while self.outstanding > 0 {
             let rest = from(buffered, self.position);
-            let Some(header) = self.look(rest)? else {
+            let Some(header) = self.read_header(rest)? else {
                 return Ok(false);
             };
-            // Depth first: it alone decides for nearly every value.
-            let shallow = self.open.len() <= PARAMS_DEPTH;
-            if shallow && self.stage != Stage::Body && !self.read_head(rest, header)? {
+            // The depth is checked first, since it decides alone for nearly every value.
+            let is_shallow = self.open.len() <= PARAMS_DEPTH;
+            if is_shallow && self.stage != Stage::Body && !self.read_message_header(rest, header)? {
                 return Ok(false);
             }
-            self.take(header)?;
+            self.count_value(header)?;
         }
         self.need = self.position;
         Ok(self.position <= have)
     }
 
-    /// The header at the start of `rest`, or `None` and how many bytes it needs.
+    /// Reads the header at the start of `rest`. If `rest` ends inside it, returns `None` and stores
+    /// the needed length.
     #[inline]
-    fn look(&mut self, rest: &[u8]) -> Result<Option<Header>, ScanError> {
+    fn read_header(&mut self, rest: &[u8]) -> Result<Option<Header>, ScanError> {
         #[cfg(test)]
         {
-            self.looks += 1;
+            self.header_reads += 1;
         }
         match header::read(rest) {
             Ok(header) => Ok(Some(header)),
@@ -229,14 +231,14 @@ impl Scanner {
         }
     }
 
-    /// Counts one value in, then checks what it announced.
+    /// Counts one value and checks the limits against the size that it announces.
     #[inline]
-    fn take(&mut self, header: Header) -> Result<(), ScanError> {
+    fn count_value(&mut self, header: Header) -> Result<(), ScanError> {
         let limits = &self.limits;
         self.position += header.bytes + header.body;
         self.elements += 1;
         self.outstanding = self.outstanding - 1 + header.shape.children();
-        // Bytes first: it is the one limit that decides whether the rest may be skipped.
+        // Bytes are checked first, since this limit decides whether the rest can be skipped.
         if self.position + self.outstanding > limits.message_bytes_max {
             return Err(ScanError::TooLong {
                 max: limits.message_bytes_max,
@@ -247,30 +249,30 @@ impl Scanner {
                 max: limits.elements_max,
             });
         }
-        let mut key = false;
+        let mut is_key = false;
         if let Some(parent) = self.open.last_mut() {
-            key = parent.map && parent.left.is_multiple_of(2);
+            is_key = parent.is_map && parent.left.is_multiple_of(2);
             parent.left -= 1;
         }
         if header.shape.children() == 0 {
-            self.leaves += u64::from(!key);
+            self.leaves += u64::from(!is_key);
         }
-        let map = match header.shape {
+        let is_map = match header.shape {
             Shape::Scalar => None,
             Shape::Array(_) => Some(false),
             Shape::Map(_) => Some(true),
         };
-        if let Some(map) = map {
+        if let Some(is_map) = is_map {
             if self.open.len() as u64 >= u64::from(limits.depth_max) {
                 return Err(ScanError::TooDeep {
                     max: limits.depth_max,
                 });
             }
             let values = header.shape.children();
-            self.open.push(Open {
+            self.open.push(OpenContainer {
                 left: values,
                 values,
-                map,
+                is_map,
             });
         }
         while self.open.last().is_some_and(|open| open.left == 0) {
@@ -279,41 +281,45 @@ impl Scanner {
         Ok(())
     }
 
-    fn finish(&mut self) -> Scan {
-        // Both hold: the position was compared with the buffer's length, and no message ends inside
-        // its head.
+    fn finish_message(&mut self) -> Scan {
+        // Both patterns match: the position is at most the buffer's length, and no message ends
+        // inside its header.
         let (Ok(bytes), Some(head)) = (usize::try_from(self.position), self.head) else {
-            return self.refuse(ScanError::NotACall);
+            return self.reject(ScanError::NotRpc);
         };
-        let (elements, leaves, payload) = (self.elements, self.leaves, self.payload_span());
-        let boundary = FrameLayout {
+        let layout = FrameLayout {
             bytes,
             head,
-            elements,
-            leaves,
-            payload,
+            elements: self.elements,
+            leaves: self.leaves,
+            payload: self.payload_span(),
         };
+
         self.reset();
-        Scan::Message(boundary)
+        Scan::Message(layout)
     }
 
-    fn refuse(&mut self, error: ScanError) -> Scan {
+    fn reject(&mut self, error: ScanError) -> Scan {
         let head = self.head.or(match self.stage {
-            // Its method is not readable, but who asked is known and gets the answer.
+            // The method is not readable, but the msgid for the response is known.
             Stage::Method { msgid: Some(msgid) } => Some(MessageHeader::Request {
                 msgid,
                 method: None,
             }),
             _ => None,
         });
-        let mut fate = self.skip_rest();
-        if error.loses_the_end() {
-            fate = Disposition::Close;
+        let mut disposition = self.skip_rest();
+        if error.hides_message_end() {
+            disposition = Disposition::Close;
         }
-        if fate == Disposition::Close {
+        if disposition == Disposition::Close {
             self.stage = Stage::Lost(error);
         }
-        Scan::Refused { head, error, fate }
+        Scan::Refused {
+            head,
+            error,
+            disposition,
+        }
     }
 
     fn end_too_far(&self) -> Option<ScanError> {
@@ -321,17 +327,17 @@ impl Scanner {
         (self.bytes_at_least() > max).then_some(ScanError::EndTooFar { max })
     }
 
-    fn skip(&mut self, buffered: &[u8]) -> Scan {
+    fn discard(&mut self, buffered: &[u8]) -> Scan {
         while self.outstanding > 0 {
-            let header = match self.look(from(buffered, self.position)) {
+            let header = match self.read_header(from(buffered, self.position)) {
                 Ok(Some(header)) => header,
                 Ok(None) => break,
-                Err(error) => return self.refuse(error),
+                Err(error) => return self.reject(error),
             };
             self.position += header.bytes + header.body;
             self.outstanding = self.outstanding - 1 + header.shape.children();
             if let Some(error) = self.end_too_far() {
-                return self.refuse(error);
+                return self.reject(error);
             }
         }
         let have = buffered.len() as u64;
@@ -345,7 +351,7 @@ impl Scanner {
             self.position -= bytes;
             self.dropped += bytes;
         }
-        // It fits: it is at most the length of a slice.
+        // The number fits, since it is at most the length of a slice.
         Scan::Discard {
             bytes: usize::try_from(bytes).unwrap_or(buffered.len()),
             ended,
@@ -362,7 +368,7 @@ impl Scanner {
     }
 }
 
-/// The bytes from `position` on, none if it lies beyond.
+/// Returns the bytes from `position`, or an empty slice if the position is behind the end.
 #[inline]
 fn from(bytes: &[u8], position: u64) -> &[u8] {
     usize::try_from(position)

@@ -1,63 +1,63 @@
-//! The caller's span as it is named in calls: the `traceparent` of W3C Trace Context, sections 3.2
-//! and 4.
+//! The client's span in a request: the `traceparent` of W3C Trace Context, sections 3.2 and 4.
 //!
-//! Whoever is given an invalid one must go on as if there were none, so there is no error here. A
-//! later version may add parts at the end; what version 00 has is read of it. `tracestate` is not
-//! carried.
+//! The standard says to ignore an invalid `traceparent`, so this module has no error type. A later
+//! version can append fields; the parser reads the fields of version 00 and ignores the rest.
+//! `tracestate` is not supported.
 
-/// Bytes of version 00, which every later version begins with in shape.
+/// Length of version 00 in bytes. Every later version starts with fields of the same layout.
 const BYTES: usize = 55;
 
-/// Which span a call is made in.
+/// The span in which a client makes a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TraceContext {
-    /// The trace. Not all zero.
+    /// The id of the trace. At least one byte is not zero.
     pub trace_id: [u8; 16],
-    /// The caller's span. Not all zero.
+    /// The id of the client's span. At least one byte is not zero.
     pub parent_id: [u8; 8],
-    /// True if the caller may have kept its span and asks the engine to keep one.
+    /// True if the client can have recorded its span and asks the engine to record one.
     pub sampled: bool,
 }
 
 impl TraceContext {
-    /// Reads the text of a `traceparent`; `None` if that is invalid.
+    /// Parses a `traceparent`. Returns `None` if the text is invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let (text, more) = text.as_bytes().split_at_checked(BYTES)?;
-        let (version, trace, parent, flags) =
-            (&text[..2], &text[3..35], &text[36..52], &text[53..]);
-        let [version] = bytes(version)?;
-        let ends = match version {
+        let [version] = hex_bytes(&text[..2])?;
+        let has_valid_end = match version {
             0 => more.is_empty(),
             0xff => false,
             _ => more.is_empty() || more[0] == b'-',
         };
-        let dashes = [2, 35, 52].iter().all(|at| text[*at] == b'-');
+        let has_dashes = [2, 35, 52].iter().all(|at| text[*at] == b'-');
         let context = Self {
-            trace_id: bytes(trace)?,
-            parent_id: bytes(parent)?,
-            sampled: bytes::<1>(flags)?[0] & 1 != 0,
+            trace_id: hex_bytes(&text[3..35])?,
+            parent_id: hex_bytes(&text[36..52])?,
+            sampled: hex_bytes::<1>(&text[53..])?[0] & 1 != 0,
         };
-        let named = context.trace_id != [0; 16] && context.parent_id != [0; 8];
-        (ends && dashes && named).then_some(context)
+        let has_ids = context.trace_id != [0; 16] && context.parent_id != [0; 8];
+        (has_valid_end && has_dashes && has_ids).then_some(context)
     }
 }
 
-/// Lower-case hexadecimal digits, two for each byte.
-fn bytes<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
-    let digit = |digit: u8| match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        _ => None,
-    };
+/// Decodes lower-case hexadecimal digits, two per byte.
+fn hex_bytes<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let (pairs, rest) = digits.as_chunks::<2>();
     if pairs.len() != N || !rest.is_empty() {
         return None;
     }
     let mut bytes = [0; N];
     for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-        *byte = digit(*high)? << 4 | digit(*low)?;
+        *byte = hex_digit(*high)? << 4 | hex_digit(*low)?;
     }
     Some(bytes)
+}
+
+fn hex_digit(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -69,8 +69,8 @@ mod tests {
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
     const PARENT: &str = "00f067aa0ba902b7";
 
-    /// The reading of a text in the words of the standard, which takes it apart another way.
-    fn by_the_book(text: &str) -> Option<TraceContext> {
+    /// A second parser, written from the words of the standard: it splits the text at dashes.
+    fn parse_by_standard(text: &str) -> Option<TraceContext> {
         let hex = |part: &str, length: usize| {
             part.len() == length && part.chars().all(|char| "0123456789abcdef".contains(char))
         };
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_valid_and_what_is_passed_over() {
+    fn traceparent_parses_valid_texts_and_ignores_invalid_ones() {
         let known = |sampled| {
             let trace_id = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes();
             Some(TraceContext {
@@ -105,7 +105,7 @@ mod tests {
             (format!("00-{TRACE}-{PARENT}-00"), known(false)),
             (format!("00-{TRACE}-{PARENT}-03"), known(true)),
             (format!("00-{TRACE}-{PARENT}-fe"), known(false)),
-            // Later versions: what they add comes after a dash.
+            // Later versions append fields after a dash.
             (format!("01-{TRACE}-{PARENT}-01"), known(true)),
             (
                 format!("cc-{TRACE}-{PARENT}-01-what-the-future-will-be-like"),
@@ -138,13 +138,17 @@ mod tests {
             ("whatever".into(), None),
         ] {
             assert_eq!(TraceContext::parse(&text), expected, "{text}");
-            assert_eq!(by_the_book(&text), expected, "{text}, by the book");
+            assert_eq!(
+                parse_by_standard(&text),
+                expected,
+                "{text}, by the standard"
+            );
         }
     }
 
     proptest! {
         #[test]
-        fn it_reads_as_the_standard_says(
+        fn traceparent_parses_like_the_standard(
             mut text in "(00|0[1-9a-f]|[0-9a-f]{2}|ff)-([0-9a-f]{32}|0{32})-([0-9a-f]{16}|0{16})-[0-9a-f]{2}(-[ -~]{0,9})?",
             at in any::<prop::sample::Index>(),
             change in prop::option::of("[0-9a-fA-F é-]{0,2}"),
@@ -153,12 +157,12 @@ mod tests {
                 let at = at.index(text.len());
                 text.replace_range(at..=at, &change);
             }
-            prop_assert_eq!(TraceContext::parse(&text), by_the_book(&text), "{}", text);
+            prop_assert_eq!(TraceContext::parse(&text), parse_by_standard(&text), "{}", text);
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in any::<String>()) {
-            prop_assert_eq!(TraceContext::parse(&text), by_the_book(&text));
+        fn traceparent_parser_never_panics(text in any::<String>()) {
+            prop_assert_eq!(TraceContext::parse(&text), parse_by_standard(&text));
         }
     }
 }

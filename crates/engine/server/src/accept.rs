@@ -54,17 +54,17 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// Serves connections of authenticated clients.
 pub(crate) trait Serve: Clone + Send + Sync + 'static {
     /// Serves it to its end.
-    fn serve<S>(self, peer: Peer, stream: S, ending: Shutdown) -> impl Future<Output = ()> + Send
+    fn serve<S>(self, peer: Peer, stream: S, shutdown: Shutdown) -> impl Future<Output = ()> + Send
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static;
 }
 
 impl Serve for Arc<Engine> {
-    async fn serve<S>(self, peer: Peer, stream: S, ending: Shutdown)
+    async fn serve<S>(self, peer: Peer, stream: S, shutdown: Shutdown)
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     {
-        connection::serve(self, peer, stream, ending).await;
+        connection::serve(self, peer, stream, shutdown).await;
     }
 }
 

@@ -1,5 +1,5 @@
-//! One connection, from its first byte to its last. Every request passes through this file and
-//! those beneath.
+//! A connection from its first byte to its last. Every request passes through this file and its
+//! submodules.
 //!
 //! [`serve`] reads and writes concurrently. The reader finds messages, decodes them, asks the
 //! [scheduler](sealwire_engine::jobs::scheduler) for admission, and spawns `request::handle` for each.
@@ -7,9 +7,9 @@
 //! and do the smallest jobs; the crypto threads seal and open.
 //!
 //! A request is offered to the scheduler when its message is complete or, if the message is long,
-//! before its body is read. A rejected request is answered at once, and requests of its size class
-//! or above pause for a while. Requests that must wait for that pause, or for an in-flight permit,
-//! are deferred, at most as many as one read brings. Then reading stops. Requests that cost
+//! before its body is read. A rejected request gets its response at once, and requests of its size
+//! class or above pause for a while. Requests that must wait for that pause, or for an in-flight
+//! permit, are deferred, at most as many as one read brings. Then reading stops. Requests that cost
 //! nothing, and above all `cancel`, never wait behind deferred ones.
 //!
 //! Everything has a time limit: the arrival of a message, the reading of a response by the client,
@@ -51,7 +51,7 @@ use sealwire_telemetry::metrics::CallReport;
 
 /// The client of an open connection.
 pub struct Peer {
-    /// Its authenticated name.
+    /// The authenticated name of the client.
     pub principal: Principal,
     /// Shared by all connections of the principal.
     pub state: Arc<PrincipalState>,
@@ -62,9 +62,9 @@ pub struct Peer {
 pub struct PrincipalState {
     /// Paces messages that never reach the scheduler.
     pub(crate) pace: Pace,
-    /// Its share of the network threads.
+    /// The principal's share of the network threads.
     pub(crate) network: Arc<Flow>,
-    /// Permits for requests in flight, on all its connections together.
+    /// Permits for requests in flight, on all connections of the principal together.
     in_flight_permits: Arc<Semaphore>,
 }
 
@@ -79,7 +79,7 @@ impl PrincipalState {
     }
 }
 
-/// Permits for one request in flight: of its connection, and of its principal.
+/// The permits of one request in flight: one of its connection, and one of its principal.
 #[derive(Debug)]
 struct InFlightPermit {
     _connection: OwnedSemaphorePermit,
@@ -120,7 +120,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     engine: Arc<Engine>,
     Peer { principal, state }: Peer,
     stream: S,
-    ending: Shutdown,
+    shutdown: Shutdown,
 ) {
     let limits = engine.limits.clone();
     let (read, write) = tokio::io::split(stream);
@@ -143,18 +143,18 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
         write_replies(write, outgoing, stall, |n| shared.metrics.reply_bytes(n)).await
     });
 
-    let mut reader = Reader::new(Arc::clone(&connection), read, ending.clone());
+    let mut reader = Reader::new(Arc::clone(&connection), read, shutdown.clone());
     let end = tokio::select! {
         end = reader.read_calls() => end,
-        () = connection.drain(ending.clone()) => End::Drained,
+        () = connection.drain(shutdown.clone()) => End::Drained,
         // The peer reads no responses, so its requests are of no use.
         _ = &mut writer => End::Closed,
     };
     tracing::debug!(principal = %connection.principal, ?end, in_flight = connection.cancel_tokens.len(), "connection ends");
     if end == End::Drained {
         reader.reject_all_deferred().await;
-        if let Some(farewell) = ending.farewell() {
-            connection.send_protocol_error(&farewell).await;
+        if let Some(error) = shutdown.close_reason() {
+            connection.send_protocol_error(&error).await;
         }
     }
     if end == End::Closed {
@@ -176,7 +176,8 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     }
 }
 
-/// Returns whether a client that knows the contract and its own rights never gets this code.
+/// Returns true for codes that a client never gets if it follows the contract and knows its
+/// permissions.
 const fn is_fault_of_sender(code: ErrorCode) -> bool {
     matches!(
         code,
@@ -199,10 +200,10 @@ impl Drop for StopOnDrop {
 }
 
 impl Connection {
-    /// After shutdown has begun, lets requests finish for a time, then stops the rest. Returns when
-    /// every response is written.
-    async fn drain(&self, mut ending: Shutdown) {
-        let reason = ending.begun().await;
+    /// After shutdown has started, lets requests finish for a time, then stops the rest. Returns
+    /// when every response is written.
+    async fn drain(&self, mut shutdown: Shutdown) {
+        let reason = shutdown.started().await;
         let limits = &self.engine.limits;
         let all = u32::try_from(limits.in_flight_per_connection_max).unwrap_or(u32::MAX);
         if timeout(
@@ -243,15 +244,15 @@ impl Connection {
         })
     }
 
-    /// Waits for an in-flight permit. A future that is dropped loses its place among those that
-    /// wait.
+    /// Waits for an in-flight permit. A dropped future loses its position in the queue.
     async fn in_flight(self: Arc<Self>) -> Option<InFlightPermit> {
         self.memory.below_max().await;
         let connection = Arc::clone(&self.in_flight_permits)
             .acquire_owned()
             .await
             .ok()?;
-        // The last, so that a connection that waits for its own permits keeps none from the others.
+        // The permit of the principal comes last, so that a connection that waits for its own
+        // permits holds no permit that other connections need.
         let principal = Arc::clone(&self.state.in_flight_permits)
             .acquire_owned()
             .await
@@ -283,7 +284,7 @@ impl Connection {
             .await;
     }
 
-    /// Counts, logs and records a request that did not begin, and answers it.
+    /// Counts, logs and records a request that did not start, and responds to it.
     async fn reject(self: &Arc<Self>, request: &RejectedRequest<'_>, failure: &CallFailure) {
         let RejectedRequest { msgid, method, .. } = *request;
         if is_fault_of_sender(failure.code()) {
@@ -310,7 +311,7 @@ impl Connection {
             .store(format == ErrorFormat::Text, Ordering::Relaxed);
     }
 
-    /// Returns the response to a request that failed.
+    /// Returns the response to a failed request.
     fn error_reply(&self, msgid: u32, failure: &CallFailure) -> Vec<u8> {
         let is_text = self.text_errors.load(Ordering::Relaxed);
         let format = if is_text {
@@ -334,7 +335,7 @@ impl Connection {
         End::Expelled
     }
 
-    /// Sends the reason for which the connection ends, if it belongs to no request.
+    /// Sends the reason why the connection closes, if it belongs to no request.
     async fn send_protocol_error(&self, error: &RpcError) {
         tracing::debug!(principal = %self.principal, %error, "protocol error");
         let mut out = Vec::new();

@@ -479,12 +479,12 @@ impl ControlService {
 }
 
 impl Serve for Arc<ControlService> {
-    async fn serve<S>(self, peer: Peer, stream: S, ending: Shutdown)
+    async fn serve<S>(self, peer: Peer, stream: S, shutdown: Shutdown)
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     {
         connection::Connection::new(self, peer, stream)
-            .serve(ending)
+            .serve(shutdown)
             .await;
     }
 }

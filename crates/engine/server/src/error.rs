@@ -1,4 +1,4 @@
-//! Errors of the start.
+//! Errors during the start.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use sealwire_store::StoreError;
 
 use crate::tls::TlsError;
 
-/// Why the engine did not start. Each names what to mend.
+/// The reason why the engine did not start. Each error names what to correct.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The key-encryption key cannot be read.
@@ -22,16 +22,16 @@ pub enum StartError {
     /// The crypto library failed.
     #[error("cryptography does not work here: {0}")]
     Crypto(#[from] CallFailure),
-    /// The audit trail cannot be kept.
+    /// The audit log cannot be written.
     #[error("audit.folder: {0}")]
     Audit(#[from] JournalError),
-    /// No thread for spans.
+    /// The thread that exports spans cannot start.
     #[error("the thread that sends traces cannot start: {0}")]
     Traces(#[source] io::Error),
-    /// Certificates or keys.
+    /// Certificates or keys of TLS are invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The address is taken, not ours, or below 1024.
+    /// The address is in use, not an address of this machine, or its port requires privileges.
     #[error("{key}: cannot listen on {address}: {source}")]
     Bind {
         /// The configuration key.

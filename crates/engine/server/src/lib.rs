@@ -1,7 +1,7 @@
-//! Sockets around an engine: the data, control and admin listeners, TLS and certificates,
-//! connections, drain.
+//! The network side of an engine: the data, control and admin listeners, TLS and certificates,
+//! connections, and drain.
 //!
-//! [`server`] puts it together; [`connection`] is the path of every request.
+//! [`server`] starts all parts; [`connection`] is the path of every request.
 
 mod accept;
 mod admin;

@@ -17,27 +17,26 @@ use crate::network_scheduler;
 pub const NETWORK: &str = "network";
 /// Prefix of the names of crypto threads, and of the few others in the blocking pool.
 pub const CRYPTO: &str = "crypto";
-/// Threads beside the crypto threads for blocking work: file reads and name look-ups.
+/// Threads for blocking work, in addition to the crypto threads: file reads and name look-ups.
 const SPARE_BLOCKING_THREADS: usize = 8;
 
-/// Tasks that a network thread polls before it asks the system for events although more are ready.
-/// That also begins a round of the [`network_scheduler`], which should follow only when every ready
-/// task was polled; else a flood gets its next share before a neighbour its first. The default of
-/// 61 is less than the connections of a flood, each of which is polled in vain once. The time until
-/// then is bounded by the shares, not by this number.
+/// Number of ready tasks that a network thread polls before it asks the system for events. Asking
+/// also starts a round of the [`network_scheduler`], which should start only after every ready task
+/// was polled. Otherwise a flood gets its next share before another principal gets its first. The
+/// default of 61 is less than the connections of a flood, each of which is polled once without a
+/// result. The shares bound the time until then, not this number.
 const POLLS_BETWEEN_EVENTS: u32 = 1_024;
 
 /// Starts a runtime with the configured numbers of threads, and waits until every network thread
 /// runs.
 ///
 /// # Errors
-///
-/// The system starts no more threads.
+/// Returns an error if the system cannot start more threads.
 pub fn start(config: &Config) -> io::Result<Runtime> {
     let cores = available_parallelism().map_or(1, usize::from);
     let network_threads = config.network.threads_on(cores);
     let started = AtomicUsize::new(0);
-    let name = move || {
+    let next_thread_name = move || {
         let number = started.fetch_add(1, Ordering::Relaxed);
         number
             .checked_sub(network_threads)
@@ -49,7 +48,7 @@ pub fn start(config: &Config) -> io::Result<Runtime> {
     let runtime = Builder::new_multi_thread()
         .worker_threads(network_threads)
         .max_blocking_threads(config.crypto.threads_on(cores) + SPARE_BLOCKING_THREADS)
-        .thread_name_fn(name)
+        .thread_name_fn(next_thread_name)
         .on_thread_unpark(move || {
             inline_budget::renew(inline);
             network_scheduler::thread_woke();
@@ -57,8 +56,9 @@ pub fn start(config: &Config) -> io::Result<Runtime> {
         .event_interval(POLLS_BETWEEN_EVENTS)
         .enable_all()
         .build()?;
-    // Tokio names a thread when it starts, and starts network threads first. But each thread takes
-    // whichever task waits, so nothing else may be spawned before every network thread runs.
+
+    // Tokio names a thread when it starts, and starts network threads first. But each thread runs
+    // any waiting task, so nothing else must be spawned before every network thread runs.
     let all = Arc::new(Barrier::new(network_threads + 1));
     for _ in 0..network_threads {
         let all = Arc::clone(&all);

@@ -1,8 +1,8 @@
-//! Why a connection ends from this side: the engine drains, or the certificate that opened it is
-//! not accepted any more.
+//! Reasons for the engine to close a connection: the engine drains, or the client certificate is no
+//! longer accepted.
 //!
-//! Either way calls in flight finish within the time of a drain and new ones are turned away; they
-//! differ in what the peer is told. Nothing here closes anything.
+//! In both cases requests in flight finish within the drain time and new requests are rejected. The
+//! client gets different errors. This module only reports the reason; the connection closes itself.
 
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::sync::watch;
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use sealwire_engine::jobs::cancel_token::StopReason;
 use sealwire_telemetry::metrics::ExpulsionLabel;
 
-/// One connection's view of both. Cheap to clone.
+/// A connection's handle on both reasons. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Shutdown {
     draining: watch::Receiver<bool>,
@@ -27,33 +27,33 @@ impl Shutdown {
         Self { draining, expelled }
     }
 
-    /// Why no new call is taken; `None` while they are.
+    /// Returns the reason why new requests are rejected; `None` while they are accepted.
     pub fn reason(&self) -> Option<StopReason> {
-        // First: whom the engine does not know any more it tells so, also while it drains.
+        // A revoked client gets this reason even while the engine drains.
         if self.expelled.borrow().is_some() {
             return Some(StopReason::Expelled);
         }
         self.draining.borrow().then_some(StopReason::Drain)
     }
 
-    /// Waits until there is a reason. Safe to drop midway.
-    pub async fn begun(&mut self) -> StopReason {
+    /// Waits until shutdown has started and returns the reason. Cancel-safe.
+    pub async fn started(&mut self) -> StopReason {
         let Self { draining, expelled } = self;
-        let refused = async {
+        let disconnected = async {
             if expelled.wait_for(Option::is_some).await.is_err() {
-                // Nobody is left to refuse the certificate.
+                // The registry is gone, so it cannot revoke the certificate.
                 std::future::pending::<()>().await;
             }
         };
         tokio::select! {
-            () = refused => StopReason::Expelled,
-            // An engine that is gone drains, too.
+            () = disconnected => StopReason::Expelled,
+            // If the sender is dropped, the engine is gone, which counts as a drain.
             _ = draining.wait_for(|draining| *draining) => StopReason::Drain,
         }
     }
 
-    /// Returns the error for the peer at the end, unless the engine drains.
-    pub fn farewell(&self) -> Option<RpcError> {
+    /// Returns the error to send before the connection closes; `None` if the engine only drains.
+    pub fn close_reason(&self) -> Option<RpcError> {
         let why = match (*self.expelled.borrow())? {
             ExpulsionLabel::Revoked => "the client certificate is revoked",
             ExpulsionLabel::Expired => "the client certificate has expired",
@@ -70,30 +70,33 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_expulsion_is_told_also_while_the_engine_drains() {
+    async fn revoked_certificate_is_reported_even_during_a_drain() {
         let ((drain, draining), (expel, expelled)) = (watch::channel(false), watch::channel(None));
-        let mut ending = Shutdown::new(draining, expelled);
-        assert_eq!((ending.reason(), ending.farewell()), (None, None));
+        let mut shutdown = Shutdown::new(draining, expelled);
+        assert_eq!((shutdown.reason(), shutdown.close_reason()), (None, None));
         drain.send_replace(true);
         assert_eq!(
-            (ending.reason(), ending.begun().await),
+            (shutdown.reason(), shutdown.started().await),
             (Some(StopReason::Drain), StopReason::Drain)
         );
-        assert_eq!(ending.farewell(), None);
+        assert_eq!(shutdown.close_reason(), None);
         expel.send_replace(Some(ExpulsionLabel::Revoked));
-        assert_eq!(ending.reason(), Some(StopReason::Expelled));
-        assert_eq!(ending.farewell().unwrap().code, ErrorCode::Unauthenticated);
+        assert_eq!(shutdown.reason(), Some(StopReason::Expelled));
+        assert_eq!(
+            shutdown.close_reason().unwrap().code,
+            ErrorCode::Unauthenticated
+        );
     }
 
     #[tokio::test]
-    async fn who_is_gone_expels_nobody_and_an_engine_that_is_gone_drains() {
+    async fn dropped_registry_disconnects_nobody_and_dropped_engine_drains() {
         let ((drain, draining), (expel, expelled)) = (watch::channel(false), watch::channel(None));
-        let mut ending = Shutdown::new(draining, expelled);
+        let mut shutdown = Shutdown::new(draining, expelled);
         drop(expel);
-        let mut begun = Box::pin(ending.begun());
-        assert!(at_once(&mut begun).await.is_none());
+        let mut started = Box::pin(shutdown.started());
+        assert!(at_once(&mut started).await.is_none());
         drop(drain);
-        assert_eq!(begun.await, StopReason::Drain);
+        assert_eq!(started.await, StopReason::Drain);
     }
 
     /// Polls a future once.

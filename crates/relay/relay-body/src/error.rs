@@ -1,23 +1,23 @@
-//! Errors of bodies. None carries a byte or a key of the body.
+//! Errors of bodies. No error contains a byte or a key of the body.
 
 /// The reason why a body cannot be edited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    /// The body is not of its format.
+    /// The body is invalid in its format.
     #[error("at byte {at}: {reason}")]
     Malformed {
-        /// Offset in the body; of JSON lines, in the line; of an event stream, in the data of the
+        /// Offset in the body. For JSON lines, in the line; for an event stream, in the data of the
         /// event.
         at: u64,
         /// The reason.
         reason: &'static str,
     },
-    /// Something is longer or deeper than allowed.
+    /// A part of the body exceeds a limit on length, depth or count.
     #[error("{limit} is beyond {max}")]
     TooLarge {
         /// Name of the limit.
         limit: &'static str,
-        /// Its number.
+        /// The greatest permitted number.
         max: u64,
     },
     /// A selected value cannot be replaced.
@@ -40,7 +40,7 @@ pub enum BodyError {
 }
 
 impl BodyError {
-    /// A fixed text, without offset.
+    /// Returns a fixed text, without the offset.
     pub const fn text(&self) -> &'static str {
         match self {
             Self::Malformed { reason, .. }

@@ -1,7 +1,7 @@
-//! Server-sent events (WHATWG HTML, 9.2): the data of each event is one JSON text.
+//! Scans server-sent events (WHATWG HTML, 9.2). The data of each event is one JSON text.
 //!
-//! An event is held until its blank line, because only then its data is complete. Comments, other
-//! fields and line ends stay as they came.
+//! An event is buffered until its blank line, because its data is not complete before. Comments,
+//! other fields and line ends stay unchanged.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ pub(crate) struct EventScanner {
     rules: Arc<RuleSet>,
     limits: Limits,
     scanner: JsonScanner,
-    /// The present event.
+    /// The current event.
     held: BytesMut,
-    /// Begin of the present line in the event.
+    /// Start of the current line in the event.
     line: usize,
     /// True after a CR, whose LF belongs to the same line end.
     after_cr: bool,
-    /// True until the first event was read, which can begin with a byte order mark.
+    /// True until the first event was read, which can start with a byte order mark.
     is_first: bool,
     /// Rules that selected a value other than null.
     found: Vec<bool>,
@@ -47,7 +47,7 @@ impl EventScanner {
     pub(crate) fn push(&mut self, input: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
         let mut rest = &input[..];
         while let Some(first) = rest.first() {
-            // The CR ended the line. If it also ended the event, the LF stands alone.
+            // The CR ended the line. If the CR also ended the event, the LF is a separate piece.
             if std::mem::take(&mut self.after_cr) && *first == b'\n' {
                 if self.held.is_empty() {
                     out.push(Piece::Literal(Bytes::from_static(b"\n")));
@@ -77,7 +77,7 @@ impl EventScanner {
                 reason: "an event without its blank line",
             });
         }
-        self.event(&event, out)?;
+        self.scan_event(&event, out)?;
         check_required(&self.rules, &self.found)
     }
 
@@ -92,30 +92,30 @@ impl EventScanner {
         Ok(())
     }
 
-    /// Ends the present line. A blank one ends the event.
+    /// Ends the current line. A blank line ends the event.
     fn end_line(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
         let is_blank = self.held.len() == self.line + 1;
         self.line = self.held.len();
         if is_blank {
             self.line = 0;
             let event = self.held.split().freeze();
-            return self.event(&event, out);
+            return self.scan_event(&event, out);
         }
         Ok(())
     }
 
-    fn event(&mut self, event: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
+    fn scan_event(&mut self, event: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
         let is_first = std::mem::take(&mut self.is_first);
-        let data = data_of(event, is_first);
+        let data = data_ranges(event, is_first);
         if holds_no_value(event, &data) {
             out.push(Piece::Literal(event.clone()));
             return Ok(());
         }
-        // The mark of the stream was skipped, and its data has none.
+        // The byte order mark of the stream was skipped, and the data cannot have another one.
         self.scanner.restart();
         let before = out.len();
-        match edit(event, &data, &mut self.scanner, out) {
-            // The rules are for the stream, not for each event.
+        match scan_data(event, &data, &mut self.scanner, out) {
+            // Required values apply to the stream, not to each event.
             Ok(()) => self
                 .found
                 .iter_mut()
@@ -132,7 +132,7 @@ impl EventScanner {
 }
 
 /// Scans the data of an event, whose lines are joined by line feeds.
-fn edit(
+fn scan_data(
     event: &Bytes,
     data: &[Range<usize>],
     scanner: &mut JsonScanner,
@@ -146,7 +146,8 @@ fn edit(
         let before = pieces.len();
         scanner.push(&event.slice(range.clone()), pieces)?;
         if at + 1 < data.len() {
-            // The joint ends a number. It is no part of the event, so its own literal is dropped.
+            // The line feed ends a number. The event does not contain this byte, so its literal is
+            // dropped.
             scanner.push(&Bytes::from_static(b"\n"), pieces)?;
             if matches!(pieces.last(), Some(Piece::Literal(joint)) if joint == "\n") {
                 pieces.pop();
@@ -156,7 +157,7 @@ fn edit(
                 .map(|piece| piece.source().len())
                 .sum();
             if covered != range.len() {
-                // A container that goes over several lines cannot be cut out of them.
+                // A container over several lines cannot be replaced.
                 let rule = scanner.captured_rule().unwrap_or(0);
                 return Err(BodyError::Value {
                     rule,
@@ -173,8 +174,8 @@ fn edit(
     Ok(())
 }
 
-/// Returns true if the data of an event is a sign of life, which has no text, or the text that ends
-/// a stream of several interfaces of language models.
+/// Returns true if an event has no data, like a keep-alive, or the data that ends a stream in
+/// several interfaces of language models.
 fn holds_no_value(event: &[u8], data: &[Range<usize>]) -> bool {
     let mut texts = data
         .iter()
@@ -187,8 +188,8 @@ fn holds_no_value(event: &[u8], data: &[Range<usize>]) -> bool {
     }
 }
 
-/// Ranges of the values of `data` fields.
-fn data_of(event: &[u8], is_first: bool) -> Vec<Range<usize>> {
+/// Returns the ranges of the values of `data` fields.
+fn data_ranges(event: &[u8], is_first: bool) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let mut at = if is_first && event.starts_with(b"\xef\xbb\xbf") {
         3

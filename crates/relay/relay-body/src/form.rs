@@ -1,19 +1,20 @@
-//! `application/x-www-form-urlencoded` (WHATWG URL, 5.1): only the bytes of selected values change.
+//! Scans `application/x-www-form-urlencoded` bodies (WHATWG URL, 5.1). Only the bytes of selected
+//! values change.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealwire_payload::{Position, Selection};
+use sealwire_payload::Selection;
 
 use crate::json::check_required;
 use crate::name::NameSet;
 use crate::piece::{Hole, Piece, Place};
 use crate::{BodyError, Limits, RuleSet, name};
 
-/// Bytes that no client leaves in the name of a field as they are. A JSON text has one of them
-/// before its first `=` or `&`, so no form is also JSON.
+/// Bytes that every client escapes in the name of a field. A JSON text has one of them before its
+/// first `=` or `&`, so a form is never valid JSON.
 const NOT_IN_NAMES: &[u8] = b"\"<>\\^`{|}\x7f";
-/// Longest name that is kept in a body of another format.
+/// Longest name in a body of another format that is buffered, in bytes.
 const OTHER_NAME_BYTES_MAX: usize = 4 << 10;
 
 pub(crate) struct FormScanner {
@@ -48,7 +49,7 @@ impl FormScanner {
         let mut at = 0;
         while at < input.len() {
             let rest = &input[at..];
-            // Some readers also split at `;`. Browsers escape it.
+            // Some parsers also split at `;`. Browsers escape this character.
             if at == 0 && memchr::memchr(b';', rest).is_some() {
                 return Err(BodyError::Malformed {
                     at: 0,
@@ -98,14 +99,14 @@ impl FormScanner {
         Ok(())
     }
 
-    /// Ends a name. Returns the rule that selects its value.
+    /// Ends a name. Returns the rule that selects the field's value.
     fn rule_of_name(&mut self) -> Result<Option<usize>, BodyError> {
-        let name = self.name()?;
+        let name = self.take_name()?;
         rule_of(&self.rules, &name, &mut self.found)
     }
 
-    /// Takes the name that was read.
-    fn name(&mut self) -> Result<String, BodyError> {
+    /// Removes and returns the name in the buffer.
+    fn take_name(&mut self) -> Result<String, BodyError> {
         let raw = std::mem::take(&mut self.held);
         let is_plain = raw
             .iter()
@@ -119,8 +120,8 @@ impl FormScanner {
 
     fn end_pair(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
         let State::Value(rule) = std::mem::replace(&mut self.state, State::Name) else {
-            // A name without a value, which can also be a text of another format.
-            return self.name().map(drop);
+            // This name has no value. It can also be a text of another format.
+            return self.take_name().map(drop);
         };
         let source: Bytes = std::mem::take(&mut self.held).into();
         let Some(rule) = rule else { return Ok(()) };
@@ -136,7 +137,7 @@ impl FormScanner {
     }
 }
 
-/// Finds fields of a form in a body of another format, for upstreams that read it as a form.
+/// Finds fields of a form in a body of another format, for upstreams that read the body as a form.
 pub(crate) struct FormGuard {
     selected: Arc<NameSet>,
     /// The name that is being read; `None` in a value.
@@ -156,8 +157,7 @@ impl FormGuard {
         while !input.is_empty() {
             let end = match &self.name {
                 Some(_) => memchr::memchr2(b'&', b'=', input),
-                // A semicolon is a part of a name to some readers, and the end of a value to
-                // others.
+                // Some parsers read a semicolon as a part of a name, others as the end of a value.
                 None => memchr::memchr2(b'&', b';', input),
             };
             if let Some(name) = &mut self.name {
@@ -180,7 +180,8 @@ impl FormGuard {
     fn end_name(&mut self, is_cut: bool) -> Result<(), BodyError> {
         let raw = self.name.take().unwrap_or_default();
         let found = name_in_any_reading(&raw, |name| self.selected.rules_of(name).first().copied());
-        // A name of which nearly nothing counts may continue with a selected one.
+        // The truncated name can continue with a selected name if nearly all its characters are
+        // ignored.
         let continues = is_cut && self.selected.may_begin(&leniently_decoded(&raw));
         match found.or_else(|| continues.then_some(0)) {
             Some(rule) => Err(BodyError::Value {
@@ -192,8 +193,8 @@ impl FormGuard {
     }
 }
 
-/// Returns what `find` returns first for a name of a form or a query, as readers can take it:
-/// decoded, and cut at semicolons, question marks and NUL.
+/// Returns the first result of `find` for the possible readings of a name in a form or a query:
+/// decoded, and split at semicolons, question marks and NUL.
 pub fn name_in_any_reading<T>(raw: &[u8], find: impl Fn(&str) -> Option<T>) -> Option<T> {
     let name = leniently_decoded(raw);
     let parts = name
@@ -202,7 +203,7 @@ pub fn name_in_any_reading<T>(raw: &[u8], find: impl Fn(&str) -> Option<T>) -> O
     parts.chain([&*name]).find_map(find)
 }
 
-/// Decodes `+` and percent escapes, and leaves what is malformed.
+/// Decodes `+` and percent escapes. Malformed escapes stay unchanged.
 fn leniently_decoded(raw: &[u8]) -> String {
     let spaced: Vec<u8> = raw
         .iter()
@@ -213,19 +214,22 @@ fn leniently_decoded(raw: &[u8]) -> String {
         .into_owned()
 }
 
-/// The first rule that selects a field of that name, and notes all that do. Rejects a name that
-/// some readers take for one of a sealed value, if no rule seals the field.
+/// Returns the first rule that selects a field of this name, and records every such rule in
+/// `found`. Rejects a name that some parser reads as the name of a sealed value, if no rule seals
+/// the field.
 pub(crate) fn rule_of(
     rules: &RuleSet,
     name: &str,
     found: &mut [bool],
 ) -> Result<Option<usize>, BodyError> {
-    let (mut first, mut is_sealed) = (None, false);
+    let mut first = None;
+    let mut is_sealed = false;
     for (at, rule) in rules.iter().enumerate() {
-        let selects = |selection: &Selection| {
-            selection.selects(selection.at(selection.root(), name.as_bytes()))
-        };
-        if rule.selection.as_deref().is_some_and(selects) {
+        if rule
+            .selection
+            .as_deref()
+            .is_some_and(|selection| selects_field(selection, name))
+        {
             found[at] = true;
             first = first.or(Some(at));
             is_sealed |= rule.seals;
@@ -234,17 +238,16 @@ pub(crate) fn rule_of(
     if is_sealed {
         return Ok(first);
     }
-    // A rule that names a field in this format decides on it, if the one that seals it is for
-    // another format.
-    let root = |rule: usize| {
-        rules[rule]
-            .selection
-            .as_ref()
-            .map_or(Position::NOWHERE, |selection| selection.root())
-    };
-    let is_named = first.is_some_and(|rule| rules.names_key(rule, root(rule), name.as_bytes()));
-    let is_misread = |rule: &usize| !is_named || rules[*rule].selection.is_some();
-    if let Some(rule) = rules.guard().rules_of(name).into_iter().find(is_misread) {
+    // If the sealing rule is for another format, a rule that names the field in this format
+    // decides.
+    let is_named =
+        first.is_some_and(|rule| rules.names_key(rule, rules[rule].root(), name.as_bytes()));
+    let misread_rule = rules
+        .guard()
+        .rules_of(name)
+        .into_iter()
+        .find(|rule| !is_named || rules[*rule].selection.is_some());
+    if let Some(rule) = misread_rule {
         return Err(BodyError::Value {
             rule,
             reason: name::ALIAS,
@@ -259,7 +262,12 @@ pub(crate) fn rule_of(
     Ok(first)
 }
 
-/// Decodes `+` and percent escapes. `None` if an escape is malformed or the result is not UTF-8.
+fn selects_field(selection: &Selection, name: &str) -> bool {
+    selection.selects(selection.at(selection.root(), name.as_bytes()))
+}
+
+/// Decodes `+` and percent escapes. Returns `None` if an escape is malformed or the result is not
+/// UTF-8.
 fn decoded(raw: &[u8]) -> Option<String> {
     let mut out = Vec::with_capacity(raw.len());
     let mut bytes = raw.iter();
@@ -267,8 +275,8 @@ fn decoded(raw: &[u8]) -> Option<String> {
         out.push(match byte {
             b'+' => b' ',
             b'%' => {
-                let digit = |byte: Option<&u8>| char::from(*byte?).to_digit(16);
-                let (high, low) = (digit(bytes.next())?, digit(bytes.next())?);
+                let high = char::from(*bytes.next()?).to_digit(16)?;
+                let low = char::from(*bytes.next()?).to_digit(16)?;
                 u8::try_from(high << 4 | low).ok()?
             }
             _ => *byte,

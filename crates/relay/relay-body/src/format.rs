@@ -8,9 +8,9 @@ const BOUNDARY_MAX: usize = 70;
 /// The format of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// One JSON text (RFC 8259).
+    /// A single JSON text (RFC 8259).
     Json,
-    /// One JSON text per line.
+    /// JSON lines: a JSON text per line.
     JsonLines,
     /// `application/x-www-form-urlencoded` (WHATWG URL).
     Form,
@@ -24,7 +24,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns true if both are of one kind; boundaries do not count.
+    /// Returns true if both formats are of the same kind. Ignores the boundary.
     pub fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
@@ -34,15 +34,18 @@ impl Format {
         matches!(self, Self::Form | Self::Multipart { .. })
     }
 
-    /// Reads a `Content-Type`.
+    /// Parses a `Content-Type`.
     ///
     /// # Errors
-    /// [`BodyError::Unsupported`]: a type that is none of these, a charset other than UTF-8, or no valid boundary.
+    /// Returns [`BodyError::Unsupported`] for any other type, a charset other than UTF-8, or an
+    /// invalid or missing boundary.
     pub fn from_content_type(header: &str) -> Result<Self, BodyError> {
         let mut parameters = Parameters(header);
         let media_type = parameters.media_type().to_ascii_lowercase();
         let is_multipart = media_type.starts_with("multipart/");
-        let (mut boundary, mut charsets, mut boundaries) = (None, 0, 0);
+        let mut boundary = None;
+        let mut charsets = 0;
+        let mut boundaries = 0;
         while let Some(parameter) = parameters.next() {
             let (name, value) = parameter?;
             if name.eq_ignore_ascii_case("charset") {
@@ -57,7 +60,7 @@ impl Format {
                 boundaries += 1;
                 boundary = Some(value);
             } else if is_multipart {
-                // Some readers look for the text `boundary` anywhere in the header.
+                // Some parsers look for the text `boundary` anywhere in the header.
                 return Err(BodyError::Unsupported(
                     "a multipart body with another parameter than boundary and charset",
                 ));
@@ -94,8 +97,8 @@ impl Format {
     }
 }
 
-/// Returns true for patches of JSON (RFC 6902), of SCIM (RFC 7644) and of SenML (RFC 8790),
-/// queries, and their relatives. A merge patch has the form of its document (RFC 7396).
+/// Returns true for patches of JSON (RFC 6902), of SCIM (RFC 7644) and of SenML (RFC 8790), for
+/// queries, and for similar types. A merge patch has the structure of its document (RFC 7396).
 fn names_paths_in_values(media_type: &str) -> bool {
     const WORDS: [&str; 6] = ["etch", "jsonpatch", "jsonpath", "patch", "path", "scim"];
     let Some(name) = media_type.strip_suffix("+json") else {
@@ -110,14 +113,17 @@ fn is_file_name(name: &str) -> bool {
     name.eq_ignore_ascii_case("filename")
 }
 
-/// RFC 2046 allows more characters, which some readers take for an end of the boundary or for an
-/// encoding of it.
+/// Returns true for a valid boundary. RFC 2046 permits more characters, but some parsers end or
+/// decode a boundary at these.
 fn is_boundary(text: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+/:".contains(&byte);
-    (1..=BOUNDARY_MAX).contains(&text.len()) && text.bytes().all(fits)
+    (1..=BOUNDARY_MAX).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.+/:".contains(&byte))
 }
 
-/// A token (RFC 9110, section 5.6.2) without the apostrophe, which PHP takes for a quotation mark.
+/// Returns true for a token (RFC 9110, section 5.6.2) without an apostrophe, which PHP reads as a
+/// quotation mark.
 fn is_token(text: &str) -> bool {
     !text.is_empty()
         && text
@@ -125,7 +131,7 @@ fn is_token(text: &str) -> bool {
             .all(|byte| byte.is_ascii_graphic() && !b"\"'(),/:;<=>?@[\\]{}".contains(&byte))
 }
 
-/// A charset, a language and an escaped text, with an apostrophe between them (RFC 8187).
+/// Returns true for a charset, a language and an escaped text, separated by apostrophes (RFC 8187).
 fn is_extended(text: &str) -> bool {
     text.matches('\'').count() == 2 && is_token(&text.replace('\'', ""))
 }
@@ -137,7 +143,7 @@ const BLANKS: [char; 2] = [' ', '\t'];
 pub(crate) struct Parameters<'a>(pub(crate) &'a str);
 
 impl<'a> Parameters<'a> {
-    /// Takes the text before the first parameter.
+    /// Consumes and returns the text before the first parameter.
     pub(crate) fn media_type(&mut self) -> &'a str {
         let end = self.0.find(';').unwrap_or(self.0.len());
         let (first, rest) = self.0.split_at(end);
@@ -145,8 +151,9 @@ impl<'a> Parameters<'a> {
         first.trim_matches(BLANKS)
     }
 
-    /// Takes the next parameter. A quoted value with an escape is an error: readers disagree on it.
-    /// In the name of a file, a backslash is a character, unless it is before a quotation mark.
+    /// Consumes and returns the next parameter. A quoted value with an escape is an error, since
+    /// parsers disagree on it. In the name of a file, a backslash is an ordinary character, unless
+    /// a quotation mark follows it.
     pub(crate) fn next(&mut self) -> Option<Result<(&'a str, &'a str), BodyError>> {
         let rest = self.0.trim_start_matches(BLANKS);
         if rest.is_empty() {
@@ -164,14 +171,14 @@ impl<'a> Parameters<'a> {
         let Some((name, value)) = rest.split_once('=') else {
             return Some(Err(malformed));
         };
-        // Some readers join `name*0` and `name*1`, or prefer `name*` (RFC 2231), so those can be
-        // read in two ways.
+        // Some parsers join `name*0` and `name*1`, or prefer `name*` (RFC 2231), so these names are
+        // ambiguous.
         if !is_token(name) || (name.contains('*') && !name.eq_ignore_ascii_case("filename*")) {
             return Some(Err(malformed));
         }
         let (value, rest) = match value.strip_prefix('"') {
             Some(quoted) => match quoted.split_once('"') {
-                // Readers that split at `;` first would see another parameter.
+                // Parsers that split at `;` first would see another parameter.
                 Some((value, rest))
                     if !value.contains(['\\', ';'])
                         || (is_file_name(name) && !value.ends_with('\\')) =>
@@ -181,7 +188,7 @@ impl<'a> Parameters<'a> {
                 _ => return Some(Err(malformed)),
             },
             None => match value.split_at(value.find([';', ' ', '\t']).unwrap_or(value.len())) {
-                // Some readers take an asterisk for the begin of an encoding.
+                // Some parsers read an asterisk as the start of an encoding.
                 (value, rest)
                     if (is_token(value) && !value.contains('*'))
                         || (name.contains('*') && is_extended(value)) =>

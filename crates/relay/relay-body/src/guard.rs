@@ -1,9 +1,9 @@
-//! Values that rules seal, under other names and in other places.
+//! Finds values that rules seal under other names and in other places.
 //!
-//! A reader can find a selected value under another spelling of its name, and in another place:
-//! some frameworks join query, form and JSON into one set of parameters, and take `user[ssn]` for
-//! `{"user":{"ssn":..}}`. A [`Guard`] knows the names of all values that the rules of one direction
-//! seal. A message in which one of them stands where no rule seals it is rejected.
+//! An upstream can find a selected value under another spelling of its name and in another place.
+//! Some frameworks join query, form and JSON into one set of parameters, and read `user[ssn]` as
+//! `{"user":{"ssn":..}}`. A [`Guard`] has the names of all values that the rules of one direction
+//! seal. It rejects a message with such a name in a place where no rule seals the value.
 
 use std::collections::HashSet;
 use std::ops::Deref;
@@ -14,7 +14,7 @@ use sealwire_payload::{Position, Selection};
 use crate::BodyRule;
 use crate::name::{self, BREAKS, NameSet, each_reading_of_levels, normal_form};
 
-/// Most names of the values of one rule.
+/// Most names of values per rule.
 const NAMES_MAX: usize = 10_000;
 
 /// The values that one rule seals.
@@ -28,16 +28,16 @@ pub struct SealedValues<'a> {
     pub query: &'a [Box<str>],
 }
 
-/// Names that must not stand where no rule seals their values.
+/// Names that must not occur where no rule seals their values.
 #[derive(Clone, Debug)]
 pub struct Guard {
     /// Paths in JSON.
     pub(crate) paths: Vec<GuardedPaths>,
     /// Names in forms, multipart bodies and queries.
     pub(crate) names: NameSet,
-    /// Every name on the way to a value, as the rules spell it.
+    /// Every name in a path to a value, in the spelling of the rules.
     selected: HashSet<Box<str>>,
-    /// Names of other values, which pass as they are spelled here.
+    /// Names of other values, which pass in exactly this spelling.
     accepted: HashSet<Box<str>>,
 }
 
@@ -46,38 +46,38 @@ pub struct Guard {
 pub(crate) struct GuardedPaths {
     pub(crate) rule: usize,
     pub(crate) paths: Selection,
-    /// True if they are of another place than the body.
+    /// True if the paths belong to another place than the body.
     pub(crate) is_foreign: bool,
-    /// For the names alone of paths, without wildcards and indexes: the place of these paths in the
-    /// guard.
+    /// For paths reduced to their names, without wildcards and indexes: the index of the original
+    /// paths in the guard.
     pub(crate) names_of: Option<usize>,
 }
 
 impl GuardedPaths {
-    /// Position of an array's element. Some readers take a list of one value for that value, and
-    /// some search engines take values in a list for values of the object around it: a path that
-    /// goes on by name also goes on from the array.
+    /// Returns the position of an array's element. Some parsers read a list of one value as this
+    /// value, and some search engines read values in a list as values of the enclosing object. A
+    /// path that continues with a name therefore also continues from the array.
     pub(crate) fn at_element(&self, array: Position, index: u32) -> Position {
         let next = self.paths.at_element(array, index);
         let has_names = self.paths.names_at(array).any(|name| !is_number(name));
-        if !has_names || self.paths.selects(array) || self.goes_on_by_wildcard(array) {
+        if !has_names || self.paths.selects(array) || self.continues_by_wildcard(array) {
             return next;
         }
         next.union(array)
     }
 
-    /// Returns true if the paths that reach this value go on by elements alone.
-    pub(crate) fn goes_on_by_element(&self, position: Position) -> bool {
+    /// Returns true if all paths that reach this value continue with elements.
+    pub(crate) fn continues_by_element(&self, position: Position) -> bool {
         !position.is_nowhere() && self.paths.names_at(position).all(is_number)
     }
 
-    /// Returns true if a path goes on by an element.
+    /// Returns true if a path continues with an element.
     pub(crate) fn has_elements(&self, position: Position) -> bool {
-        self.goes_on_by_element(position) || !self.paths.at_element(position, 0).is_nowhere()
+        self.continues_by_element(position) || !self.paths.at_element(position, 0).is_nowhere()
     }
 
-    fn goes_on_by_wildcard(&self, position: Position) -> bool {
-        // No name is this one, and a descent stays where it is.
+    fn continues_by_wildcard(&self, position: Position) -> bool {
+        // No rule has this name, and a descent does not change the position.
         position.union(self.paths.at(position, b"\0")) != position
     }
 }
@@ -98,7 +98,7 @@ impl Default for Guard {
 }
 
 impl Guard {
-    /// Creates a guard for the rules that seal. `None` if a rule has too many names.
+    /// Creates a guard for the rules that seal. Returns `None` if a rule has too many names.
     pub fn new(sealed: &[SealedValues<'_>], accepted: &[Box<str>]) -> Option<Self> {
         let mut guard = Self {
             accepted: accepted.iter().cloned().collect(),
@@ -137,22 +137,22 @@ impl Guard {
         Some(guard)
     }
 
-    /// Takes the names in forms, multipart bodies and queries.
+    /// Returns the names in forms, multipart bodies and queries.
     pub fn into_names(self) -> NameSet {
         self.names
     }
 
-    /// Returns true for a name that the route accepts beside selected ones.
+    /// Returns true for a name that the route accepts in addition to selected names.
     pub fn is_accepted(&self, name: &str) -> bool {
         self.accepted.contains(name)
     }
 
-    /// Returns true for a name that stands on the way to a value.
+    /// Returns true for a name in a path to a value.
     pub fn is_selected(&self, name: &str) -> bool {
         self.selected.contains(name)
     }
 
-    /// Returns true for another spelling of a name on the way to a value.
+    /// Returns true for another spelling of a name in a path to a value.
     pub fn is_other_spelling(&self, name: &str) -> bool {
         let form = normal_form(name);
         let is_like = self
@@ -162,8 +162,8 @@ impl Guard {
         !self.is_selected(name) && (is_like || self.takes(name))
     }
 
-    /// Returns true if some reader finds a value under a name of a form, of a part or of a query,
-    /// whether accepted or not.
+    /// Returns true if some parser finds a value under a name of a form, of a part or of a query.
+    /// Ignores the accepted names.
     pub fn takes(&self, name: &str) -> bool {
         let levels: Vec<_> = name.split(BREAKS).map(normal_form).collect();
         let has_levels = name.contains(BREAKS)
@@ -174,14 +174,14 @@ impl Guard {
         self.names.takes(name) || has_levels
     }
 
-    /// Returns the rules whose values some reader finds under a name of a form, of a part or of a
+    /// Returns the rules whose values some parser finds under a name of a form, of a part or of a
     /// query.
     pub fn rules_of(&self, name: &str) -> Vec<usize> {
         if self.is_accepted(name) {
             return Vec::new();
         }
         let mut rules = self.names.rules_of(name).to_vec();
-        // A name with levels is also a path, which meets wildcards.
+        // A name with levels is also a path, which matches wildcards.
         each_reading_of_levels(name, |text| {
             if text.contains(BREAKS) {
                 let levels: Vec<_> = text.split(BREAKS).map(normal_form).collect();
@@ -195,12 +195,12 @@ impl Guard {
         rules
     }
 
-    /// Returns true for a name whose reading is not clear, where names are guarded.
+    /// Returns true for an ambiguous name, if the guard has names.
     pub fn is_unclear(&self, name: &str) -> bool {
         name::is_unclear(name) && !self.names.is_empty() && !self.is_accepted(name)
     }
 
-    /// Adds paths of names alone, each once.
+    /// Adds paths that consist of names, each once.
     fn add_names(
         &mut self,
         rule: usize,
@@ -212,7 +212,8 @@ impl Guard {
         self.add_parsed(rule, names_of, &paths)
     }
 
-    /// Adds paths in as few selections as hold them. `None` for one that no selection holds.
+    /// Adds paths in the least number of selections. Returns `None` if a path does not fit into a
+    /// selection.
     fn add_parsed(&mut self, rule: usize, names_of: Option<usize>, paths: &[String]) -> Option<()> {
         match Selection::parse(paths.iter().map(String::as_str)) {
             Ok(selection) if paths.is_empty() => debug_assert!(selection.is_empty()),
@@ -240,12 +241,12 @@ fn in_form(selection: &Selection) -> Selection {
     selection.in_form(|name| normal_form(name).into_owned())
 }
 
-/// Returns true if a name with these levels is a selected value, or something within one.
+/// Returns true if a name with these levels is a selected value or a value within it.
 fn reaches<T: Deref<Target = str>>(paths: &Selection, levels: &[T]) -> bool {
     let mut position = paths.root();
     for level in levels {
         let next = paths.at(position, level.as_bytes());
-        // `[]` is the next element, and an empty level also stands behind each bracket that closes.
+        // `[]` is the next element, and an empty level also follows each closing bracket.
         position = if level.is_empty() {
             position.union(next).union(paths.at_element(position, 0))
         } else {
@@ -258,8 +259,8 @@ fn reaches<T: Deref<Target = str>>(paths: &Selection, levels: &[T]) -> bool {
     false
 }
 
-/// Position of a key of JSON with these levels, such as `card.number`, for readers that take it for
-/// several keys. One that goes on beneath a selected value is within that.
+/// Returns the position of a JSON key with these levels, such as `card.number`, for parsers that
+/// read it as several keys. A key that continues below a selected value is within this value.
 pub(crate) fn at_levels<T: Deref<Target = str>>(
     paths: &Selection,
     object: Position,
@@ -275,7 +276,7 @@ pub(crate) fn at_levels<T: Deref<Target = str>>(
     position
 }
 
-/// The path in JSON that frameworks give a name with levels, such as `user[ssn]`.
+/// Returns the JSON path that frameworks give to a name with levels, such as `user[ssn]`.
 fn path_of_levels(names: &[&str]) -> Option<String> {
     let levels = names
         .iter()
@@ -288,11 +289,11 @@ fn path_of_levels(names: &[&str]) -> Option<String> {
 fn path(names: &[&str]) -> String {
     names
         .iter()
-        .fold("$".to_owned(), |path, name| path + &quoted(name))
+        .fold("$".to_owned(), |path, name| path + &quoted_name(name))
 }
 
-/// A name as a step of a path.
-fn quoted(name: &str) -> String {
+/// Quotes a name as a step of a path.
+fn quoted_name(name: &str) -> String {
     format!("['{}']", name.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
@@ -312,7 +313,7 @@ impl RuleSet {
         }
     }
 
-    /// Creates a set of rules that are all of their direction. `None` if a rule has too many names.
+    /// Creates a set with all rules of a direction. Returns `None` if a rule has too many names.
     pub fn alone(rules: Vec<BodyRule>) -> Option<Self> {
         let sealed = rules.iter().enumerate().filter(|(_, rule)| rule.seals);
         let sealed: Vec<SealedValues<'_>> = sealed
@@ -326,8 +327,8 @@ impl RuleSet {
         Some(Self::new(rules, guard.into()))
     }
 
-    /// Returns true if a rule names the value of a key of an object at this position, other than by
-    /// a wildcard.
+    /// Returns true if a rule names a key of the object at this position, other than with a
+    /// wildcard.
     pub(crate) fn names_key(&self, rule: usize, object: Position, key: &[u8]) -> bool {
         let selection = self
             .rules

@@ -1,9 +1,9 @@
 //! An incremental scanner for JSON (RFC 8259): holes at selected values, literal bytes elsewhere.
 //!
-//! The scanner keeps the nesting, the key or selected value that is being read, and nothing else,
-//! so a document of any length takes bounded memory. Keys are compared unescaped. A key that occurs
-//! twice selects both values. Numbers that a 64-bit type does not hold are only rejected where they
-//! are selected.
+//! The scanner stores only the nesting and the key or selected value that is being read, so a
+//! document of any length takes bounded memory. Keys are compared without their escapes. A repeated
+//! key selects every value. Numbers that fit no 64-bit type are rejected only where they are
+//! selected.
 
 mod capture;
 mod grammar;
@@ -32,11 +32,11 @@ const MARK: &[u8] = b"\xef\xbb\xbf";
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     is_object: bool,
-    /// False if no path reaches anything beneath.
+    /// False if no path reaches a value below.
     is_reached: bool,
     /// Index of the next element.
     index: u32,
-    /// Rule whose leaves the container's scalars are.
+    /// The rule that selects the scalars of the container as leaves.
     leaves_of: Option<usize>,
 }
 
@@ -50,14 +50,14 @@ pub(crate) struct JsonScanner {
     capture: Capture,
     may_be_cut: bool,
     utf8: Utf8,
-    /// Bytes of a byte order mark that were read; 3 once there can be none any more.
+    /// Bytes of a byte order mark that were read; 3 if a mark is not possible any more.
     mark: usize,
-    /// Offset of the present input in the text.
+    /// Offset of the current input in the text.
     offset: u64,
 }
 
 impl JsonScanner {
-    /// Creates a scanner at the begin of a body.
+    /// Creates a scanner at the start of a body.
     pub(crate) fn new(rules: Arc<RuleSet>, limits: Limits) -> Self {
         Self {
             expect: Expect::Value,
@@ -72,7 +72,7 @@ impl JsonScanner {
         }
     }
 
-    /// Begins a further text of the body, which cannot have a byte order mark. Keeps allocated
+    /// Starts another text of the body, which cannot have a byte order mark. Keeps allocated
     /// memory.
     pub(crate) fn restart(&mut self) {
         self.expect = Expect::Value;
@@ -130,12 +130,12 @@ impl JsonScanner {
         Ok(())
     }
 
-    /// Rules that selected a value other than null.
+    /// Returns, per rule, whether it selected a value other than null.
     pub(crate) fn found(&self) -> &[bool] {
         self.matcher.found()
     }
 
-    /// The rule whose value is being read.
+    /// Returns the rule whose value is being read.
     pub(crate) const fn captured_rule(&self) -> Option<usize> {
         match self.capture.part() {
             Some(Part::Scalar(rule) | Part::Container(rule, _)) => Some(rule),
@@ -164,7 +164,8 @@ impl JsonScanner {
         at
     }
 
-    /// Reads between tokens, and a token that begins. Returns the offset of the next byte to read.
+    /// Reads bytes between tokens and the start of a token. Returns the offset of the next byte to
+    /// read.
     fn structure(&mut self, chunk: &mut Chunk<'_>, at: usize) -> Result<usize, BodyError> {
         let byte = chunk.input[at];
         match (self.expect, byte) {
@@ -178,11 +179,11 @@ impl JsonScanner {
                 if !is_object {
                     self.enter_element(at)?;
                 } else if chunk.input.get(at + 1) == Some(&b'"') {
-                    return self.begin_key(chunk, at + 1);
+                    return self.start_key(chunk, at + 1);
                 }
             }
             (Expect::Colon, b':') => self.expect = Expect::Value,
-            (Expect::Key | Expect::FirstKey, b'"') => return self.begin_key(chunk, at),
+            (Expect::Key | Expect::FirstKey, b'"') => return self.start_key(chunk, at),
             (_, b' ' | b'\n' | b'\r' | b'\t') => {
                 let blanks = chunk.input[at..].iter().take_while(|byte| is_blank(**byte));
                 return Ok(at + blanks.count());
@@ -201,16 +202,16 @@ impl JsonScanner {
             (Expect::FirstElement, _) => {
                 self.enter_element(at)?;
                 self.expect = Expect::Value;
-                return self.begin_value(chunk, at);
+                return self.start_value(chunk, at);
             }
-            (Expect::Value, _) => return self.begin_value(chunk, at),
+            (Expect::Value, _) => return self.start_value(chunk, at),
             (Expect::Nothing, _) => return Err(self.malformed(at, "more behind the JSON text")),
             _ => return Err(self.malformed(at, "not JSON")),
         }
         Ok(at + 1)
     }
 
-    fn begin_key(&mut self, chunk: &mut Chunk<'_>, at: usize) -> Result<usize, BodyError> {
+    fn start_key(&mut self, chunk: &mut Chunk<'_>, at: usize) -> Result<usize, BodyError> {
         if self.capture.part().is_none() && self.frames.last().is_some_and(|frame| frame.is_reached)
         {
             self.capture.begin(at, Part::Key);
@@ -218,14 +219,14 @@ impl JsonScanner {
         self.string(chunk, at + 1, true, Escape::No)
     }
 
-    fn begin_value(&mut self, chunk: &mut Chunk<'_>, at: usize) -> Result<usize, BodyError> {
+    fn start_value(&mut self, chunk: &mut Chunk<'_>, at: usize) -> Result<usize, BodyError> {
         let byte = chunk.input[at];
         match byte {
             b'{' | b'[' => {
                 self.open(byte == b'{', at)?;
                 return Ok(at + 1);
             }
-            // Null at a selected place stays null.
+            // A selected null stays null.
             b'n' => return self.word(chunk, at + 1, b"ull"),
             b'"' | b'-' | b'0'..=b'9' | b't' | b'f' => {}
             _ => return Err(self.malformed(at, "not JSON")),
@@ -247,7 +248,8 @@ impl JsonScanner {
         }
     }
 
-    /// The first rule that selects the value that begins; `None` inside a captured container.
+    /// Returns the first rule that selects the value that starts here; `None` inside a captured
+    /// container.
     fn rule_here(&self) -> Option<usize> {
         if self.capture.part().is_some() {
             return None;

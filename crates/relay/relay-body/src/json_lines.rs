@@ -1,5 +1,5 @@
-//! JSON lines: one JSON text per line. Blank lines, CRLF and a last line without an end stay as
-//! they are.
+//! JSON lines: one JSON text per line. Blank lines, CRLF and a last line without a line end stay
+//! unchanged.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::{BodyError, Limits, RuleSet};
 pub(crate) struct LinesScanner {
     limits: Limits,
     scanner: JsonScanner,
-    /// True while the present line has only white space.
+    /// True while the current line has only white space.
     is_blank: bool,
-    /// The present line, if malformed lines pass.
+    /// The current line, if malformed lines pass.
     held: BytesMut,
 }
 
@@ -62,7 +62,7 @@ impl LinesScanner {
         let is_blank = std::mem::replace(&mut self.is_blank, true);
         if self.limits.pass_unparsed {
             let line = self.held.split().freeze();
-            self.held_line(&line, is_blank, out)?;
+            self.scan_held_line(&line, is_blank, out)?;
         } else if !is_blank {
             self.scanner.finish(out)?;
         }
@@ -70,24 +70,23 @@ impl LinesScanner {
         Ok(())
     }
 
-    /// Scans a line that is complete. One that is no JSON passes as a literal.
-    fn held_line(
+    /// Scans a complete line. A line that is not JSON passes as a literal.
+    fn scan_held_line(
         &mut self,
         line: &Bytes,
         is_blank: bool,
         out: &mut Vec<Piece>,
     ) -> Result<(), BodyError> {
         let before = out.len();
-        let mut scan = || {
-            if is_blank {
-                Ok(())
-            } else {
-                self.scanner
-                    .push(line, out)
-                    .and_then(|()| self.scanner.finish(out))
-            }
+        let result = if is_blank {
+            Ok(())
+        } else {
+            self.scanner
+                .push(line, out)
+                .and_then(|()| self.scanner.finish(out))
         };
-        match scan() {
+
+        match result {
             Ok(()) if !is_blank => Ok(()),
             Ok(()) | Err(BodyError::Malformed { .. }) => {
                 out.truncate(before);

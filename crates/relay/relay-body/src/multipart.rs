@@ -1,8 +1,8 @@
-//! `multipart/form-data` (RFC 7578): fields and files by name. Parts that no rule selects stream
-//! untouched.
+//! Scans `multipart/form-data` (RFC 7578): fields and files by name. Parts that no rule selects are
+//! passed on unchanged while they arrive.
 //!
-//! Readers differ in what they make of an odd body, and a proxy that reads it in another way than
-//! its upstream is passed by. So every form that is not plain is an error: lines that end with LF,
+//! Parsers interpret unusual bodies differently. If the proxy and its upstream disagree on a body,
+//! values can bypass the rules. Every unusual form is therefore an error: lines that end with LF,
 //! two names, transfer encodings, nested bodies.
 
 use std::sync::Arc;
@@ -33,9 +33,10 @@ pub(crate) struct MultipartScanner {
     buffer: BytesMut,
     /// Content of the selected part so far.
     content: Vec<u8>,
-    /// Closing hyphens and what follows them.
+    /// The closing hyphens and the bytes after them.
     epilogue: Vec<u8>,
-    /// Bytes of the present part's content that its header announces, and those that came.
+    /// Content length that the header of the current part announces, in bytes. `content_bytes` is
+    /// the number of bytes that have arrived.
     announced: Option<u64>,
     content_bytes: u64,
     parts: usize,
@@ -44,9 +45,9 @@ pub(crate) struct MultipartScanner {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Before the first delimiter. The buffer begins with an imaginary CRLF.
+    /// Before the first delimiter. The buffer starts with an added CRLF.
     Preamble,
-    /// Behind a delimiter: hyphens, or padding and CRLF.
+    /// After a delimiter: hyphens, or padding and CRLF.
     Delimiter,
     Header,
     /// The content of a part, the rule that selects it, and whether it is a file.
@@ -96,7 +97,7 @@ impl MultipartScanner {
             State::Header => self.header(out),
             State::Content(rule, is_file) => self.content(rule, is_file, out),
             State::Epilogue => {
-                // Some readers go on behind the closing delimiter.
+                // Some parsers continue after the closing delimiter.
                 self.epilogue.extend_from_slice(&self.buffer);
                 if !matches!(&self.epilogue[..], b"" | b"-" | b"--" | b"--\r" | b"--\r\n") {
                     return Err(malformed("bytes behind the closing delimiter"));
@@ -113,8 +114,8 @@ impl MultipartScanner {
         }
     }
 
-    /// A preamble is never needed, and hides parts from readers that do not expect it. It must be
-    /// empty.
+    /// Checks that the preamble is empty. A preamble is never needed, and it hides parts from
+    /// parsers that do not expect one.
     fn preamble(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
         let len = self.delimiter.len().min(self.buffer.len());
         if self.buffer[..len] != self.delimiter[..len] {
@@ -137,7 +138,7 @@ impl MultipartScanner {
             self.state = State::Epilogue;
             return Ok(true);
         }
-        // RFC 2046 allows blanks here. No client sends them, and some readers do not know them.
+        // RFC 2046 permits blanks here. No client sends them, and some parsers do not support them.
         if !self.buffer.starts_with(b"\r\n") {
             return Err(malformed("a malformed delimiter"));
         }
@@ -155,7 +156,7 @@ impl MultipartScanner {
 
     fn header(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
         let Some(end) = memmem::find(&self.buffer, b"\r\n\r\n") else {
-            // The last bytes can be the begin of the blank line, which does not count.
+            // The last bytes can be the start of the blank line, which does not count.
             let is_too_large = self.buffer.len() >= PART_HEADER_BYTES_MAX + b"\r\n\r\n".len();
             return if is_too_large {
                 Err(header_too_large())
@@ -190,12 +191,12 @@ impl MultipartScanner {
         out: &mut Vec<Piece>,
     ) -> Result<bool, BodyError> {
         let found = memmem::find(&self.buffer, &self.delimiter);
-        // Some readers take a boundary at the begin of a part, or after a bare LF, for a delimiter.
+        // Some parsers read a boundary at the start of a part, or after a bare LF, as a delimiter.
         let stray = memmem::find(&self.buffer, &self.delimiter[2..]);
         if stray.is_some_and(|at| found.is_none_or(|found| at < found + 2)) {
             return Err(malformed("a boundary that begins no line"));
         }
-        // Without a delimiter, the last bytes can be the begin of one.
+        // Without a delimiter, the last bytes can be the start of one.
         let len =
             found.unwrap_or_else(|| self.buffer.len().saturating_sub(self.delimiter.len() - 1));
         self.content_bytes += len as u64;
@@ -214,7 +215,7 @@ impl MultipartScanner {
         if found.is_none() {
             return Ok(false);
         }
-        // Some readers take so many bytes, and others look for the boundary.
+        // Some parsers use the announced length, and others look for the boundary.
         if self
             .announced
             .is_some_and(|announced| announced != self.content_bytes)
@@ -235,7 +236,8 @@ impl MultipartScanner {
             boundary: self.boundary.clone(),
         };
         match std::str::from_utf8(&source) {
-            // A file that was sealed is a text: an envelope. Any other text could be one as well.
+            // A sealed file is an envelope, which is a text. Any other text could be an envelope as
+            // well.
             Ok(text) if !is_file || is_token(text) => Ok(Hole {
                 source: source.clone(),
                 ..Hole::of_text(rule, text, place)
@@ -258,7 +260,7 @@ impl MultipartScanner {
     }
 }
 
-/// Returns true for a text without white space, as an envelope is.
+/// Returns true for a text without white space, like an envelope.
 fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -274,8 +276,8 @@ const fn header_too_large() -> BodyError {
     }
 }
 
-/// Header lines of a part without its length, which a new value does not have. No standard has it
-/// there.
+/// Removes the length from the header lines of a part, since a new value has another length. No
+/// standard requires a length there.
 fn without_length(lines: &[u8]) -> BytesMut {
     let mut kept = BytesMut::with_capacity(lines.len());
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
@@ -296,25 +298,25 @@ struct PartHeader<'a> {
 
 impl<'a> PartHeader<'a> {
     fn parse(block: &'a str) -> Result<Self, BodyError> {
-        let (mut disposition, mut length) = (None, None);
-        let (mut has_type, mut has_encoding) = (false, false);
+        let mut disposition = None;
+        let mut length = None;
+        let mut has_type = false;
+        let mut has_encoding = false;
         for line in block.split("\r\n").filter(|line| !line.is_empty()) {
             let (name, value) = line
                 .split_once(':')
                 .ok_or(malformed("a malformed header of a part"))?;
-            // Some readers end lines at other characters than CRLF.
-            let ends_line =
-                |c: char| (c.is_control() && c != '\t') || matches!(c, '\u{2028}' | '\u{2029}');
+
             if name.is_empty()
                 || !name
                     .bytes()
                     .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-                || line.contains(ends_line)
+                || line.contains(ends_line_for_some_parser)
             {
                 return Err(malformed("a malformed header of a part"));
             }
             let key = name.to_ascii_lowercase();
-            // Some readers look for the text in the whole block.
+            // Some parsers look for this text in the whole block.
             if key != "content-disposition"
                 && line.to_ascii_lowercase().contains("content-disposition")
             {
@@ -332,7 +334,7 @@ impl<'a> PartHeader<'a> {
                 "content-length" if length.is_none() => length = Some(part_length(value)?),
                 "content-transfer-encoding" if !has_encoding => {
                     has_encoding = true;
-                    // These leave the content as it is.
+                    // These encodings do not change the content.
                     if !["7bit", "8bit", "binary"]
                         .contains(&value.trim().to_ascii_lowercase().as_str())
                     {
@@ -358,7 +360,12 @@ impl<'a> PartHeader<'a> {
     }
 }
 
-/// The value of a part's `Content-Length`: a plain number.
+/// Returns true for characters at which some parsers end a line, besides CRLF.
+fn ends_line_for_some_parser(c: char) -> bool {
+    (c.is_control() && c != '\t') || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
+/// Parses a part's `Content-Length`, which must be a plain number.
 fn part_length(value: &str) -> Result<u64, BodyError> {
     let value = value.trim();
     let is_plain = value == "0"
@@ -370,14 +377,16 @@ fn part_length(value: &str) -> Result<u64, BodyError> {
         .ok_or(malformed("a malformed Content-Length of a part"))
 }
 
-/// Name of a part, and whether it is a file. The name comes first and once, and nothing but names
-/// of files follows it, so that a reader that looks for the text `name=` finds the same.
+/// Returns the name of a part, and whether it is a file. The name must come first and once, and
+/// only names of files can follow it. A parser that looks for the text `name=` then finds the same
+/// name.
 fn names(disposition: &str) -> Result<(&str, bool), BodyError> {
     let mut parameters = Parameters(disposition);
     if !parameters.media_type().eq_ignore_ascii_case("form-data") {
         return Err(malformed("a part that is not form-data"));
     }
-    let (mut name, mut files) = (None, Vec::new());
+    let mut name = None;
+    let mut files = Vec::new();
     while let Some(parameter) = parameters.next() {
         let (key, value) = parameter.map_err(|_| malformed("a malformed Content-Disposition"))?;
         let key = key.to_ascii_lowercase();
@@ -404,7 +413,7 @@ fn names(disposition: &str) -> Result<(&str, bool), BodyError> {
     Ok((name, !files.is_empty()))
 }
 
-/// Returns true for a value with another parameter `name` in it, which readers that ignore
+/// Returns true for a value that contains another parameter `name`, which parsers that ignore
 /// quotation marks find.
 fn has_name(value: &str) -> bool {
     let value = value.to_ascii_lowercase();
@@ -416,9 +425,9 @@ fn has_name(value: &str) -> bool {
     })
 }
 
-/// Returns true for a name that all readers take as it is. Browsers escape quotes and line ends of
-/// names (WHATWG HTML, multipart/form-data encoding algorithm), and few readers decode them. RFC
-/// 2047 has encoded words, `=?utf-8?q?a?=`.
+/// Returns true for a name that all parsers read unchanged. Browsers escape quotes and line ends of
+/// names (WHATWG HTML, multipart/form-data encoding algorithm), and few parsers decode them. RFC
+/// 2047 defines encoded words, `=?utf-8?q?a?=`.
 fn is_plain(name: &str) -> bool {
     let has_escape = ["%22", "%0a", "%0d"]
         .iter()

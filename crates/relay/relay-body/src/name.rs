@@ -1,13 +1,15 @@
 //! The normal form of names: JSON keys, fields of forms, parts, query parameters and headers.
 //!
-//! Readers take different spellings for one name. Go, Java and .NET ignore case, by several tables.
-//! PHP drops outer blanks and ends a name at `[`, Rails and qs read `[card]` as `card`, and readers
-//! of protobuf take `card_number` for `cardNumber`. Go's `json/v2` also takes `_id` for `id`, Swift
-//! compares `e` with an accent by what it means, and collations ignore characters that nobody sees.
-//! All of these agree with [`normal_form`]: a name that equals a selected one only in its normal
-//! form is an alias of it, and a message with such a name is rejected. The form is coarser than any
-//! reader's, because a rejected message can be corrected and a value that passed cannot be called
-//! back.
+//! Parsers accept different spellings of a name. Go, Java and .NET ignore case, by different
+//! tables. PHP drops outer blanks and ends a name at `[`. Rails and qs read `[card]` as `card`, and
+//! protobuf parsers read `card_number` as `cardNumber`. Go's `json/v2` also reads `_id` as `id`.
+//! Swift compares accented characters by canonical equivalence, and collations ignore invisible
+//! characters.
+//!
+//! [`normal_form`] covers all of these spellings. A name that equals a selected name only in its
+//! normal form is an alias, and a message with an alias is rejected. The form is coarser than that
+//! of any parser, because a client can correct a rejected message, but a value that passed unsealed
+//! cannot be recalled.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -18,7 +20,8 @@ use icu_properties::CodePointSetData;
 use icu_properties::props::DefaultIgnorableCodePoint;
 use percent_encoding::percent_decode_str;
 
-/// Most times that a name is decoded. One that then still has escapes is an alias of any name.
+/// Most times that a name is decoded. A name that still has escapes afterwards is an alias of any
+/// name.
 const DECODES_MAX: usize = 3;
 /// Characters between the levels of a name, such as `card[number]`, `card.number` and Rails'
 /// `date(1i)`.
@@ -30,18 +33,17 @@ pub const ALIAS: &str =
 /// Error text for [`is_unclear`].
 pub const UNCLEAR: &str = "a name with a NUL character, or with bytes that are no character";
 
-/// Returns true for a name that readers cut, drop or replace: with a NUL character, or with U+FFFD,
-/// which stands for half of a surrogate pair and for bytes that are not UTF-8.
+/// Returns true for an ambiguous name, which parsers truncate, drop or replace. Such a name
+/// contains a NUL character or U+FFFD, the replacement for an unpaired surrogate or invalid UTF-8.
 pub fn is_unclear(name: &str) -> bool {
     name.contains('\0') || (!name.is_ascii() && name.contains('\u{fffd}'))
 }
 
-/// Returns the characters of a name that count: without separators, blanks and invisible
-/// characters, decomposed, and in lower case. A number has no leading zeros. A name of separators
-/// alone equals only itself.
+/// Returns the normal form of a name: decomposed, in lower case, and without separators, blanks and
+/// invisible characters. A number has no leading zeros. A name that consists of separators equals
+/// only itself.
 pub fn normal_form(name: &str) -> Cow<'_, str> {
-    let is_normal = |byte: &u8| matches!(byte, b'a'..=b'z' | b'1'..=b'9' | b'#' | b'$' | b'%' | b'&' | b'/' | b':' | b'@');
-    if name.as_bytes().iter().all(is_normal) {
+    if name.bytes().all(is_normal) {
         return Cow::Borrowed(name);
     }
     let mut form = String::with_capacity(name.len());
@@ -56,17 +58,21 @@ pub fn normal_form(name: &str) -> Cow<'_, str> {
     Cow::Owned(form)
 }
 
-/// Returns a text decomposed, in lower case and without invisible characters, which servers can
-/// take for another text in these alone. Unlike [`normal_form`], it has separators.
+const fn is_normal(byte: u8) -> bool {
+    matches!(byte, b'a'..=b'z' | b'1'..=b'9' | b'#' | b'$' | b'%' | b'&' | b'/' | b':' | b'@')
+}
+
+/// Returns a text decomposed, in lower case and without invisible characters, since servers can
+/// ignore these differences. Unlike [`normal_form`], the result keeps separators.
 pub fn folded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     push_folded(&mut out, text, is_invisible);
     out
 }
 
-/// Passes a name to `visit` as it stands and with its escapes decoded, because some readers decode
-/// twice, or decode what others leave. Returns true if escapes are left then: nobody escapes so
-/// often for a good reason.
+/// Passes a name to `visit` unchanged and with its escapes decoded, because some parsers decode
+/// twice, or decode escapes that others keep. Returns true if escapes are left after
+/// [`DECODES_MAX`] steps, which no ordinary client sends.
 fn each_reading(name: &str, mut visit: impl FnMut(&str)) -> bool {
     let mut decoded = Cow::Borrowed(name);
     for _ in 0..=DECODES_MAX {
@@ -85,8 +91,8 @@ fn each_reading(name: &str, mut visit: impl FnMut(&str)) -> bool {
     true
 }
 
-/// As [`each_reading`], and each with levels also without what some readers ignore, such as
-/// `[user]x[ssn]`.
+/// Like [`each_reading`]. Also visits each name with levels without the characters that some
+/// parsers ignore, such as the `x` in `[user]x[ssn]`.
 pub(crate) fn each_reading_of_levels(name: &str, mut visit: impl FnMut(&str)) -> bool {
     each_reading(name, |text| {
         visit(text);
@@ -96,8 +102,8 @@ pub(crate) fn each_reading_of_levels(name: &str, mut visit: impl FnMut(&str)) ->
     })
 }
 
-/// A name as qs reads it: the text before the first pair of brackets, and what is in brackets.
-/// `None` if that is all.
+/// Returns a name in the reading of qs: the text before the first pair of brackets, and the
+/// brackets with their content. Returns `None` if this is the whole name.
 fn in_brackets(name: &str) -> Option<String> {
     let mut kept = String::new();
     let mut begin = None;
@@ -117,24 +123,24 @@ fn in_brackets(name: &str) -> Option<String> {
     (!kept.is_empty() && kept.len() < name.len()).then_some(kept)
 }
 
-/// Names by their normal form. A look-up costs as much as the name is long, however many names the
-/// set has.
+/// Names by their normal form. The cost of a look-up grows with the length of the name, not with
+/// the size of the set.
 #[derive(Clone, Debug, Default)]
 pub struct NameSet {
-    /// Rules that have a name of the form. Levels stand behind a dot each, which no form of a
-    /// single name has.
+    /// Rules by the normal form of their names. A dot separates levels, since the form of a single
+    /// name contains no dot.
     forms: HashMap<Box<str>, Vec<usize>>,
     /// Every rule with a name.
     rules: Vec<usize>,
-    /// Lengths of the forms in bytes, and the longest of them.
+    /// Lengths of the forms in bytes. `form_bytes_max` is the greatest length.
     form_bytes: HashSet<usize>,
     form_bytes_max: usize,
     has_levels: bool,
 }
 
 impl NameSet {
-    /// Creates an empty set. If `has_levels`, names within one of the set, such as `card[0]` and
-    /// `card.x` within `card`, are taken for it, and numbers of elements do not count.
+    /// Creates an empty set. If `has_levels`, names within a name of the set match it, such as
+    /// `card[0]` and `card.x` within `card`, and numbers of elements are ignored.
     pub fn new(has_levels: bool) -> Self {
         Self {
             has_levels,
@@ -166,7 +172,7 @@ impl NameSet {
         self.insert_form(levels.flat, rule);
     }
 
-    /// Adds a name with these levels, which readers of forms and queries write as `user[ssn]` or
+    /// Adds a name with these levels, which parsers of forms and queries know as `user[ssn]` or
     /// `user.ssn`.
     pub fn insert_levels(&mut self, names: &[&str], rule: usize) {
         if let [name] = names {
@@ -197,15 +203,16 @@ impl NameSet {
         self.rules.is_empty()
     }
 
-    /// Returns true if only so little of a name counts that it can continue with one of the set.
+    /// Returns true if the normal form of a truncated name is so short that the name can continue
+    /// with a name of the set.
     pub(crate) fn may_begin(&self, name: &str) -> bool {
         let mut form = String::new();
         push_form(&mut form, name);
         form.len() <= self.form_bytes_max
     }
 
-    /// Returns the rules with a name that some reader takes `name` for. Names of the set are taken
-    /// for themselves.
+    /// Returns the rules with a name that some parser confuses with `name`. A name of the set
+    /// matches itself.
     pub fn rules_of(&self, name: &str) -> &[usize] {
         if self.is_empty() {
             return &[];
@@ -223,7 +230,7 @@ impl NameSet {
         }
     }
 
-    /// Returns true if some reader takes `name` for one of the set.
+    /// Returns true if some parser confuses `name` with a name of the set.
     pub fn takes(&self, name: &str) -> bool {
         !self.rules_of(name).is_empty()
     }
@@ -232,13 +239,14 @@ impl NameSet {
         if !self.has_levels {
             return self.get(&normal_form(name));
         }
-        let (mut levels, mut looked_up) = (Levels::default(), 0);
+        let mut levels = Levels::default();
+        let mut looked_up = 0;
         for level in name.split(BREAKS) {
             levels.push(level);
             if levels.flat.len() > self.form_bytes_max {
                 return &[];
             }
-            // A form is looked up when it grew, so at most once for each length that the set has.
+            // A form is looked up after it grew, so at most once for each length in the set.
             if levels.flat.len() == looked_up {
                 continue;
             }
@@ -293,8 +301,8 @@ fn push_form(out: &mut String, text: &str) {
     push_folded(out, text, is_dropped);
 }
 
-/// Appends a text decomposed by what its characters mean (Unicode's NFKD), and in lower case,
-/// without some characters.
+/// Appends a text in compatibility decomposition (Unicode's NFKD) and in lower case, without the
+/// characters for which `is_dropped` returns true.
 fn push_folded(out: &mut String, text: &str, is_dropped: fn(char) -> bool) {
     if text.is_ascii() {
         out.extend(
@@ -309,13 +317,13 @@ fn push_folded(out: &mut String, text: &str, is_dropped: fn(char) -> bool) {
         .normalize_iter(text.chars())
         .filter(|c| !is_dropped(*c))
         .flat_map(lower);
-    // What lower case makes can be decomposed again, and dropped.
+    // The lower-case characters can have a decomposition again, or must be dropped.
     out.extend(nfkd.normalize_iter(lower).filter(|c| !is_dropped(*c)));
 }
 
-/// Lower case of upper case of lower case: U+017F, U+212A and the dotless i end at `s`, `k` and
-/// `i`, and the sharp s, small or capital, at `ss`. Characters that are equal by Unicode's simple
-/// case folding are equal here.
+/// Maps a character to lower case, upper case and lower case again. U+017F, U+212A and the dotless
+/// i become `s`, `k` and `i`; the small and the capital sharp s become `ss`. Characters that are
+/// equal by Unicode's simple case folding are equal here.
 fn lower(c: char) -> impl Iterator<Item = char> {
     let cases = CaseMapper::new();
     let lower = cases
@@ -326,7 +334,8 @@ fn lower(c: char) -> impl Iterator<Item = char> {
     lower.map(move |c| cases.simple_fold(c))
 }
 
-/// Separators, blanks, brackets, quotes and the like, and characters that are not visible.
+/// Returns true for separators, blanks, brackets, quotes and similar characters, and for invisible
+/// characters.
 fn is_dropped(c: char) -> bool {
     match c {
         'a'..='z' | 'A'..='Z' | '0'..='9' => false,
@@ -336,12 +345,12 @@ fn is_dropped(c: char) -> bool {
     }
 }
 
-/// Blanks, controls, and what Unicode lets readers ignore.
+/// Returns true for blanks, controls, and characters that Unicode permits parsers to ignore.
 fn is_invisible(c: char) -> bool {
     match c {
         '!'..='~' => false,
-        // The dot that lower case leaves of the capital I with a dot; the blank of Braille; marks
-        // of annotations; what replaces bytes that are not UTF-8.
+        // The combining dot in the lower case of the capital I with a dot; the blank of Braille;
+        // annotation marks; the replacement character for invalid UTF-8.
         '\u{307}' | '\u{2800}' | '\u{fff9}'..='\u{fffd}' => true,
         _ => {
             c.is_control()

@@ -10,7 +10,7 @@ use crate::render::{self, RenderError};
 /// A piece of a body.
 #[derive(Clone)]
 pub enum Piece {
-    /// Bytes that leave as they came.
+    /// Bytes that stay unchanged.
     Literal(Bytes),
     /// A value to replace.
     Hole(Hole),
@@ -26,14 +26,14 @@ impl fmt::Debug for Piece {
 }
 
 impl fmt::Debug for Hole {
-    /// Without the value.
+    /// Omits the value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Hole(rule {}, {} bytes)", self.rule, self.source.len())
     }
 }
 
 impl Piece {
-    /// The hole, if it is one.
+    /// Returns the hole, if the piece is a hole.
     pub const fn hole(&self) -> Option<&Hole> {
         match self {
             Self::Hole(hole) => Some(hole),
@@ -41,7 +41,7 @@ impl Piece {
         }
     }
 
-    /// The bytes that it had in the body.
+    /// Returns the bytes of the piece in the body.
     pub const fn source(&self) -> &Bytes {
         match self {
             Self::Literal(bytes) => bytes,
@@ -49,7 +49,7 @@ impl Piece {
         }
     }
 
-    /// The bytes that it had in the body.
+    /// Returns the bytes of the piece in the body.
     pub fn into_source(self) -> Bytes {
         match self {
             Self::Literal(bytes) => bytes,
@@ -65,20 +65,20 @@ pub struct Hole {
     pub rule: usize,
     /// The value, as one MessagePack value.
     pub value: Vec<u8>,
-    /// Its bytes in the body.
+    /// The bytes of the value in the body.
     pub source: Bytes,
-    /// How a value is written in its place.
+    /// The place of the value, which determines its encoding.
     pub place: Place,
 }
 
-/// Where a value stands, which says how it is written.
+/// The place of a value, which determines its encoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In JSON.
     Json,
     /// A value of a form, percent-encoded.
     Form,
-    /// The content of a part of a multipart body, as it is.
+    /// The content of a part in a multipart body, without an encoding.
     Part {
         /// The boundary, which must not occur in the content.
         boundary: Box<str>,
@@ -92,7 +92,7 @@ pub enum Place {
 }
 
 impl Hole {
-    /// Creates a hole for a text. Its source is the text.
+    /// Creates a hole for a text, which is also the source of the hole.
     pub fn of_text(rule: usize, text: &str, place: Place) -> Self {
         let mut value = Vec::with_capacity(text.len() + 5);
         write::str(&mut value, text);
@@ -104,15 +104,15 @@ impl Hole {
         }
     }
 
-    /// The value, if it is a string.
+    /// Returns the value, if it is a string.
     pub fn text(&self) -> Option<&str> {
         TokenReader::new(&self.value).str_utf8().ok()
     }
 
-    /// Writes a new value in the hole's place.
+    /// Writes a new value in place of the hole.
     ///
     /// # Errors
-    /// [`RenderError`]: the place cannot carry the value.
+    /// Returns [`RenderError`] if the place cannot carry the value.
     pub fn render(&self, value: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
         render::render(&self.place, value, out)
     }

@@ -1,4 +1,4 @@
-//! Writes values in the places of holes.
+//! Writes values in place of holes.
 
 use sealwire_msgpack::{Token, TokenReader};
 use sealwire_payload::{WalkLimits, json};
@@ -11,7 +11,7 @@ use crate::piece::Place;
 pub struct RenderError(&'static str);
 
 impl RenderError {
-    /// A fixed text.
+    /// Returns a fixed text.
     pub const fn text(self) -> &'static str {
         self.0
     }
@@ -20,21 +20,21 @@ impl RenderError {
 pub(crate) fn render(place: &Place, value: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
     match place {
         Place::Json => to_json(value, out),
-        Place::Part { boundary } => part(boundary, value, out),
-        Place::Header => header(&text_of(value)?, out),
+        Place::Part { boundary } => render_part(boundary, value, out),
+        Place::Header => render_header(&text_of(value)?, out),
         Place::Form => {
-            escaped(text_of(value)?.as_bytes(), true, out);
+            push_escaped(text_of(value)?.as_bytes(), true, out);
             Ok(())
         }
         Place::Query | Place::Segment => {
             let text = text_of(value)?;
-            // A segment of dots is resolved away by whoever reads the path.
+            // Parsers of paths remove a segment of dots.
             if *place == Place::Segment
                 && (text.is_empty() || text.bytes().all(|byte| byte == b'.'))
             {
                 return Err(RenderError("a value does not fit a path segment"));
             }
-            escaped(text.as_bytes(), false, out);
+            push_escaped(text.as_bytes(), false, out);
             Ok(())
         }
     }
@@ -59,15 +59,15 @@ fn to_json(value: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
     Ok(())
 }
 
-/// Returns true if a JSON string can hold the text as it is. Looks at every byte, because the
-/// compiler makes vector instructions of a loop without an early end.
+/// Returns true if the text needs no escapes in a JSON string. Checks every byte, because the
+/// compiler vectorizes only a loop without an early exit.
 fn is_plain(text: &[u8]) -> bool {
     text.iter().fold(true, |plain, byte| {
         plain & (*byte >= 0x20) & (*byte < 0x7f) & (*byte != b'"') & (*byte != b'\\')
     })
 }
 
-/// A scalar as text. A form, a header and a URL know no types.
+/// Returns a scalar as text, since a form, a header and a URL have no types.
 fn text_of(value: &[u8]) -> Result<String, RenderError> {
     let mut reader = TokenReader::new(value);
     match reader.token() {
@@ -85,7 +85,7 @@ fn text_of(value: &[u8]) -> Result<String, RenderError> {
     }
 }
 
-fn header(text: &str, out: &mut Vec<u8>) -> Result<(), RenderError> {
+fn render_header(text: &str, out: &mut Vec<u8>) -> Result<(), RenderError> {
     let fits = text
         .bytes()
         .all(|byte| byte == b'\t' || (b' '..0x7f).contains(&byte));
@@ -96,9 +96,9 @@ fn header(text: &str, out: &mut Vec<u8>) -> Result<(), RenderError> {
     Ok(())
 }
 
-/// Percent-encodes all but unreserved characters (RFC 3986, section 2.3); in a form also `*` stays,
-/// and space is `+`.
-fn escaped(text: &[u8], is_form: bool, out: &mut Vec<u8>) {
+/// Percent-encodes all characters except the unreserved ones (RFC 3986, section 2.3). In a form,
+/// `*` is not encoded and a space becomes `+`.
+fn push_escaped(text: &[u8], is_form: bool, out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for byte in text {
         match byte {
@@ -115,13 +115,13 @@ fn escaped(text: &[u8], is_form: bool, out: &mut Vec<u8>) {
     }
 }
 
-fn part(boundary: &str, value: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
+fn render_part(boundary: &str, value: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
     let mut reader = TokenReader::new(value);
     let content = match reader.token() {
         Ok(Token::Bin(bytes) | Token::Str(bytes)) => bytes.to_vec(),
         _ => text_of(value)?.into_bytes(),
     };
-    // Readers differ in what they take for a delimiter, so the boundary occurs nowhere.
+    // Parsers recognize different delimiters, so the value must not contain the boundary at all.
     if memchr::memmem::find(&content, boundary.as_bytes()).is_some() {
         return Err(RenderError("a value holds the boundary of its body"));
     }

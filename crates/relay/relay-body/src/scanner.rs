@@ -1,4 +1,4 @@
-//! A scanner of any format.
+//! The scanner of a body in any format.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct Scanner {
 }
 
 impl std::fmt::Debug for Scanner {
-    /// Without the bytes that are held.
+    /// Omits the buffered bytes.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Scanner")
     }
@@ -49,19 +49,19 @@ impl Scanner {
         Self { inner, guard: None }
     }
 
-    /// Rejects a body that is also a form with a field of such a name, for upstreams that take
-    /// both.
+    /// Also rejects a body that is valid as a form with one of these fields, for upstreams that
+    /// accept both formats.
     #[must_use]
     pub fn rejecting_forms(mut self, selected: Arc<NameSet>) -> Self {
         self.guard = Some(FormGuard::new(selected));
         self
     }
 
-    /// Scans the next bytes and appends their pieces. A value that goes on in the next bytes is
-    /// held.
+    /// Scans the next bytes and appends their pieces. Buffers a value that continues in the next
+    /// bytes.
     ///
     /// # Errors
-    /// [`BodyError`]. The scanner must not be used again.
+    /// Returns a [`BodyError`]. The scanner must not be used afterwards.
     pub fn push(&mut self, input: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
         if let Some(guard) = &mut self.guard {
             guard.push(input)?;
@@ -78,7 +78,7 @@ impl Scanner {
     /// Ends the body and appends its last pieces.
     ///
     /// # Errors
-    /// [`BodyError`], also for a body that is not complete, or lacks a required value.
+    /// Returns a [`BodyError`], also for a body that is incomplete or lacks a required value.
     pub fn finish(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
         match &mut self.inner {
             Inner::Json(scanner) => scanner.finish(out),

@@ -1,9 +1,9 @@
-//! Checks that bytes are UTF-8, in any cuts.
+//! Checks that bytes in chunks of any size are UTF-8.
 
-/// State between two cuts.
+/// The state between two chunks.
 #[derive(Debug, Default)]
 pub(crate) struct Utf8 {
-    /// Begin of a character that was cut.
+    /// The first bytes of an incomplete character.
     head: [u8; 4],
     len: usize,
 }
@@ -36,7 +36,7 @@ impl Utf8 {
         }
     }
 
-    /// Returns true if no character is cut at the end.
+    /// Returns true if the text does not end inside a character.
     pub(crate) const fn is_complete(&self) -> bool {
         self.len == 0
     }

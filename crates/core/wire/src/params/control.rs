@@ -1,4 +1,4 @@
-//! Params of the control methods.
+//! The params of the control methods.
 
 use std::fmt;
 
@@ -15,22 +15,22 @@ use crate::method::{Method, Methods};
 use crate::reading::Params;
 
 names! {
-    /// Kinds of collection: of objects, or of tokens. Equal values get equal tokens or not, and
-    /// tokens lead back to values or not.
+    /// The kind of a collection: objects, or tokens. Kinds of tokens differ in whether equal values
+    /// get equal tokens, and whether tokens can be detokenized.
     Kind {
-        /// Every call makes new tokens.
+        /// Every request creates new tokens.
         Random = "random",
-        /// Equal values have one token, in the collection or under one context.
+        /// Equal values have the same token, in the collection or under one context.
         Deterministic = "deterministic",
-        /// As deterministic, and no token leads back: nothing of the value is kept.
+        /// Deterministic tokens that cannot be detokenized: the value is not stored.
         OneWay = "one_way",
-        /// Objects of typed properties.
+        /// Objects with typed properties.
         Objects = "objects",
     }
 }
 
 names! {
-    /// Format of tokens.
+    /// The format of tokens.
     #[derive(Default)]
     TokenFormat {
         /// `tok_` and 22 letters and digits. The default.
@@ -38,29 +38,30 @@ names! {
         Opaque = "opaque",
         /// A UUID of version 4.
         Uuid = "uuid",
-        /// As many digits as the value has.
+        /// Digits, as many as in the value.
         Digits = "digits",
-        /// A card number that keeps the value's first and last digits and passes Luhn.
+        /// A card number that keeps the first and last digits of the value and passes the Luhn
+        /// check.
         Card = "card",
-        /// An address that can never receive mail.
+        /// An email address that can never receive mail.
         Email = "email",
     }
 }
 
 names! {
-    /// How far equal values have equal tokens.
+    /// The scope in which equal values have equal tokens.
     #[derive(Default)]
     Scope {
-        /// In the whole collection. The default.
+        /// The whole collection. The default.
         #[default]
         Collection = "collection",
-        /// Under one context of it.
+        /// One context of the collection.
         Context = "context",
     }
 }
 
 names! {
-    /// Which of an app's keys is rotated.
+    /// The app's key that a request rotates.
     RotateKind {
         /// The key of `p256-psk`.
         P256Psk = "p256-psk",
@@ -74,9 +75,9 @@ names! {
         P256MlKem768 = "p256-mlkem768",
         /// The key of `secp256k1-psk`.
         Secp256k1Psk = "secp256k1-psk",
-        /// The key pair of `p256` whose public key `apps.public_keys` gives to others.
+        /// The key pair of `p256` whose public key `apps.public_keys` publishes.
         P256Outside = "p256-outside",
-        /// The key of `p256-mlkem768` whose public key `apps.public_keys` gives to others.
+        /// The key of `p256-mlkem768` whose public key `apps.public_keys` publishes.
         P256MlKem768Outside = "p256-mlkem768-outside",
         /// The key that seals the values of tokens.
         Token = "token",
@@ -100,13 +101,13 @@ impl fmt::Debug for Secret<'_> {
 }
 
 params! {
-    /// A part of a list, in the order of names.
+    /// A page of a list, in the order of names.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     Page<'a> {
-        /// The `next` of the page before.
+        /// The `next` of the previous page.
         after: Option<&'a str> = optional(LONG_CURSOR "the beginning" in AppsExport PrincipalsList
             | CURSOR "the beginning");
-        /// Entries at most, 1 to 1,000; `None` is 100.
+        /// Most entries of the page, 1 to 1,000; `None` is 100.
         limit: Option<u32> = optional(ENTRIES "100");
     }
 }
@@ -115,7 +116,7 @@ params! {
     /// A change of one app.
     #[derive(Clone, Debug, PartialEq, Eq)]
     AppCall<'a> {
-        /// Its name. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+        /// The name of the app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         app: &'a str = required(NAME);
         /// The change.
         ask: AppOperation<'a> = operation;
@@ -123,64 +124,65 @@ params! {
 }
 
 operations! {
-    /// A change of an app. A `key` names one key version, `None` the whole app.
+    /// A change of an app. `key` names one key version; `None` means the whole app.
     #[derive(Clone, Debug, PartialEq, Eq)]
     AppOperation<'a> {
-        /// It is made, with a key of each kind.
+        /// Creates the app, with a key of each kind.
         Create = AppsCreate,
-        /// It gets a next key version, which seals from then on.
+        /// Creates the next key version, which then seals.
         Rotate = AppsRotate {
-            /// Of which kind.
+            /// The kind of the key.
             kind: RotateKind = required(ROTATE_KIND);
         },
-        /// It gets a key pair that was made elsewhere.
+        /// Imports a key pair.
         Import = AppsImport {
-            /// The suite of the key pair: one of key pairs on a curve alone.
+            /// The suite of the key pair, which must be a pure elliptic-curve suite.
             suite: Suite = required(SUITE_OF_IMPORT);
-            /// The key: PEM without a password, or its 32 bytes in hexadecimal or base64.
+            /// The private key: PEM without a password, or 32 bytes in hexadecimal or base64.
             private_key: Secret<'a> = required(PRIVATE_KEY);
-            /// True if the key seals from then on; false if it only opens.
+            /// True if the key seals after the import; false if it only opens.
             seals: bool = default(FLAG "false");
         },
-        /// It stops.
+        /// Disables the app or key version.
         Disable = AppsDisable {
             /// The key version.
             key: Option<&'a str> = optional(KEY "the whole app");
         },
-        /// It works again.
+        /// Enables the app or key version.
         Enable = AppsEnable {
             /// The key version.
             key: Option<&'a str> = optional(KEY "the whole app");
         },
-        /// It stops, and is removed after a delay.
+        /// Disables the app or key version, and removes it after a delay.
         Delete = AppsDelete {
             /// The key version.
             key: Option<&'a str> = optional(KEY "the whole app");
-            /// How long until then, in seconds, 0 to 31,536,000; `None` is a week.
+            /// The delay in seconds, 0 to 31,536,000; `None` is a week.
             delay_s: Option<u64> = optional(DELAY "604800");
         },
-        /// Its removal is called off.
+        /// Cancels the removal.
         Restore = AppsRestore {
             /// The key version.
             key: Option<&'a str> = optional(KEY "the whole app");
         },
-        /// Its settings change; what is `None` stays.
+        /// Changes the settings of the app. A setting that is `None` stays unchanged.
         Set = AppsSet {
-            /// Format for requests that name none: `native` or `evervault`.
+            /// Default format of requests: `native` or `evervault`.
             format: Option<Format> = optional(FORMAT_OF_APP "unchanged");
-            /// How long one ephemeral key serves calls of key scope `epoch`, in milliseconds, 0 to
-            /// 15,000; 0 forbids them.
+            /// How long one ephemeral key serves requests with key scope `epoch`, in milliseconds,
+            /// 0 to 15,000; 0 disables this key scope.
             epoch_ms: Option<u32> = optional(EPOCH "unchanged");
-            /// Suite for requests that name none.
+            /// Default suite of requests.
             write_suite: Option<Suite> = optional(SUITE "unchanged");
-            /// Suites whose envelopes open, and which requests may name.
+            /// Suites whose envelopes open, and which requests can name.
             read_suites: Option<Vec<Suite>> = optional(READ_SUITES "unchanged");
         },
     }
 }
 
 params! {
-    /// The params of `apps.public_keys`. Its options are a generation and a reason.
+    /// The params of `apps.public_keys`. Of the options, it supports only the generation and the
+    /// reason.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     PublicKeysCall<'a> {
         /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
@@ -196,7 +198,7 @@ params! {
     CollectionsCall<'a> {
         /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         app: &'a str = required(NAME);
-        /// Which part.
+        /// The requested page.
         page: Page<'a> = part;
     }
 }
@@ -205,9 +207,9 @@ params! {
     /// A change of one collection.
     #[derive(Clone, Debug, PartialEq, Eq)]
     CollectionCall<'a> {
-        /// Its app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+        /// The app of the collection. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         app: &'a str = required(NAME);
-        /// Its name; the same alphabet.
+        /// The name of the collection. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         collection: &'a str = required(NAME);
         /// The change.
         ask: CollectionOperation<'a> = operation;
@@ -218,19 +220,19 @@ operations! {
     /// A change of a collection.
     #[derive(Clone, Debug, PartialEq, Eq)]
     CollectionOperation<'a> {
-        /// It is made. What it was made with stays for ever, but for its times and its schema.
-        Create(new: CreateCollection<'a>) = CollectionsCreate checked by only_of_its_kind,
-        /// The schema of its objects changes.
+        /// Creates the collection. Later, only its times and its schema can change.
+        Create(new: CreateCollection<'a>) = CollectionsCreate checked by has_only_params_of_its_kind,
+        /// Changes the schema of the collection's objects.
         Alter(alter: AlterCollection<'a>) = CollectionsAlter,
-        /// Its expiry for new tokens or objects, or its retention changes. An outer `None` leaves a
-        /// time as it is.
+        /// Changes the expiry of new tokens or objects, or the retention. An outer `None` leaves a
+        /// time unchanged.
         Set = CollectionsSet {
-            /// As in [`CreateCollection`].
+            /// The time as in [`CreateCollection`].
             expires_s: Option<Option<u64>> = optional(EXPIRY_OR_NIL "as it is");
-            /// As in [`CreateCollection`].
+            /// The time as in [`CreateCollection`].
             retention_s: Option<Option<u64>> = optional(SECONDS_OR_NIL "as it is");
         },
-        /// It is removed with its name, and no token of it is found any more.
+        /// Removes the collection and its name. Its tokens are not found afterwards.
         Delete = CollectionsDelete,
     }
 }
@@ -239,22 +241,22 @@ params! {
     /// A new collection.
     #[derive(Clone, Debug, PartialEq, Eq)]
     CreateCollection<'a> {
-        /// What it holds.
+        /// The kind of the collection.
         kind: Kind = required(KIND);
-        /// Of tokens: their format.
+        /// For tokens: the format of the tokens.
         format: TokenFormat = default(TOKEN_FORMAT "\"opaque\"");
-        /// Of `card`: digits kept in front, 0 to 6; `None` is 6.
+        /// For `card`: number of leading digits that tokens keep, 0 to 6; `None` is 6.
         first: Option<u8> = optional(FIRST "6");
-        /// Of `card`: digits kept at the end, 0 to 4; `None` is 4.
+        /// For `card`: number of trailing digits that tokens keep, 0 to 4; `None` is 4.
         last: Option<u8> = optional(LAST "4");
-        /// Of tokens: how far equal values have equal tokens.
+        /// For tokens: the scope in which equal values have equal tokens.
         scope: Scope = default(SCOPE "\"collection\"");
-        /// Of objects, which must have some: their properties, 1 to 64.
+        /// For objects: the properties, 1 to 64. Required for objects.
         properties: Vec<PropertySpec<'a>> = default(PROPERTIES "none");
-        /// Of objects: the suite that seals them; `None` is `xaes`.
+        /// For objects: the suite that seals them; `None` is `xaes`.
         suite: Option<Suite> = optional(SUITE "\"xaes\"");
-        /// When new tokens or objects expire that name no time, in seconds, 1 to 3,155,760,000;
-        /// `None`: never.
+        /// Default time until new tokens or objects expire, in seconds, 1 to 3,155,760,000; `None`:
+        /// never.
         expires_s: Option<u64> = optional(EXPIRY "never");
         /// Seconds for which an archived row is kept, 0 to 3,155,760,000; `None`: until an operator
         /// prunes it.
@@ -263,7 +265,7 @@ params! {
 }
 
 impl<'a> CreateCollection<'a> {
-    /// A collection with the defaults.
+    /// Creates the params of a collection with the defaults.
     pub fn new(kind: Kind) -> Self {
         Self {
             kind,
@@ -278,7 +280,7 @@ impl<'a> CreateCollection<'a> {
         }
     }
 
-    /// A collection of objects with these properties.
+    /// Creates the params of a collection of objects with these properties.
     pub fn of_objects(properties: Vec<PropertySpec<'a>>) -> Self {
         Self {
             properties,
@@ -287,19 +289,19 @@ impl<'a> CreateCollection<'a> {
     }
 }
 
-/// Parameters of the other kind must be absent.
-fn only_of_its_kind(ask: &CollectionOperation<'_>) -> Result<(), CallError> {
-    let CollectionOperation::Create(new) = ask else {
+/// Checks that parameters of the other kind are absent.
+fn has_only_params_of_its_kind(operation: &CollectionOperation<'_>) -> Result<(), CallError> {
+    let CollectionOperation::Create(new) = operation else {
         return Ok(());
     };
-    let is_of_tokens =
+    let has_token_params =
         (new.format, new.scope) != Default::default() || new.first.is_some() || new.last.is_some();
     let only_objects = "absent: only kind \"objects\" has it";
     let (key, rule) = match new.kind {
         Kind::Objects if new.properties.is_empty() => {
             return Err(CallError::Missing { key: "properties" });
         }
-        Kind::Objects if is_of_tokens => (
+        Kind::Objects if has_token_params => (
             "format, scope, first, last",
             "absent: only tokens have them",
         ),
@@ -319,13 +321,13 @@ params! {
         app: &'a str = required(NAME);
         /// The collection of objects.
         collection: &'a str = required(NAME);
-        /// Also convert records that do not prove who sealed them.
+        /// Also migrate records that do not authenticate the sealer.
         accept_unauthenticated: bool = default(FLAG "false");
-        /// Change nothing.
+        /// Only report the result, without a change.
         dry_run: bool = default(FLAG "false");
-        /// The `next` of the page before.
+        /// The `next` of the previous page.
         after: Option<&'a str> = optional(CURSOR "the beginning");
-        /// Rows to look at, 1 to 500; `None` is 100.
+        /// Most rows to examine, 1 to 500; `None` is 100.
         limit: Option<u32> = optional(OBJECTS "100");
     }
 }
@@ -338,9 +340,9 @@ params! {
         app: &'a str = required(NAME);
         /// Fail with `conflict` while an engine could still write under an older key version.
         prove: bool = default(FLAG "false");
-        /// The `next` of the page before.
+        /// The `next` of the previous page.
         after: Option<&'a str> = optional(CURSOR "the beginning");
-        /// Rows to look at, 1 to 10,000; `None` is 1,000.
+        /// Most rows to examine, 1 to 10,000; `None` is 1,000.
         limit: Option<u32> = optional(ROWS "1000");
     }
 }
@@ -351,11 +353,11 @@ params! {
     RewrapRowsCall<'a> {
         /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         app: &'a str = required(NAME);
-        /// The collection; `None`: all of them.
+        /// The collection; `None` means all collections.
         collection: Option<&'a str> = optional(NAME "all collections");
-        /// The `next` of the page before.
+        /// The `next` of the previous page.
         after: Option<&'a str> = optional(CURSOR "the beginning");
-        /// Rows to seal again, 1 to 500; `None` is 100.
+        /// Most rows to rewrap, 1 to 500; `None` is 100.
         limit: Option<u32> = optional(OBJECTS "100");
     }
 }
@@ -364,7 +366,7 @@ params! {
     /// A change of one role.
     #[derive(Clone, Debug, PartialEq, Eq)]
     RoleCall<'a> {
-        /// Its name. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+        /// The name of the role. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         role: &'a str = required(NAME);
         /// The change.
         ask: RoleOperation<'a> = operation;
@@ -375,12 +377,12 @@ operations! {
     /// A change of a role.
     #[derive(Clone, Debug, PartialEq, Eq)]
     RoleOperation<'a> {
-        /// It grants this and nothing else, whether it was there or not.
+        /// Creates the role or replaces its grants.
         Set = RolesSet {
-            /// 1 to 64 grants, each as operators write them: `encrypt,decrypt apps=shop`.
+            /// 1 to 64 grants in the syntax of operators: `encrypt,decrypt apps=shop`.
             grants: Vec<&'a str> = required(GRANTS);
         },
-        /// It is removed, if nobody has it.
+        /// Removes the role if no principal has it.
         Delete = RolesDelete,
     }
 }
@@ -400,34 +402,34 @@ operations! {
     /// A change of a principal's roles.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     PrincipalOperation<'a> {
-        /// It gets one more.
+        /// Grants a role.
         Grant = PrincipalsGrant {
-            /// Which. It must be there.
+            /// The role, which must exist.
             role: &'a str = required(NAME);
         },
-        /// It loses one, or all.
+        /// Revokes one role or all roles.
         Revoke = PrincipalsRevoke {
-            /// Which; `None`: all.
+            /// The role; `None` means every role.
             role: Option<&'a str> = optional(NAME "every role");
         },
     }
 }
 
 params! {
-    /// A question: may this principal do that?
+    /// The params of `principals.check`: a principal and the permission to check.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     CheckCall<'a> {
         /// The principal, as in [`PrincipalCall`].
         principal: &'a str = required(PRINCIPAL);
         /// The name of an operation, at most 64 bytes.
         operation: &'a str = required(OPERATION);
-        /// On which app; `None`: on all of them.
+        /// The app; `None` means all apps.
         app: Option<&'a str> = optional(NAME "all apps");
-        /// On which collection, for operations that are about one; `None`: on all of them.
+        /// The collection, for operations on a collection; `None` means all collections.
         collection: Option<&'a str> = optional(NAME "all collections");
-        /// The property of objects; `None`: absent from the request.
+        /// The property of objects; `None` if the checked request names no property.
         property: Option<&'a str> = optional(NAME "not asked");
-        /// With this reason.
+        /// The reason of the checked request.
         reason: Option<&'a str> = optional(REASON "none");
     }
 }
@@ -436,16 +438,17 @@ operations! {
     /// A request on the store's root key and its slots.
     #[derive(Clone, Debug, PartialEq, Eq)]
     RootOperation<'a> {
-        /// Describes them. Asks no provider, and works while the store is sealed.
+        /// Describes the root key and its slots. Contacts no provider, and works while the store is
+        /// sealed.
         Status = RootStatus,
         /// Creates the root key.
         Init = RootInit {
-            /// The providers that get a slot, 1 to 8; `None`: all that the engine has.
+            /// The providers that get a slot, 1 to 8; `None` means all providers of the engine.
             providers: Option<Vec<&'a str>> = optional(PROVIDERS "all of the engine");
         },
-        /// Replaces the root key, or continues to.
+        /// Replaces the root key, or continues an unfinished rotation.
         Rotate = RootRotate {
-            /// Removes the root key of an unfinished rotation instead.
+            /// Removes the incoming root key of an unfinished rotation instead.
             abandon: bool = default(FLAG "false");
         },
         /// Seals the store.
@@ -454,17 +457,17 @@ operations! {
         Unseal = RootUnseal,
         /// Adds a slot.
         AddSlot = KekAdd {
-            /// Name of its provider.
+            /// Name of the slot's provider.
             provider: &'a str = required(PROVIDER);
         },
         /// Removes a slot.
         RemoveSlot = KekRemove {
-            /// Its number.
+            /// The number of the slot.
             slot: u32 = required(SLOT);
         },
-        /// Unwraps every slot, and records which ones are right.
+        /// Unwraps every slot and records which slots are correct.
         Verify = KekVerify,
-        /// Replaces every slot by a new copy.
+        /// Replaces every slot by a new wrapped copy of the root key.
         RotateSlots = KekRotate,
     }
 }

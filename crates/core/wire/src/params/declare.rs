@@ -1,26 +1,26 @@
-//! How parameters are declared: a struct or an operation is written once, as the contract's table
-//! has it, and its rows, its decoder and its encoder follow.
+//! Macros that declare parameters. Each struct or operation is declared once, in the order of the
+//! contract's table. The macros generate its rows, its decoder and its encoder.
 //!
 //! ```text
 //! params! {
-//!     /// A part of a list.
+//!     /// A page of a list.
 //!     Page<'a> {
-//!         /// Entries at most; `None` is 100.
+//!         /// Most entries of the page; `None` is 100.
 //!         limit: Option<u32> = optional(ENTRIES "100");
 //!     }
 //! }
 //! ```
 //!
-//! A line is a field, its Rust type, and one of
+//! A line has a field, its Rust type, and one of
 //!
 //! - `required(RULE)`,
-//! - `optional(RULE "what an absent key means")`: the type is an `Option`,
-//! - `default(RULE "what an absent key means")`: the type's `Default` if the key is absent,
+//! - `optional(RULE "meaning of an absent key")`: the type is an `Option`,
+//! - `default(RULE "meaning of an absent key")`: the type's `Default` if the key is absent,
 //! - `part`, `operation` or `options`: the parameters of another declaration.
 //!
-//! After a rule, `as "key"` names the key where it is not the field's name, and `in METHOD ..` and
-//! `not METHOD ..` say which of the methods have the row. Alternatives are separated by `|`; the
-//! first one that a method has is its row.
+//! After a rule, `as "key"` sets the key if it differs from the field's name. `in METHOD ..` and
+//! `not METHOD ..` select the methods that have the row. `|` separates alternatives, and a method
+//! has the first alternative that applies to it.
 
 use crate::call_error::CallError;
 use crate::map::Map;
@@ -31,32 +31,32 @@ use crate::reading::Params;
 
 /// A value of a parameter.
 pub(crate) trait Parameter<'a>: Sized {
-    /// Stands for a required value until it is read.
+    /// Returns a placeholder for a required value until it is read.
     fn blank() -> Self;
 
-    /// Reads the value under the rule of its row.
+    /// Reads the value and checks the rule of its row.
     fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, CallError>;
 
     /// Appends the value.
     fn write(&self, form: Form, out: &mut Vec<u8>);
 
-    /// The value if it is one text.
+    /// Returns the value if it is one text.
     fn as_text(&self) -> Option<&'a str> {
         None
     }
 }
 
-/// A text of a request, as the message has it.
+/// A text of a request, borrowed from the message.
 pub(crate) trait TextValue<'a>: Parameter<'a> + From<&'a str> + PartialEq {}
 
 impl<'a> TextValue<'a> for &'a str {}
 
-/// Bytes of a request.
+/// Bytes of a request, borrowed from the message.
 pub(crate) trait BytesValue<'a>: Parameter<'a> + Default + PartialEq {}
 
 impl<'a> BytesValue<'a> for &'a [u8] {}
 
-/// Shares texts and bytes of the message that a request was decoded from.
+/// Shares texts and bytes of the message from which a request was decoded.
 pub trait Source {
     /// A text that does not borrow the message.
     type Text;
@@ -111,7 +111,7 @@ impl<S: Source, T: Own<S>> Own<S> for Vec<T> {
     }
 }
 
-/// Values that borrow nothing.
+/// Implements [`Own`] for values that borrow nothing.
 macro_rules! owned {
     ($($type:ty),+) => {
         $(impl<S: $crate::params::declare::Source> $crate::params::declare::Own<S> for $type {
@@ -126,34 +126,35 @@ macro_rules! owned {
 
 owned!(bool, u32, u64);
 
-/// Declared parameters: those of a request, or a part that several requests have.
+/// Declared parameters of a request, or of a part that several requests include.
 pub(crate) trait Parameters<'a>: Sized {
     /// The rows of the contract.
     const PARTS: &'static [Part];
 
-    /// The parameters of a method before any is read. `None` if the method has none of these.
+    /// Returns the parameters of a method before the first one is read, or `None` if the method is
+    /// not in this declaration.
     fn blank(method: Method) -> Option<Self>;
 
-    /// Reads the value of a row. Returns false if no field has it.
+    /// Reads the value of a row. Returns false if the row belongs to no field.
     fn read(&mut self, row: &'static Param, params: &mut Params<'a>) -> Result<bool, CallError>;
 
-    /// Checks the rules about several parameters.
+    /// Checks rules that involve several parameters.
     fn check(&self) -> Result<(), CallError>;
 
-    /// Writes what differs from its default.
+    /// Writes the parameters that differ from their defaults.
     fn write(&self, writer: &mut Writer<'_>);
 
-    /// The text of a key, if it was given.
+    /// Returns the text of a key, if the request has it.
     fn text(&self, key: &str) -> Option<&'a str>;
 
-    /// The options of the request, if it has any.
+    /// Returns the options of the request, if it has any.
     fn options(&self) -> Option<&CallOptions<'a>> {
         None
     }
 }
 
-/// Reads the parameters of a method. They are complete, since [`Params::next`] fails while a
-/// required one is missing.
+/// Reads the parameters of a method. The result is complete, since [`Params::next`] fails if a
+/// required parameter is missing.
 pub(crate) fn read<'a, P: Parameters<'a>>(
     method: Method,
     params: &mut Params<'a>,
@@ -161,7 +162,7 @@ pub(crate) fn read<'a, P: Parameters<'a>>(
     let mut parameters = P::blank(method).ok_or(CallError::Malformed)?;
     while let Some(row) = params.next()? {
         if !parameters.read(row, params)? {
-            return Err(params.unknown(row.name.as_bytes()));
+            return Err(params.unknown_key(row.name.as_bytes()));
         }
     }
     parameters.check()?;
@@ -172,41 +173,39 @@ pub(crate) fn read<'a, P: Parameters<'a>>(
 pub(crate) struct Writer<'o> {
     map: Map<'o>,
     method: Method,
-    /// True while only the document is written. It is the last, so that a server that has not read
-    /// it yet knows the others.
-    document: bool,
+    /// True while only the document is written. The document comes last, so that a server knows the
+    /// other parameters before the document has arrived.
+    is_document_pass: bool,
 }
 
 impl<'o> Writer<'o> {
     pub(crate) fn begin(out: &'o mut Vec<u8>, method: Method) -> Self {
-        let map = Map::begin(out);
-        let document = false;
         Self {
-            map,
+            map: Map::begin(out),
             method,
-            document,
+            is_document_pass: false,
         }
     }
 
-    /// From here on only the document is written.
-    pub(crate) fn document(&mut self) {
-        self.document = true;
+    /// Starts the second pass, which writes only the document.
+    pub(crate) fn start_document(&mut self) {
+        self.is_document_pass = true;
     }
 
-    /// Writes a value under the key that its field has in the method. If the method has none, the
-    /// server rejects it by name.
+    /// Writes a value under the key that its field has in the method. If the method lacks the
+    /// field, the server rejects the key.
     pub(crate) fn parameter<'a>(&mut self, rows: &[Param], value: &impl Parameter<'a>) {
         let of_method = rows.iter().find(|row| row.methods.contains(self.method));
         let row = of_method.unwrap_or(&rows[0]);
         let form = row.bounds.form;
-        if matches!(form, Form::Document | Form::Array) == self.document {
+        if matches!(form, Form::Document | Form::Array) == self.is_document_pass {
             self.map.key(row.name);
             value.write(form, self.map.out);
         }
     }
 }
 
-/// Returns a value that means something else than an absent key.
+/// Returns the value if it differs from its default, so that the key must be written.
 pub(crate) fn unless_default<T: Default + PartialEq>(value: &T) -> Option<&T> {
     (*value != T::default()).then_some(value)
 }
@@ -392,7 +391,7 @@ macro_rules! own {
     ($($borrowed:tt)*) => {};
 }
 
-/// The rows of a field: its alternatives in the contract.
+/// Expands to the rows of a field: its alternatives in the contract.
 macro_rules! rows {
     ($field:ident ($(
         $rule:ident $($default:literal)? $(as $key:literal)?
@@ -407,7 +406,8 @@ macro_rules! rows {
     };
 }
 
-/// What a field contributes to each item of a declaration, by its word.
+/// Expands to the part of a field in each generated item. The first word selects the item, the
+/// second the kind of field.
 macro_rules! field {
     (item operation $name:ident $field:ident) => {
         impl $name<'_> {

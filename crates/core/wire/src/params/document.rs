@@ -1,4 +1,4 @@
-//! Params of the methods on documents, and the options of every request on data.
+//! The params of the document methods, and the options of every request on data.
 
 use super::declare::{
     BytesValue, Own, Parameter, Parameters, Source, TextValue, Writer, field, own, params, rows,
@@ -29,44 +29,44 @@ params! {
     /// The options of a request on data.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     CallOptions<'a> {
-        /// Stop after this long, in milliseconds, 1 to 3,600,000.
+        /// Deadline of the request, in milliseconds, 1 to 3,600,000.
         deadline_ms: Option<u32> = optional(DEADLINE "the server's" not AppsPublicKeys);
-        /// Refuse with `conflict` if the server's generation is older.
+        /// The request fails with `conflict` if the server's generation is older.
         min_generation: Option<u64> = optional(NUMBER "0");
-        /// Why the call is made, for who looks at it later: 1 to 256 bytes without control
-        /// characters. A role may demand it.
+        /// Why the client makes the request, for a later audit: 1 to 256 bytes without control
+        /// characters. A role can require a reason.
         reason: Option<&'a str> = optional(REASON "none");
-        /// The caller's span, as a W3C `traceparent` of at most 256 bytes: an engine that keeps
-        /// traces puts its own beneath. One that is not valid is as good as none.
+        /// The client's span, as a W3C `traceparent` of at most 256 bytes. An engine that records
+        /// traces makes it the parent of its own span. The engine ignores an invalid `traceparent`.
         traceparent: Option<&'a str> = optional(TRACEPARENT "none" not AppsPublicKeys);
     }
 }
 
 params! {
-    /// The params of a call on a document. `W` is what its method asks for besides: [`Writing`] of
-    /// envelopes, [`Reading`] of envelopes, [`TokenizeOptions`] of tokens, [`TokenLookupScope`]
-    /// which collection tokens are looked up, or [`Masking`] by which rules.
+    /// The params of a document request. `W` has the parameters of the method: [`Writing`] or
+    /// [`Reading`] of envelopes, [`TokenizeOptions`], the [`TokenLookupScope`] of `detokenize`, or
+    /// [`Masking`].
     #[derive(Clone, Debug, PartialEq, Eq)]
     DocumentCall<'a, W: Parameters> {
-        /// The app whose keys open and seal, or whose tokens they are. `[A-Za-z0-9._-]`, 1 to 64
-        /// bytes.
+        /// The app of the keys or tokens. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         app: &'a str = required(NAME);
-        /// The document: one MessagePack value. Its content has not been checked, and its extent
-        /// by the scan alone.
+        /// The document: one MessagePack value. The scan has found its extent; its content has not
+        /// been checked.
         payload: &'a [u8] = required(DOCUMENT);
-        /// Paths of what to work on; `None` for every leaf, envelope or token. 1 to 64 paths of 1
-        /// to 1,024 bytes.
+        /// Paths of the fields to process; `None` for every leaf, envelope or token. 1 to 64 paths
+        /// of 1 to 1,024 bytes.
         select: Option<Vec<&'a str>> = optional(PATHS "every leaf" in Encrypt Tokenize
             | PATHS "every envelope" in Decrypt Rewrap | PATHS "every token" in Detokenize);
-        /// Effect of a path that matches nothing.
+        /// The effect of a path that matches nothing.
         unmatched: Unmatched = default(UNMATCHED "\"report\"" not Mask);
-        /// Parameters of the method's own.
+        /// The parameters of the method.
         writing: W = part;
-        /// Encapsulations of envelopes to open that have them apart: at most 32.
+        /// Separate encapsulations of the envelopes to open: at most 32.
         encapsulations: Vec<&'a str> = default(ENCAPSULATIONS "none" in Decrypt Rewrap);
-        /// Bytes that envelopes and tokens are bound to, 0 to 4,096; absent and empty are the same.
+        /// The context to which envelopes and tokens are bound, 0 to 4,096 bytes. An absent and an
+        /// empty context are the same.
         context: &'a [u8] = default(CONTEXT "empty" not Mask);
-        /// Effect of one bad field.
+        /// The effect of one invalid field.
         on_error: OnError = default(ON_ERROR "\"fail\"");
         /// Options of the request.
         options: CallOptions<'a> = options;
@@ -74,52 +74,53 @@ params! {
 }
 
 params! {
-    /// How envelopes are written.
+    /// The parameters of new envelopes.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     Writing<Text: TextValue> {
-        /// Which of the app's keys seals; `None` is the app's. Those that open are named by the
-        /// envelopes.
+        /// The suite of the key that seals; `None` means the default of the app. Envelopes name the
+        /// key that opens them.
         suite: Option<Suite> = optional(SUITE "the app's");
-        /// How far one ephemeral key reaches.
+        /// The scope of an ephemeral key.
         key_scope: KeyScope = default(KEY_SCOPE "\"request\"");
-        /// The format; `None` is the app's.
+        /// The format; `None` means the default of the app.
         format: Option<Format> = optional(FORMAT "the app's");
         /// The data role that Evervault strings carry. 1 to 20 of `a-z 0-9 -`.
         role: Option<Text> = optional(ROLE "none" in Encrypt);
-        /// String or binary envelopes.
+        /// The encoding of the envelopes.
         encoding: Encoding = default(ENCODING "\"text\"");
-        /// Where the encapsulation is, if the suite has one.
+        /// The position of the encapsulation, if the suite has one.
         encapsulation: Encapsulation = default(ENCAPSULATION "\"inline\"");
-        /// Handling of values without a context, in a `rewrap` that names one.
+        /// How a `rewrap` with a context handles values without a context.
         unbound: Unbound = default(UNBOUND "\"refuse\"" in Rewrap);
-        /// Handling of values that were sealed outside, in a `rewrap`.
+        /// How a `rewrap` handles values that were sealed outside.
         outside: Outside = default(OUTSIDE "\"accept\"" in Rewrap);
     }
 }
 
 params! {
-    /// Which envelopes are opened.
+    /// The parameters of opened envelopes.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     Reading {
-        /// Handling of values that were sealed outside: [`Outside::Accept`] or [`Outside::Refuse`].
+        /// How values that were sealed outside are handled: [`Outside::Accept`] or
+        /// [`Outside::Refuse`].
         outside: Outside = default(OUTSIDE_OF_READING "\"accept\"");
     }
 }
 
 params! {
-    /// How `tokenize` makes tokens. Their kind and format are the collection's.
+    /// The parameters of `tokenize`. The collection determines the kind and format of the tokens.
     #[derive(Clone, Default, PartialEq, Eq)]
     TokenizeOptions<Text: TextValue, Bytes: BytesValue> {
-        /// Where they go. `[A-Za-z0-9._-]`, 1 to 64 bytes; required.
+        /// The collection of the tokens. `[A-Za-z0-9._-]`, 1 to 64 bytes; required.
         collection: Text = required(NAME);
-        /// In the clear beside each new token, to list by. At most 16 of 1 to 64 bytes of visible
-        /// ASCII.
+        /// Cleartext labels of each new token, by which tokens can be listed. At most 16 labels of
+        /// 1 to 64 bytes of visible ASCII.
         tags: Vec<Text> = default(TAGS "none");
-        /// When new tokens expire, in seconds from now, 1 to 3,155,760,000; `None` is the
-        /// collection's.
+        /// Time until new tokens expire, in seconds from now, 1 to 3,155,760,000; `None` means the
+        /// default of the collection.
         expires_s: Option<u64> = optional(EXPIRY "the collection's");
-        /// A repeated request with this key, field and value gets the token of the first one. 1 to
-        /// 64 bytes.
+        /// A repeated request with this key, field and value gets the token of the first request. 1
+        /// to 64 bytes.
         idempotency_key: Option<Bytes> = optional(IDEMPOTENCY_KEY "none");
         /// Name of the data subject whom the document is about, 1 to 256 bytes. Equal values of two
         /// subjects have different tokens.
@@ -128,7 +129,7 @@ params! {
 }
 
 params! {
-    /// Where `detokenize` looks tokens up.
+    /// The collection in which `detokenize` looks up tokens.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     TokenLookupScope<'a> {
         /// The collection. `[A-Za-z0-9._-]`, 1 to 64 bytes; required.
@@ -146,7 +147,7 @@ params! {
 }
 
 impl CallOptions<'_> {
-    /// These options with another deadline.
+    /// Returns these options with another deadline.
     #[must_use]
     pub fn with_deadline(self, deadline_ms: u32) -> Self {
         let deadline_ms = Some(deadline_ms);
@@ -167,11 +168,12 @@ pub type Rewrap<'a> = DocumentCall<'a, Writing<&'a str>>;
 pub type Tokenize<'a> = DocumentCall<'a, TokenizeOptions<&'a str, &'a [u8]>>;
 /// The params of `detokenize`.
 pub type Detokenize<'a> = DocumentCall<'a, TokenLookupScope<'a>>;
-/// The params of `mask`. It takes neither `select` nor `context`: its rules say which fields.
+/// The params of `mask`. The method has neither `select` nor `context`, since its rules select the
+/// fields.
 pub type Mask<'a> = DocumentCall<'a, Masking<'a>>;
 
 impl<'a, W: Default> DocumentCall<'a, W> {
-    /// A call on all of `payload`, which is one MessagePack value, with the defaults.
+    /// Creates a request on the whole `payload`, one MessagePack value, with the defaults.
     pub fn new(app: &'a str, payload: &'a [u8]) -> Self {
         Self {
             app,

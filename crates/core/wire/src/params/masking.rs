@@ -1,7 +1,7 @@
-//! Params of `mask` besides its document.
+//! The params of `mask`, except its document.
 //!
-//! Functions, paths and kinds stay text here: whoever masks knows them, and says what is wrong with
-//! one.
+//! Functions, paths and kinds are texts here. The masking code parses them and reports invalid
+//! ones.
 
 use sealwire_msgpack::write;
 
@@ -14,60 +14,61 @@ use crate::limits::{
     APP_BYTES_MAX, MASK_BYTES_MAX, MASK_ENTRIES_MAX, MASK_ENTRY_BYTES_MAX, MASK_LISTS_BYTES_MAX,
 };
 use crate::method::{Method, Methods};
-use crate::reading::{Params, breaks, cleaned, is_name};
+use crate::reading::{Params, broken_rule, is_name, sanitized_name};
 
 const UNKNOWN: Rule = UnknownFields::RULE;
 
 names! {
-    /// Handling of fields that no rule names.
+    /// How `mask` handles fields that match no rule.
     #[derive(Default)]
     UnknownFields {
-        /// The call fails, and says which field. The default: what nobody thought of does not pass
-        /// by silence.
+        /// The request fails, and the error names the field. The default, so that a forgotten field
+        /// is not passed through unmasked.
         #[default]
         Refuse = "refuse",
-        /// It stays as it came.
+        /// The field stays unchanged.
         Keep = "keep",
     }
 }
 
 params! {
-    /// How `mask` masks.
+    /// The masking rules of a `mask` request.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     Masking<'a> {
-        /// Which function masks which fields: the first rule of a path or column that names a
-        /// field, then the first of a kind. 1 to 256.
+        /// The rules, 1 to 256. The first path or column rule that matches a field masks it. If
+        /// none matches, the first kind rule does.
         rules: Vec<MaskRule<'a>> = required(MASK_RULES);
-        /// Handling of the other fields.
+        /// How fields that match no rule are handled.
         unknown: UnknownFields = default(UNKNOWN "\"refuse\"");
-        /// Own lists for pseudonyms. At most 16, of 10,000 texts and 262,144 bytes in all.
+        /// Custom lists for pseudonyms: at most 16 lists, with 10,000 texts and 262,144 bytes in
+        /// total.
         lists: Vec<MaskList<'a>> = default(MASK_LISTS "none");
     }
 }
 
-/// One rule.
+/// A masking rule: fields and a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskRule<'a> {
-    /// The fields it is for.
+    /// The fields of the rule.
     pub fields: RuleFields<'a>,
     /// The function, such as `email` or `partial(last=4)`. 1 to 1,024 bytes.
     pub mask: &'a str,
 }
 
-/// Which fields a rule is for. Texts of 1 to 1,024 bytes.
+/// The fields of a rule. Texts have 1 to 1,024 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleFields<'a> {
-    /// Those at a path, as in `select`.
+    /// The fields at a path, as in `select`.
     Path(&'a str),
-    /// Those under a key of that name, at any depth.
+    /// The fields under a key of this name, at any depth.
     Column(&'a str),
-    /// Strings that look like one: `card`, `email`, `iban`, `phone`, `national_id`, `ip_address` or
-    /// `secret`.
+    /// Strings that look like a value of this kind: `card`, `email`, `iban`, `phone`,
+    /// `national_id`, `ip_address` or `secret`.
     Kind(&'a str),
 }
 
 impl<'a> RuleFields<'a> {
-    /// The key on the wire, and its text.
+    /// Returns the key on the wire and its text.
     pub const fn pair(&self) -> (&'static str, &'a str) {
         match self {
             Self::Path(text) => ("path", text),
@@ -86,16 +87,16 @@ pub struct MaskList<'a> {
     pub entries: Vec<&'a str>,
 }
 
-/// The rules and lists are read before the call is admitted, so all of their bounds are checked as
-/// they come.
+/// Rules and lists are read before the request is admitted, so the decoder checks every limit while
+/// it reads them.
 impl<'a> Parameter<'a> for Vec<MaskRule<'a>> {
     fn blank() -> Self {
         Self::new()
     }
 
     fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, CallError> {
-        (0..params.count(row)?)
-            .map(|index| rule(index, row, params))
+        (0..params.list_len(row)?)
+            .map(|index| read_rule(index, row, params))
             .collect()
     }
 
@@ -111,43 +112,51 @@ impl<'a> Parameter<'a> for Vec<MaskRule<'a>> {
     }
 }
 
-fn rule<'a>(
+fn read_rule<'a>(
     index: usize,
     param: &'static Param,
     params: &mut Params<'a>,
 ) -> Result<MaskRule<'a>, CallError> {
-    let wrong = |what| CallError::Rule { index, what };
-    let (mut fields, mut mask) = (None, None);
+    let mut fields = None;
+    let mut mask = None;
     for _ in 0..params.map_len(param)? {
         let key = params.text(param, MASK_BYTES_MAX)?;
-        let of: Option<fn(&'a str) -> RuleFields<'a>> = match key {
+        let selector: Option<fn(&'a str) -> RuleFields<'a>> = match key {
             "path" => Some(RuleFields::Path),
             "column" => Some(RuleFields::Column),
             "kind" => Some(RuleFields::Kind),
             "mask" => None,
             _ => {
-                return Err(
-                    params.unknown_in(format!("rules[{index}].{}", cleaned(key.as_bytes())))
-                );
+                return Err(params.unknown_nested_key(format!(
+                    "rules[{index}].{}",
+                    sanitized_name(key.as_bytes())
+                )));
             }
         };
         let text = params.text(param, MASK_BYTES_MAX)?;
         if text.is_empty() {
-            return Err(breaks(param));
+            return Err(broken_rule(param));
         }
-        let twice = match of {
-            Some(of) => fields.replace(of(text)).is_some(),
+        let is_repeated = match selector {
+            Some(selector) => fields.replace(selector(text)).is_some(),
             None => mask.replace(text).is_some(),
         };
-        if twice {
-            return Err(wrong(
-                "must name one of path, column and kind, once, and one mask",
-            ));
+        if is_repeated {
+            return Err(CallError::Rule {
+                index,
+                what: "must name one of path, column and kind, once, and one mask",
+            });
         }
     }
     Ok(MaskRule {
-        fields: fields.ok_or(wrong("names no path, column or kind"))?,
-        mask: mask.ok_or(wrong("has no mask"))?,
+        fields: fields.ok_or(CallError::Rule {
+            index,
+            what: "names no path, column or kind",
+        })?,
+        mask: mask.ok_or(CallError::Rule {
+            index,
+            what: "has no mask",
+        })?,
     })
 }
 
@@ -159,7 +168,7 @@ impl<'a> Parameter<'a> for Vec<MaskList<'a>> {
     fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, CallError> {
         let count = params.map_len(row)? as usize;
         if count as u64 > row.bounds.most {
-            return Err(breaks(row));
+            return Err(broken_rule(row));
         }
         let mut lists: Vec<MaskList<'a>> = Vec::with_capacity(count);
         let mut entries_left = MASK_ENTRIES_MAX;
@@ -167,12 +176,12 @@ impl<'a> Parameter<'a> for Vec<MaskList<'a>> {
         for _ in 0..count {
             let name = params.text(row, APP_BYTES_MAX)?;
             if !is_name(name) || lists.iter().any(|list| list.name == name) {
-                return Err(breaks(row));
+                return Err(broken_rule(row));
             }
             let entries = params.texts(row, entries_left, MASK_ENTRY_BYTES_MAX)?;
             entries_left -= entries.len();
             let bytes = entries.iter().map(|entry| entry.len()).sum();
-            bytes_left = bytes_left.checked_sub(bytes).ok_or(breaks(row))?;
+            bytes_left = bytes_left.checked_sub(bytes).ok_or(broken_rule(row))?;
             lists.push(MaskList { name, entries });
         }
         Ok(lists)

@@ -1,4 +1,4 @@
-//! Params of the methods on objects and on data subjects.
+//! The params of the methods on objects and on data subjects.
 
 use super::declare::{
     BytesValue, Own, Parameter, Parameters, Source, TextValue, Writer, field, operations, own,
@@ -14,11 +14,11 @@ use crate::call_error::CallError;
 use crate::method::{Method, Methods};
 use crate::reading::Params;
 
-/// Digits of the id of a data subject.
+/// Number of digits in the id of a data subject.
 const SUBJECT_ID_DIGITS: usize = 32;
 
 params! {
-    /// A call on the objects of a collection.
+    /// A request on the objects of a collection.
     #[derive(Clone, Debug, PartialEq, Eq)]
     ObjectsCall<'a> {
         /// The app and collection, and the options.
@@ -32,7 +32,7 @@ operations! {
     /// An operation of an [`ObjectsCall`]. Lists of ids hold 1 to 500 ids.
     #[derive(Clone, Debug, PartialEq, Eq)]
     ObjectsOperation<Text: TextValue, Bytes: BytesValue> {
-        /// Adds objects: all or none.
+        /// Adds objects atomically.
         Add(add: AddObjects<Text, Bytes>) = ObjectsAdd,
         /// Returns objects by id.
         Get = ObjectsGet {
@@ -41,31 +41,31 @@ operations! {
             /// The properties to return.
             disclosure: PropertyDisclosure<Text> = part;
         },
-        /// Changes objects: all or none.
+        /// Changes objects atomically.
         Update = ObjectsUpdate {
-            /// One MessagePack array of 1 to 500 maps `{id, set, if_version?}`.
+            /// A MessagePack array of 1 to 500 maps `{id, set, if_version?}`.
             changes: Bytes = required(CHANGES as "payload");
         },
-        /// Removes objects for good: all or none.
-        Delete = ObjectsDelete checked by one_version_per_id {
+        /// Removes objects for good, atomically.
+        Delete = ObjectsDelete checked by has_one_version_per_id {
             /// The objects.
             ids: Vec<Text> = required(IDS);
-            /// The version that each object must have, as many as ids; `None`: any.
+            /// The version that each object must have, one per id; `None` means any version.
             versions: Option<Vec<u64>> = optional(VERSIONS "any");
         },
         /// Finds objects by their indexed properties.
         Query = ObjectsQuery {
-            /// One MessagePack array of 1 to 8 maps `{property, eq | in | prefix}`, all of which
-            /// must hold.
+            /// A MessagePack array of 1 to 8 maps `{property, eq | in | prefix}`. An object must
+            /// match all of them.
             clauses: Bytes = required(CLAUSES as "payload");
             /// The properties to return.
             disclosure: PropertyDisclosure<Text> = part;
-            /// The `next` of the page before.
+            /// The `next` of the previous page.
             after: Option<Text> = optional(CURSOR "the beginning");
-            /// Objects on the page at most, 1 to 500; `None` is 100.
+            /// Most objects on the page, 1 to 500; `None` is 100.
             limit: Option<u32> = optional(OBJECTS "100");
         },
-        /// A page of the collection's objects, by id.
+        /// Returns a page of the collection's objects, by id.
         List = ObjectsList {
             /// The part of the collection.
             listing: Listing<Text> = part;
@@ -76,7 +76,7 @@ operations! {
         Expire = ObjectsExpire {
             /// The objects.
             ids: Vec<Text> = required(IDS);
-            /// In seconds from now, 0 to 3,155,760,000; `None`: never.
+            /// Time until they expire, in seconds from now, 0 to 3,155,760,000; `None`: never.
             expires_s: Option<u64> = required(SECONDS_OR_NIL);
         },
         /// Archives objects that expired at least `older_s` seconds ago.
@@ -87,31 +87,32 @@ operations! {
 }
 
 params! {
-    /// Params of `objects.add`.
+    /// The params of `objects.add`.
     #[derive(Clone, Default, PartialEq, Eq)]
     AddObjects<Text: TextValue, Bytes: BytesValue> {
-        /// One MessagePack array of 1 to 500 maps of property names to values.
+        /// A MessagePack array of 1 to 500 maps of property names to values.
         objects: Bytes = required(NEW_OBJECTS as "payload");
         /// Cleartext labels of every object. At most 16 of 1 to 64 bytes of visible ASCII.
         tags: Vec<Text> = default(TAGS "none");
-        /// When the objects expire, in seconds from now, 1 to 3,155,760,000; `None` is the
-        /// collection's.
+        /// Time until the objects expire, in seconds from now, 1 to 3,155,760,000; `None` means the
+        /// default of the collection.
         expires_s: Option<u64> = optional(EXPIRY "the collection's");
-        /// A repeated request with this key returns the objects of the first one. 1 to 64 bytes.
+        /// A repeated request with this key returns the objects of the first request. 1 to 64
+        /// bytes.
         idempotency_key: Option<Bytes> = optional(IDEMPOTENCY_KEY "none");
-        /// Names of the data subjects, each of 1 to 256 bytes: none, one of all objects, or one per
-        /// object.
+        /// Names of the data subjects, each of 1 to 256 bytes: no name, one name for all objects,
+        /// or one name per object.
         subjects: Vec<Text> = default(SUBJECTS "none");
     }
 }
 
 params! {
-    /// The properties that a response has, and their form.
+    /// The properties in a response, and whether they are masked.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     PropertyDisclosure<Text: TextValue> {
-        /// Names of 1 to 64 properties; `None`: those that the role grants.
+        /// Names of 1 to 64 properties; `None` means the properties that the role grants.
         properties: Option<Vec<Text>> = optional(PROPERTY_NAMES "those that the role grants");
-        /// True to get values through the mask of their type, also if the role would show more.
+        /// True to mask every value by its type, even if the role permits the clear value.
         masked: bool = default(FLAG "false");
     }
 }
@@ -144,21 +145,21 @@ operations! {
     /// An operation of a [`SubjectsCall`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     SubjectsOperation<Text: TextValue> {
-        /// Says how the subject is known, and whether it was erased.
+        /// Returns the id of the subject, and whether it was erased.
         Find = SubjectsFind,
         /// Returns a page of the subject's objects, of one collection.
         Export = SubjectsExport {
-            /// The `next` of the page before.
+            /// The `next` of the previous page.
             after: Option<Text> = optional(CURSOR "the beginning");
-            /// Objects on the page at most, 1 to 500; `None` is 100.
+            /// Most objects on the page, 1 to 500; `None` is 100.
             limit: Option<u32> = optional(OBJECTS "100");
         },
-        /// Removes the subject's key, and then its objects.
+        /// Removes the subject's key, and then the subject's objects.
         Erase = SubjectsErase {
-            /// Only a key of at most this version; `None`: any key.
+            /// Removes only a key of at most this version; `None` means any key.
             version: Option<u64> = optional(NUMBER "any version");
-            /// Only a key that was made at or before this time, in seconds since 1970-01-01 UTC;
-            /// `None`: any key.
+            /// Removes only a key that was created at or before this time, in seconds since
+            /// 1970-01-01 UTC; `None` means any key.
             created: Option<u64> = optional(NUMBER "any time");
         },
     }
@@ -175,9 +176,11 @@ impl<Text: std::fmt::Debug, Bytes> std::fmt::Debug for AddObjects<Text, Bytes> {
     }
 }
 
-/// If versions are given, each id has one.
-fn one_version_per_id<Text, Bytes>(ask: &ObjectsOperation<Text, Bytes>) -> Result<(), CallError> {
-    match ask {
+/// Checks that each id has one version, if versions are given.
+fn has_one_version_per_id<Text, Bytes>(
+    operation: &ObjectsOperation<Text, Bytes>,
+) -> Result<(), CallError> {
+    match operation {
         ObjectsOperation::Delete {
             ids,
             versions: Some(versions),
@@ -206,11 +209,11 @@ impl<'a> SubjectTarget<'a> {
 pub enum SubjectName<'a> {
     /// The name that clients gave, 1 to 256 bytes.
     Name(&'a str),
-    /// The id by which the audit trail knows the subject, 32 hexadecimal digits.
+    /// The id of the subject in the audit log, 32 hexadecimal digits.
     Id(&'a str),
 }
 
-/// Two keys say one thing: `subject`, and `by_id` that says what kind of name it is.
+/// The name has two keys: `subject`, and the flag `by_id` for the kind of the name.
 const SUBJECT_ROWS: [Param; 2] = [
     Param::new("subject", SUBJECT_OR_ID, &[], Methods::ALL),
     Param::new("by_id", FLAG, &["false"], Methods::ALL),

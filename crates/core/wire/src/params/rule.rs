@@ -1,4 +1,5 @@
-//! The rules of parameters, as `proto/README.md` prints them and as the decoder applies them.
+//! The rules of parameters, in the words of `proto/README.md` and with the bounds that the decoder
+//! checks.
 
 use crate::limits::{
     APP_BYTES_MAX, CLAUSES_MAX, CONTEXT_BYTES_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_MAX,
@@ -11,16 +12,16 @@ use crate::limits::{
 };
 use crate::method::{Method, Methods};
 
-/// One row of a method's parameter table, as `proto/README.md` prints it.
+/// A row of a method's parameter table, as in `proto/README.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param {
     /// The key in the params map.
     pub name: &'static str,
-    /// The MessagePack types it may have.
+    /// The accepted MessagePack types.
     pub types: &'static str,
     /// The meaning of an absent key; `None` if the key is required.
     pub default: Option<&'static str>,
-    /// The rule beyond the type, which follows the words "must be".
+    /// The rule besides the type, in words that follow "must be".
     pub rule: &'static str,
     pub(crate) bounds: Bounds,
     /// The methods that have this row.
@@ -47,37 +48,38 @@ impl Param {
 
 /// A part of a declaration of parameters.
 pub(crate) enum Part {
-    /// The rows of one field. A method has the first row that names it.
+    /// The rows of one field. A method has the first row that lists the method.
     Field(&'static [Param]),
-    /// A declaration that is a part of others.
+    /// A declaration that other declarations include.
     Group(&'static [Part]),
-    /// The options that end the table of every method that has them.
+    /// The options, which come last in the table of a method.
     Options(&'static [Part]),
-    /// The parameters of one method of several.
+    /// The parameters of one of several methods.
     Of(Method, &'static [Part]),
 }
 
-/// The number of rows that a method has of these parts.
-pub(crate) const fn count(parts: &[Part], method: Method) -> usize {
+/// Returns the number of rows of a method in these parts.
+pub(crate) const fn row_count(parts: &[Part], method: Method) -> usize {
     let mut rows = [PLACEHOLDER; ROWS_MAX];
-    let index = fill(&mut rows, 0, parts, method, false);
-    fill(&mut rows, index, parts, method, true)
+    let index = write_rows(&mut rows, 0, parts, method, false);
+    write_rows(&mut rows, index, parts, method, true)
 }
 
-/// The rows that a method has of these parts: options at the end.
-pub(crate) const fn table<const N: usize>(parts: &[Part], method: Method) -> [Param; N] {
+/// Returns the rows of a method in these parts, with the options at the end.
+pub(crate) const fn method_rows<const N: usize>(parts: &[Part], method: Method) -> [Param; N] {
     let mut rows = [PLACEHOLDER; N];
-    let index = fill(&mut rows, 0, parts, method, false);
-    fill(&mut rows, index, parts, method, true);
+    let index = write_rows(&mut rows, 0, parts, method, false);
+    write_rows(&mut rows, index, parts, method, true);
     rows
 }
 
-/// Most parameters of a method: the decoder has one bit for each.
+/// Most parameters of a method: the decoder stores one bit per parameter in 32 bits.
 const ROWS_MAX: usize = 32;
 const PLACEHOLDER: Param = Param::new("", FLAG, &[], Methods::ALL);
 
-/// Appends the rows that a method has of these parts from `at`: those of options, or the others.
-const fn fill(
+/// Writes the rows of a method in these parts to `rows`, from index `at`. Writes either the options
+/// or the other rows. Returns the index behind the last row.
+const fn write_rows(
     rows: &mut [Param],
     mut at: usize,
     parts: &[Part],
@@ -98,12 +100,12 @@ const fn fill(
                     row += 1;
                 }
             }
-            Part::Options(parts) if options => at = fill(rows, at, parts, method, false),
+            Part::Options(parts) if options => at = write_rows(rows, at, parts, method, false),
             Part::Field(_) | Part::Options(_) => (),
-            Part::Group(parts) => at = fill(rows, at, parts, method, options),
+            Part::Group(parts) => at = write_rows(rows, at, parts, method, options),
             Part::Of(only, parts) => {
                 if *only as u32 == method as u32 {
-                    at = fill(rows, at, parts, method, options);
+                    at = write_rows(rows, at, parts, method, options);
                 }
             }
         }
@@ -115,11 +117,11 @@ const fn fill(
 /// Bounds of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// Least number, bytes of a text or values of a list.
+    /// Least number, length of a text in bytes or length of a list.
     pub(crate) least: u64,
-    /// Greatest number, bytes of a text or values of a list.
+    /// Greatest number, length of a text in bytes or length of a list.
     pub(crate) most: u64,
-    /// Most bytes of each text of a list.
+    /// Greatest length of each text in a list, in bytes.
     pub(crate) item_bytes_max: usize,
     pub(crate) accepts: Accepts,
     pub(crate) form: Form,
@@ -180,45 +182,52 @@ impl Rule {
         }
     }
 
-    /// A rule without bounds, of a type that follows.
-    const fn other(text: &'static str) -> Self {
+    /// Creates a rule without bounds. A call of `of` sets the type.
+    const fn unbounded(text: &'static str) -> Self {
         Self::new("", 0, u64::MAX, text)
     }
 
-    const fn quoting(types: &'static str, least: u64, most: u64, text: &'static str) -> Self {
+    /// Creates a rule whose text must quote the upper bound.
+    const fn with_quoted_bound(
+        types: &'static str,
+        least: u64,
+        most: u64,
+        text: &'static str,
+    ) -> Self {
         assert!(
-            most == u64::MAX || quotes(text, most),
+            most == u64::MAX || quotes_number(text, most),
             "the text quotes the bound"
         );
         Self::new(types, least, most, text)
     }
 
     const fn number(least: u64, most: u64, text: &'static str) -> Self {
-        Self::quoting("integer", least, most, text)
+        Self::with_quoted_bound("integer", least, most, text)
     }
 
     const fn text(least: u64, bytes_max: usize, text: &'static str) -> Self {
-        Self::quoting("string", least, bytes_max as u64, text)
+        Self::with_quoted_bound("string", least, bytes_max as u64, text)
     }
 
     const fn bytes(least: u64, bytes_max: usize, text: &'static str) -> Self {
-        Self::quoting("string or binary", least, bytes_max as u64, text)
+        Self::with_quoted_bound("string or binary", least, bytes_max as u64, text)
     }
 
-    /// A list of 1 to `count_max` values, of a type that follows.
+    /// Creates a rule for a list of 1 to `count_max` values. A call of `of` sets the type.
     const fn list(count_max: usize, text: &'static str) -> Self {
-        Self::quoting("", 1, count_max as u64, text)
+        Self::with_quoted_bound("", 1, count_max as u64, text)
     }
 
-    /// A list of 1 to `count_max` texts of 1 to `bytes_max` bytes, one of which the text quotes.
+    /// Creates a rule for a list of 1 to `count_max` texts of 1 to `bytes_max` bytes. The text must
+    /// quote one of the two bounds.
     const fn texts(count_max: usize, bytes_max: usize, text: &'static str) -> Self {
-        assert!(quotes(text, count_max as u64) || quotes(text, bytes_max as u64));
+        assert!(quotes_number(text, count_max as u64) || quotes_number(text, bytes_max as u64));
         let mut rule = Self::new("array of strings", 1, count_max as u64, text);
         rule.bounds.item_bytes_max = bytes_max;
         rule
     }
 
-    /// A name of a closed set.
+    /// Creates a rule for a name of a closed set.
     pub(crate) const fn named(text: &'static str) -> Self {
         Self::new("string", 0, NAME_BYTES_MAX as u64, text)
     }
@@ -249,8 +258,8 @@ impl Rule {
     }
 }
 
-/// Returns true if the number stands in the text, in decimal digits.
-const fn quotes(text: &str, number: u64) -> bool {
+/// Returns true if the text contains the number in decimal digits.
+const fn quotes_number(text: &str, number: u64) -> bool {
     let text = text.as_bytes();
     let mut at = 0;
     while at < text.len() {
@@ -268,7 +277,7 @@ const fn quotes(text: &str, number: u64) -> bool {
     false
 }
 
-/// Names a rule: its form and bounds, the texts it accepts, and what the contract says of it.
+/// Declares constants for rules: form and bounds, accepted texts, and the words of the contract.
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident = $form:ident($($bound:expr),*) $($then:ident($of:expr))* $text:literal;)+) => {
         $($(#[$doc])* pub(crate) const $name: Rule = Rule::$form($($bound,)* $text)$(.$then($of))*;)+
@@ -276,7 +285,7 @@ macro_rules! rules {
 }
 
 rules! {
-    FLAG = other() of("boolean") "true or false";
+    FLAG = unbounded() of("boolean") "true or false";
     NUMBER = number(0, u64::MAX) "0 or more";
     NAME = text(1, APP_BYTES_MAX) accepting(Accepts::Names) "1 to 64 bytes of A-Z a-z 0-9 . _ -";
 
@@ -320,14 +329,14 @@ rules! {
     TRACEPARENT = text(0, TRACEPARENT_BYTES_MAX) "at most 256 bytes";
 
     // Documents.
-    DOCUMENT = other() of("any value") formed(Form::Document) "one MessagePack value";
+    DOCUMENT = unbounded() of("any value") formed(Form::Document) "one MessagePack value";
     PATHS = texts(SELECT_PATHS_MAX, SELECT_PATH_BYTES_MAX) "1 to 64 paths of 1 to 1024 bytes";
     CONTEXT = bytes(0, CONTEXT_BYTES_MAX) accepting(Accepts::Contexts)
         "at most 4096 bytes, and must not begin with sealwire/";
     ROLE = text(1, ROLE_BYTES_MAX) accepting(Accepts::Roles) "1 to 20 bytes of a-z 0-9 -";
     ENCAPSULATIONS = texts(ENCAPSULATIONS_MAX, ENCAPSULATION_BYTES_MAX)
         "1 to 32 texts of 1 to 1551 bytes";
-    /// Nothing is written, so nothing can be adopted.
+    /// The values of `outside` for methods that only open, which cannot adopt a value.
     OUTSIDE_OF_READING = named() accepting(Accepts::Only(&["accept", "refuse"]))
         "\"accept\" or \"refuse\"";
     MASK_RULES = list(MASK_RULES_MAX) of("array of maps")
@@ -350,7 +359,7 @@ rules! {
     SUBJECTS = texts(OBJECTS_MAX, SUBJECT_BYTES_MAX)
         "1 name of 1 to 256 bytes, or as many as objects";
     IDS = texts(OBJECTS_MAX, TOKEN_BYTES_MAX) "1 to 500 ids of objects";
-    VERSIONS = other() of("array of integers") at_least(1) at_most(OBJECTS_MAX)
+    VERSIONS = unbounded() of("array of integers") at_least(1) at_most(OBJECTS_MAX)
         "as many as ids, each 1 or more";
     PROPERTY_NAMES = texts(PROPERTIES_MAX, NAME_BYTES_MAX) "1 to 64 names of properties";
     PROPERTIES = list(PROPERTIES_MAX) of("array of maps") "1 to 64 properties";

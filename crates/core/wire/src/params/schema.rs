@@ -1,4 +1,4 @@
-//! Params that describe the properties of objects.
+//! The params that describe the properties of objects.
 
 use super::Suite;
 use super::declare::{Parameter, Parameters, Writer, field, own, params, rows};
@@ -8,7 +8,7 @@ use crate::call_error::CallError;
 use crate::limits::{DESCRIPTION_BYTES_MAX, NAME_BYTES_MAX, PREFIXES_MAX};
 use crate::map::Map;
 use crate::method::{Method, Methods};
-use crate::reading::{Params, breaks, cleaned};
+use crate::reading::{Params, broken_rule, sanitized_name};
 
 const SUITE: Rule = Suite::RULE;
 
@@ -16,15 +16,16 @@ params! {
     /// A change of the schema of a collection of objects. Changes apply at once.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     AlterCollection<'a> {
-        /// Properties that are added. They must be nullable.
+        /// Properties to add, which must be nullable.
         add: Vec<PropertySpec<'a>> = default(PROPERTIES "none");
-        /// Names of properties that are removed.
+        /// Names of properties to remove.
         drop: Vec<&'a str> = default(PROPERTY_NAMES "none");
-        /// Names of properties of which several objects can have a value from then on.
+        /// Names of properties that lose their uniqueness: several objects can then have the same
+        /// value.
         allow_duplicates: Vec<&'a str> = default(PROPERTY_NAMES "none");
-        /// Names of properties without which an object can be from then on.
+        /// Names of properties that become nullable.
         allow_null: Vec<&'a str> = default(PROPERTY_NAMES "none");
-        /// Names of properties by which objects are not found any more.
+        /// Names of properties that lose their index: queries cannot use them any more.
         drop_index: Vec<&'a str> = default(PROPERTY_NAMES "none");
         /// The suite that seals new objects; `None`: unchanged.
         suite: Option<Suite> = optional(SUITE "unchanged");
@@ -34,9 +35,9 @@ params! {
 /// A property of a request to create or change a schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PropertySpec<'a> {
-    /// Its name.
+    /// The name of the property.
     pub name: &'a str,
-    /// Name of its type.
+    /// The name of the property's type.
     pub property_type: &'a str,
     /// True if an object can be without a value. The default.
     pub nullable: bool,
@@ -74,15 +75,14 @@ impl<'a> PropertySpec<'a> {
     }
 }
 
-/// A list of properties.
 impl<'a> Parameter<'a> for Vec<PropertySpec<'a>> {
     fn blank() -> Self {
         Self::new()
     }
 
     fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, CallError> {
-        (0..params.count(row)?)
-            .map(|index| property(index, row, params))
+        (0..params.list_len(row)?)
+            .map(|index| read_property(index, row, params))
             .collect()
     }
 
@@ -116,7 +116,7 @@ impl<'a> Parameter<'a> for Vec<PropertySpec<'a>> {
     }
 }
 
-fn property<'a>(
+fn read_property<'a>(
     index: usize,
     param: &'static Param,
     params: &mut Params<'a>,
@@ -136,29 +136,33 @@ fn property<'a>(
             "unique" => spec.unique = params.flag(param)?,
             "index" => spec.index = params.flag(param)?,
             "bits" if params.reader.take_nil() => spec.bits = None,
-            "bits" => spec.bits = Some(params.within(param, 8..=16)? as u8),
-            "prefixes" => spec.prefixes = prefixes(param, params)?,
+            "bits" => spec.bits = Some(params.number_within(param, 8..=16)? as u8),
+            "prefixes" => spec.prefixes = read_prefixes(param, params)?,
             "accept_leak" => spec.accept_leak = params.flag(param)?,
             "encrypted" => spec.encrypted = params.flag(param)?,
             "description" => spec.description = params.text(param, DESCRIPTION_BYTES_MAX)?,
             _ => {
-                let key = cleaned(key.as_bytes());
-                return Err(params.unknown_in(format!("{}[{index}].{key}", param.name)));
+                let key = sanitized_name(key.as_bytes());
+                return Err(params.unknown_nested_key(format!("{}[{index}].{key}", param.name)));
             }
         }
     }
     if spec.name.is_empty() || spec.property_type.is_empty() {
-        return Err(breaks(param));
+        return Err(broken_rule(param));
     }
     Ok(spec)
 }
 
-fn prefixes(param: &'static Param, params: &mut Params<'_>) -> Result<Vec<u8>, CallError> {
+fn read_prefixes(param: &'static Param, params: &mut Params<'_>) -> Result<Vec<u8>, CallError> {
     let count = params.array_len(param)? as usize;
     if count > PREFIXES_MAX {
-        return Err(breaks(param));
+        return Err(broken_rule(param));
     }
     (0..count)
-        .map(|_| params.within(param, 1..=16).map(|length| length as u8))
+        .map(|_| {
+            params
+                .number_within(param, 1..=16)
+                .map(|length| length as u8)
+        })
         .collect()
 }

@@ -1,4 +1,4 @@
-//! The values of parameters, read under the rule of a row.
+//! Decodes and encodes the values of parameters, according to the rule of a row.
 
 use sealwire_msgpack::{Token, write};
 
@@ -6,9 +6,9 @@ use super::declare::{Parameter, TextValue};
 use super::rule::{Form, Param};
 use super::{Envelope, Secret, Suite};
 use crate::call_error::CallError;
-use crate::reading::{Params, breaks};
+use crate::reading::{Params, broken_rule};
 
-/// Values that are read by one method of [`Params`] and written by one function.
+/// Implements [`Parameter`] for types that one method of [`Params`] reads and one function writes.
 macro_rules! values {
     ($($type:ty: $blank:expr, $read:ident, |$value:ident, $form:ident, $out:ident| $write:expr;)+) => {
         $(impl<'a> Parameter<'a> for $type {
@@ -21,7 +21,8 @@ macro_rules! values {
             }
 
             fn write(&self, $form: Form, $out: &mut Vec<u8>) {
-                let ($value, _) = (self, $form);
+                let $value = self;
+                let _ = $form;
                 $write
             }
         })+
@@ -119,7 +120,7 @@ impl<'a> Parameter<'a> for Envelope<'a> {
     }
 }
 
-/// Suites, each at most once.
+/// A list of suites, each at most once.
 impl<'a> Parameter<'a> for Vec<Suite> {
     fn blank() -> Self {
         Self::new()
@@ -129,7 +130,7 @@ impl<'a> Parameter<'a> for Vec<Suite> {
         let mut suites = Self::new();
         for name in params.checked_texts(row)? {
             let suite = Suite::from_name(name).filter(|suite| !suites.contains(suite));
-            suites.push(suite.ok_or(breaks(row))?);
+            suites.push(suite.ok_or(broken_rule(row))?);
         }
         Ok(suites)
     }
@@ -139,8 +140,8 @@ impl<'a> Parameter<'a> for Vec<Suite> {
     }
 }
 
-/// Writes the length of a list. Servers refuse many fewer values than fit, so a count that does not
-/// fit is refused as well.
+/// Writes the length of a list. The limits of servers are far below 32 bits, so they reject a
+/// length that does not fit.
 pub(super) fn write_len(out: &mut Vec<u8>, len: usize) {
     write::array_len(out, u32::try_from(len).unwrap_or(u32::MAX));
 }

@@ -1,5 +1,5 @@
-//! The results of the control methods. Names are strings, so that an older client can print what it
-//! does not know.
+//! The results of the control methods. Names are strings, so that an older client can print names
+//! that it does not know.
 
 use sealwire_msgpack::Malformed;
 use serde::{Deserialize, Serialize};
@@ -9,47 +9,47 @@ use super::maps;
 /// The public description of an app.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct App {
-    /// Its name.
+    /// The name of the app.
     pub app: String,
     /// `active`, `disabled` or `deleting`.
     pub state: String,
-    /// When it will be removed, in seconds since 1970-01-01 UTC.
+    /// When the app will be removed, in seconds since 1970-01-01 UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_unix_s: Option<u64>,
-    /// Format for requests that name none.
+    /// Default format of requests.
     pub format: String,
-    /// How long one ephemeral key serves calls of key scope `epoch`, in milliseconds; 0: such calls
-    /// are refused.
+    /// How long one ephemeral key serves requests with key scope `epoch`, in milliseconds; 0: such
+    /// requests are rejected.
     pub epoch_ms: u32,
-    /// Suite for requests that name none.
+    /// Default suite of requests.
     pub write_suite: String,
-    /// Suites whose envelopes open, and which requests may name.
+    /// Suites whose envelopes open, and which requests can name.
     pub read_suites: Vec<String>,
-    /// Its key versions, oldest first.
+    /// The key versions of the app, oldest first.
     pub keys: Vec<Key>,
-    /// The versions of the key that seals the values of its tokens, oldest first.
+    /// The versions of the key that seals the values of the app's tokens, oldest first.
     pub token_keys: Vec<TokenKey>,
 }
 
 /// The public description of a key version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
-    /// Names it in envelopes and in calls: 10 hexadecimal digits.
+    /// The id in envelopes and requests: 10 hexadecimal digits.
     pub id: String,
     /// The suite: `p256`, `secp256k1` or `xaes`.
     pub suite: String,
-    /// Counts the app's versions of this suite from 1.
+    /// The version number among the app's keys of this suite, from 1.
     pub version: u32,
     /// `active`, `disabled` or `deleting`.
     pub state: String,
-    /// True if it can seal; false if it only opens.
+    /// True if the key can seal; false if it only opens.
     pub seals: bool,
-    /// True if its public key is published, so that others seal to it and engines do not.
+    /// True if the public key is published. Others seal to the key, and engines do not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outside: bool,
-    /// When it was made, in seconds since 1970-01-01 UTC.
+    /// When it was created, in seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
-    /// When it will be removed.
+    /// When the key version will be removed, in seconds since 1970-01-01 UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_unix_s: Option<u64>,
 }
@@ -57,11 +57,11 @@ pub struct Key {
 /// The public description of a version of an app's token key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenKey {
-    /// Counts from 1. The newest active one seals.
+    /// The version number, from 1. The newest active version seals.
     pub version: u32,
     /// `active` or `disabled`.
     pub state: String,
-    /// When it was made, in seconds since 1970-01-01 UTC.
+    /// When it was created, in seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
 }
 
@@ -70,20 +70,20 @@ pub struct TokenKey {
 pub struct Apps {
     /// The apps, by name.
     pub apps: Vec<App>,
-    /// Where to go on; `None` at the end.
+    /// Cursor of the next page; `None` at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
 }
 
 /// The result of every method that changes an app.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppChanged {
-    /// The app as it is now; `None` once it is removed.
+    /// The app after the change; `None` if it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app: Option<App>,
-    /// The key version that was made or changed; of a token key its version.
+    /// The key version that was created or changed. For a token key, its version number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// The generation of the change.
@@ -93,63 +93,64 @@ pub struct AppChanged {
 /// The result of `apps.public_keys`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublicKeys {
-    /// The keys: JSON, to be checked as these bytes.
+    /// The keys in JSON. The signature is over exactly these bytes.
     pub keys: String,
-    /// The signature of the text, base64.
+    /// The signature of `keys`, in base64.
     pub signature: String,
-    /// The Ed25519 public key that signed it, base64. Compare it with one that came another way.
+    /// The Ed25519 public key of the signature, in base64. Compare it with a copy from another
+    /// channel.
     pub signer: String,
-    /// The generation that the keys are from.
+    /// The generation of the keys.
     pub generation: u64,
 }
 
 /// The description of a collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collection {
-    /// Its app.
+    /// The app of the collection.
     pub app: String,
-    /// Its name.
+    /// The name of the collection.
     pub collection: String,
     /// `random`, `deterministic`, `one_way` or `objects`.
     pub kind: String,
-    /// Of tokens: `opaque`, `uuid`, `digits`, `card` or `email`. Otherwise empty.
+    /// For tokens: `opaque`, `uuid`, `digits`, `card` or `email`. Otherwise empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub format: String,
-    /// Of `card`: digits kept in front.
+    /// For `card`: number of leading digits that tokens keep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<u8>,
-    /// Of `card`: digits kept at the end.
+    /// For `card`: number of trailing digits that tokens keep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<u8>,
-    /// Of tokens: `collection` or `context`. Otherwise empty.
+    /// For tokens: `collection` or `context`. Otherwise empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub scope: String,
-    /// Of objects: the suite that older engines sealed objects under. Otherwise empty.
+    /// For objects: the suite under which older engines sealed objects. Otherwise empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub suite: String,
-    /// Of objects: the records that are read: `all`, `migrating` (all, while an operator migrates
-    /// old ones) or `authenticated`. Otherwise empty.
+    /// For objects: the records that the engine reads: `all`, `migrating` (all, while an operator
+    /// migrates old records) or `authenticated`. Otherwise empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub records: String,
-    /// Of objects: the properties.
+    /// For objects: the properties.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub properties: Vec<Property>,
-    /// When new tokens expire that name no time, in seconds; `None`: never.
+    /// Default time until new tokens expire, in seconds; `None`: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_s: Option<u64>,
     /// Seconds for which an archived row is kept; `None`: until an operator prunes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention_s: Option<u64>,
-    /// When it was made, in seconds since 1970-01-01 UTC.
+    /// When it was created, in seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
 }
 
 /// A property of a collection of objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Property {
-    /// Its name.
+    /// The name of the property.
     pub name: String,
-    /// Name of its type.
+    /// The name of the property's type.
     #[serde(rename = "type")]
     pub property_type: String,
     /// True if an object can be without a value.
@@ -176,17 +177,17 @@ pub struct Property {
 pub struct Collections {
     /// The app's collections, by name.
     pub collections: Vec<Collection>,
-    /// Where to go on; `None` at the end.
+    /// Cursor of the next page; `None` at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
 }
 
 /// The result of every method that changes a collection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CollectionChanged {
-    /// The collection as it is now; `None` once it is removed.
+    /// The collection after the change; `None` if it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collection: Option<Collection>,
     /// The generation of the change.
@@ -198,34 +199,35 @@ pub struct CollectionChanged {
 pub struct Records {
     /// The records, by key.
     pub records: Vec<Record>,
-    /// Where to go on; `None` at the end. Pages of another generation do not belong together.
+    /// Cursor of the next page; `None` at the end. Pages of different generations must not be
+    /// combined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The generation they belong to.
+    /// The generation of the records.
     pub generation: u64,
 }
 
-/// One record of the control state, as it rests: keys are wrapped.
+/// A stored record of the control state. Keys are wrapped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Its key.
+    /// The key of the record.
     pub key: String,
-    /// Its content, as JSON.
+    /// The content of the record in JSON.
     pub record: String,
 }
 
 /// An instance that serves this control state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
-    /// Names this run of it.
+    /// The id of this process of the instance.
     pub id: String,
-    /// Where it takes calls.
+    /// The address on which the instance accepts requests.
     pub address: String,
-    /// Its program's version.
+    /// The version of the program.
     pub version: String,
-    /// The generation that it serves; 0 while it has none.
+    /// The generation that the instance serves; 0 before it has loaded one.
     pub generation: u64,
-    /// Since it last said so, in milliseconds.
+    /// Time since the last report of the instance, in milliseconds.
     pub age_ms: u64,
 }
 
@@ -241,11 +243,11 @@ pub struct Instances {
 /// A role and its grants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Role {
-    /// Its name.
+    /// The name of the role.
     pub role: String,
     /// Each grant as operators write it.
     pub grants: Vec<String>,
-    /// True if every engine has the role and nobody can change it.
+    /// True if every engine has the role and no administrator can change it.
     pub built_in: bool,
 }
 
@@ -254,29 +256,29 @@ pub struct Role {
 pub struct Roles {
     /// The roles, by name.
     pub roles: Vec<Role>,
-    /// Where to go on; `None` at the end.
+    /// Cursor of the next page; `None` at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
 }
 
 /// The result of every method that changes a role.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoleChanged {
-    /// The role as it is now; `None` once it is removed.
+    /// The role after the change; `None` if it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
     /// The generation of the change.
     pub generation: u64,
 }
 
-/// Which roles a principal has.
+/// A principal and its roles.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
     /// A DNS name, a `spiffe://` URI, or `cn:` and a common name.
     pub principal: String,
-    /// Its roles, by name; one that is not there grants nothing.
+    /// The roles of the principal, by name. A role that does not exist grants nothing.
     pub roles: Vec<String>,
 }
 
@@ -286,17 +288,17 @@ pub struct Principals {
     /// The principals that have a role, common names first, then DNS names, then SPIFFE IDs, each
     /// by name.
     pub principals: Vec<Principal>,
-    /// Where to go on; `None` at the end.
+    /// Cursor of the next page; `None` at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
 }
 
 /// The result of every method that changes the roles of a principal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrincipalChanged {
-    /// The principal as it is now; `None` once it has no role.
+    /// The principal after the change; `None` if it has no role left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<Principal>,
     /// The generation of the change.
@@ -306,59 +308,61 @@ pub struct PrincipalChanged {
 /// The result of every method on the root key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootState {
-    /// When the store was sealed, in seconds since 1970-01-01 UTC; `None`: it is not sealed.
+    /// When the store was sealed, in seconds since 1970-01-01 UTC; `None` if the store is not
+    /// sealed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_unix_s: Option<u64>,
-    /// True if the root key authenticated what is said of root keys and of the seal. Otherwise
-    /// anyone who can write to the store can have made it.
+    /// True if the root key authenticated the records of root keys and of the seal. Otherwise
+    /// anybody with write access to the store can have forged them.
     #[serde(default)]
     pub verified: bool,
-    /// Why it is not verified.
+    /// The reason why the records are not verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unverified_reason: Option<String>,
-    /// The active root key, then the incoming one. Empty: the store has none.
+    /// The active root key, then the incoming root key. Empty if the store has no root key.
     pub roots: Vec<RootKeyState>,
-    /// The providers that the engine has, by name.
+    /// The engine's providers, by name.
     pub providers: Vec<RootProvider>,
-    /// Number of the slot that was made.
+    /// Number of the new slot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<u32>,
-    /// The generation of the change, or the store's when the server worked.
+    /// The generation of the change. For other requests, the store's generation when the server
+    /// handled the request.
     pub generation: u64,
 }
 
 /// A root key and its slots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootKeyState {
-    /// Commits to the root key: 32 hexadecimal digits.
+    /// A commitment to the root key: 32 hexadecimal digits.
     pub id: String,
     /// `active` or `incoming`.
     pub state: String,
-    /// When it was made, in seconds since 1970-01-01 UTC.
+    /// When it was created, in seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
-    /// Its wrapped copies, by number.
+    /// The wrapped copies of the root key, by number.
     pub slots: Vec<RootSlotState>,
 }
 
 /// A wrapped copy of a root key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootSlotState {
-    /// Its number.
+    /// The number of the slot.
     pub number: u32,
-    /// Name of its provider.
+    /// Name of the slot's provider.
     pub provider: String,
     /// Kind of the provider.
     pub kind: String,
-    /// Settings of the provider that tell where its key is.
+    /// Settings of the provider that locate its key.
     pub fields: std::collections::BTreeMap<String, String>,
-    /// When it was made, in seconds since 1970-01-01 UTC.
+    /// When it was created, in seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
-    /// When it was last unwrapped and found right, in seconds since 1970-01-01 UTC.
+    /// When the slot was last unwrapped with the correct result, in seconds since 1970-01-01 UTC.
     pub verified_unix_s: u64,
-    /// True if it was unwrapped for this request and is right; `None`: it was not tried.
+    /// True if this request unwrapped the slot with the correct result; `None` if it did not try.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwraps: Option<bool>,
-    /// Why it did not unwrap.
+    /// The reason why the slot did not unwrap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -366,32 +370,33 @@ pub struct RootSlotState {
 /// A provider that can have a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootProvider {
-    /// Its name in the configuration.
+    /// The provider's name in the configuration.
     pub name: String,
-    /// Its kind.
+    /// The kind of the provider.
     pub kind: String,
-    /// Its settings that tell where its key is.
+    /// The provider's settings that locate its key.
     pub fields: std::collections::BTreeMap<String, String>,
 }
 
 /// The result of `principals.check`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checked {
-    /// True if the engine lets the request pass in its mode.
+    /// True if the engine permits the request in its current mode.
     pub permitted: bool,
-    /// The role that grants it. Absent if none does, or the engine does not read roles.
+    /// The role that grants the permission. Absent if no role does, or the engine does not read
+    /// roles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// The mask through which values are shown, if there is one.
+    /// The mask that is applied to values, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mask: Option<String>,
-    /// The missing permission, in the words of the principal's own error. Mode "observe" can let
-    /// the request pass all the same.
+    /// The missing permission, in the words of the error that the principal gets. In mode
+    /// "observe", the engine can permit the request nevertheless.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
     /// The engine's `access.mode`: "enforce", "observe" or "off".
     pub mode: String,
-    /// The generation of the answer.
+    /// The generation of the response.
     pub generation: u64,
 }
 

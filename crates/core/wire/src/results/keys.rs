@@ -8,17 +8,17 @@ use super::maps;
 /// The result of `keys.census`: a page of a count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Census {
-    /// The rows of this page, by key version and collection. Add up the counts of all pages.
+    /// The row counts of this page, by key version and collection. Add up the counts of all pages.
     pub counts: Vec<CensusCount>,
     /// The app's key versions, on the first page.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<CensusKey>,
-    /// True if no engine could write under an older key version when the count began.
+    /// True if no engine could write under an older key version when the count started.
     pub proven: bool,
-    /// Where to go on; `None` at the end.
+    /// Cursor of the next page; `None` at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
 }
 
@@ -27,14 +27,14 @@ pub struct Census {
 pub struct CensusCount {
     /// `objects`, `tokens` or `subjects`.
     pub kind: String,
-    /// The collection. Empty: it was deleted, and its rows are not removed yet.
+    /// The collection. Empty if it was deleted and its rows are not removed yet.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub collection: String,
     /// Number of the collection.
     pub number: u32,
     /// The key version, as requests name it.
     pub key: String,
-    /// Rows in every state: live, expired and archived.
+    /// Number of rows in every state: live, expired and archived.
     pub rows: u64,
 }
 
@@ -46,61 +46,63 @@ pub struct CensusKey {
     /// The suite; empty for the token key.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub suite: String,
-    /// Counts the app's versions of this kind from 1.
+    /// The version number among the app's keys of this kind, from 1.
     pub version: u32,
     /// `active`, `disabled` or `deleting`.
     pub state: String,
-    /// True if it is the newest one of its kind. That of the token key seals rows.
+    /// True if this is the newest version of its kind. The newest version of the token key seals
+    /// rows.
     pub newest: bool,
 }
 
-/// The result of `keys.rewrap`: a page of a walk.
+/// The result of `keys.rewrap`: one page of the rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RewrappedRows {
-    /// Rows that were rewrapped.
+    /// Number of rewrapped rows.
     pub rewrapped: u64,
-    /// Rows that were changed or removed meanwhile, and so were left alone.
+    /// Number of rows that were not rewrapped because another request changed or removed them.
     pub changed: u64,
-    /// Rows that do not open. They are as they were.
+    /// Number of rows that do not open. They are unchanged.
     pub unopened: u64,
-    /// Objects in an old format, which does not prove who sealed them. They are as they were:
-    /// `collections.migrate` looks at them.
+    /// Number of objects in an old format that does not authenticate the sealer. They are
+    /// unchanged; `collections.migrate` handles them.
     #[serde(default)]
     pub unauthenticated: u64,
-    /// The collection of this page; empty if there is none.
+    /// The collection of this page; empty if the page has no rows.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub collection: String,
-    /// Where to go on; `None` at the end.
+    /// Cursor of the next page; `None` at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
 }
 
-/// The result of `collections.migrate`: a page of a walk.
+/// The result of `collections.migrate`: one page of the objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigratedObjects {
-    /// Objects whose records are authenticated now, or would be without `dry_run`.
+    /// Number of objects whose records were migrated to the authenticated format, or would be
+    /// without `dry_run`.
     pub migrated: u64,
-    /// Objects that were changed or removed meanwhile.
+    /// Number of objects that another request changed or removed in the meantime.
     pub changed: u64,
-    /// Ids of objects in an old format of which nobody can tell who sealed them. With
-    /// `accept_unauthenticated` they are migrated; otherwise they are as they were.
+    /// Ids of objects in an old format that does not authenticate the sealer. They are migrated
+    /// with `accept_unauthenticated` and unchanged otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unauthenticated: Vec<String>,
-    /// Ids of objects in an old format that do not open. They are as they were.
+    /// Ids of objects in an old format that do not open. They are unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unopened: Vec<String>,
-    /// Ids of objects in an old format whose row says that the key of their subject was erased.
-    /// They do not open.
+    /// Ids of objects in an old format that do not open because, according to their row, the key of
+    /// their subject was erased.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erased: Vec<String>,
-    /// True if the collection reads authenticated records only.
+    /// True if the engine reads only authenticated records of the collection.
     pub finished: bool,
-    /// Where to go on; `None` at the end.
+    /// Cursor of the next page; `None` at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
 }
 

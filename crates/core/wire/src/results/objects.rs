@@ -7,26 +7,26 @@ use std::fmt;
 use sealwire_msgpack::{Malformed, TokenReader, write};
 use serde::{Deserialize, Serialize};
 
-use super::{MISSING, count, list, maps};
-use crate::answer::at_end;
+use super::{MISSING, maps, read_strings, wire_len};
+use crate::answer::expect_end;
 use crate::map::Map;
 
 /// An object with the requested properties. `Debug` shows the count of properties only.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Object {
-    /// Its id.
+    /// The id of the object.
     pub id: String,
-    /// Number of its content, from 1.
+    /// The version of the content, from 1.
     pub version: u64,
-    /// When it was added.
+    /// When the object was added.
     pub created: u64,
-    /// When its content was changed last.
+    /// When the content was changed last.
     pub updated: u64,
-    /// When it expires or has expired; `None`: never.
+    /// The time of expiry, which can be in the past; `None`: never.
     pub expires: Option<u64>,
-    /// When it was archived.
+    /// The time of archiving.
     pub archived: Option<u64>,
-    /// Its tags, sorted.
+    /// The tags, sorted.
     pub tags: Vec<String>,
     /// Property names, and one MessagePack value each. A property without a value is nil.
     pub properties: Vec<(String, Vec<u8>)>,
@@ -45,36 +45,36 @@ impl fmt::Debug for Object {
 /// The result of `objects.get`, `objects.query` and `objects.list`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Objects {
-    /// In the order of the request, or by id; `None` where there is no such object.
+    /// The objects in the order of the request, or by id; `None` for an object that does not exist.
     pub objects: Vec<Option<Object>>,
     /// Cursor of the next page; `None` at the end.
     pub next: Option<String>,
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
 }
 
 /// An object that was added or changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectVersion {
-    /// Its id.
+    /// The id of the object.
     pub id: String,
-    /// Number of its content.
+    /// The version of the content.
     pub version: u64,
 }
 
 /// The result of `objects.add` and `objects.update`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectsChanged {
-    /// In the order of the request.
+    /// The objects in the order of the request.
     pub objects: Vec<ObjectVersion>,
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
 }
 
 /// The result of `subjects.find`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubjectFound {
-    /// The id by which the audit trail knows the subject, 32 hexadecimal digits.
+    /// The id of the subject in the audit log, 32 hexadecimal digits.
     pub id: String,
     /// True if the subject has a key.
     pub known: bool,
@@ -84,30 +84,29 @@ pub struct SubjectFound {
     /// When the subject was erased last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased: Option<u64>,
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
 }
 
 /// The result of `subjects.erase`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubjectErased {
-    /// The id by which the audit trail knows the subject, 32 hexadecimal digits.
+    /// The id of the subject in the audit log, 32 hexadecimal digits.
     pub id: String,
-    /// True if this request removed the key. False if there was none, or a newer one than the
-    /// request names.
+    /// True if this request removed the key. False if the subject has no key, or a newer version
+    /// than the request names.
     pub erased: bool,
-    /// Version of the key that was removed last. To repeat the request safely, name this version in
-    /// it.
+    /// Version of the last removed key. A repeated request is safe if it names this version.
     pub version: u64,
     /// Number of objects that this request removed.
     pub objects: u64,
     /// Number of tokens that this request removed.
     #[serde(default)]
     pub tokens: u64,
-    /// True if no object and no token is left that was sealed under this version or an earlier one.
-    /// Otherwise repeat the request, or wait for the next sweep.
+    /// True if no object and no token is left that was sealed under this version or an earlier
+    /// version. Otherwise repeat the request, or wait for the next sweep.
     pub done: bool,
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
 }
 
@@ -116,15 +115,15 @@ pub struct SubjectErased {
 pub struct SubjectToken {
     /// The token.
     pub token: String,
-    /// Its value, in MessagePack; `None` for a one-way token.
+    /// The value in MessagePack; `None` for a one-way token.
     pub value: Option<Vec<u8>>,
-    /// When it was made.
+    /// When it was created.
     pub created: u64,
-    /// When it expires or has expired; `None`: never.
+    /// The time of expiry, which can be in the past; `None`: never.
     pub expires: Option<u64>,
-    /// When it was archived.
+    /// The time of archiving.
     pub archived: Option<u64>,
-    /// Its tags, sorted.
+    /// The tags, sorted.
     pub tags: Vec<String>,
 }
 
@@ -156,8 +155,11 @@ impl SubjectToken {
     }
 
     fn read(reader: &mut TokenReader<'_>) -> Result<Self, Malformed> {
-        let (mut token, mut value, mut created, mut expires, mut archived) =
-            (None, None, None, None, None);
+        let mut token = None;
+        let mut value = None;
+        let mut created = None;
+        let mut expires = None;
+        let mut archived = None;
         let mut tags = Vec::new();
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
@@ -166,15 +168,14 @@ impl SubjectToken {
                 "created" => created = Some(reader.u64()?),
                 "expires" => expires = Some(reader.u64()?),
                 "archived" => archived = Some(reader.u64()?),
-                "tags" => tags = list(reader)?,
+                "tags" => tags = read_strings(reader)?,
                 _ => reader.skip_value()?,
             }
         }
-        let (token, created) = (token.ok_or(MISSING)?, created.ok_or(MISSING)?);
         Ok(Self {
-            token,
+            token: token.ok_or(MISSING)?,
             value,
-            created,
+            created: created.ok_or(MISSING)?,
             expires,
             archived,
             tags,
@@ -185,7 +186,7 @@ impl SubjectToken {
 /// The result of `subjects.export`: objects or tokens of one collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubjectExport {
-    /// The collection; empty if there is nothing.
+    /// The collection; empty if the page has no rows.
     pub collection: String,
     /// The objects by id, with all their properties.
     pub objects: Vec<Object>,
@@ -195,25 +196,25 @@ pub struct SubjectExport {
     pub unreadable: Vec<String>,
     /// Cursor of the next page, which can be of another collection; `None` at the end.
     pub next: Option<String>,
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
 }
 
 maps!(ObjectsChanged, SubjectFound, SubjectErased);
 
 impl SubjectExport {
-    /// Appends it as one map.
+    /// Appends the result as one map.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut map = Map::begin(out);
         map.text("collection", &self.collection);
         map.key("objects");
-        write::array_len(map.out, count(self.objects.len()));
+        write::array_len(map.out, wire_len(self.objects.len()));
         self.objects
             .iter()
             .for_each(|object| object.encode(map.out));
         if !self.tokens.is_empty() {
             map.key("tokens");
-            write::array_len(map.out, count(self.tokens.len()));
+            write::array_len(map.out, wire_len(self.tokens.len()));
             self.tokens.iter().for_each(|token| token.encode(map.out));
         }
         if !self.unreadable.is_empty() {
@@ -230,15 +231,18 @@ impl SubjectExport {
         map.number("generation", Some(self.generation));
     }
 
-    /// Decodes the outcome of a reply. Ignores keys that it does not know.
+    /// Decodes the result of a response. Ignores unknown keys.
     ///
     /// # Errors
-    /// [`Malformed`] if a key is missing that is always there, or a value has another type.
+    /// Returns [`Malformed`] if a required key is missing or a value has another type.
     pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
-        let (mut collection, mut objects, mut tokens, mut unreadable) =
-            (None, None, Vec::new(), Vec::new());
-        let (mut next, mut generation) = (None, None);
+        let mut collection = None;
+        let mut objects = None;
+        let mut tokens = Vec::new();
+        let mut unreadable = Vec::new();
+        let mut next = None;
+        let mut generation = None;
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
                 "collection" => collection = Some(reader.str_utf8()?.to_owned()),
@@ -254,17 +258,16 @@ impl SubjectExport {
                         tokens.push(SubjectToken::read(&mut reader)?);
                     }
                 }
-                "unreadable" => unreadable = list(&mut reader)?,
+                "unreadable" => unreadable = read_strings(&mut reader)?,
                 "next" => next = Some(reader.str_utf8()?.to_owned()),
                 "generation" => generation = Some(reader.u64()?),
                 _ => reader.skip_value()?,
             }
         }
-        at_end(&reader)?;
-        let (collection, objects) = (collection.ok_or(MISSING)?, objects.ok_or(MISSING)?);
+        expect_end(&reader)?;
         Ok(Self {
-            collection,
-            objects,
+            collection: collection.ok_or(MISSING)?,
+            objects: objects.ok_or(MISSING)?,
             tokens,
             unreadable,
             next,
@@ -274,11 +277,11 @@ impl SubjectExport {
 }
 
 impl Objects {
-    /// Appends it as one map.
+    /// Appends the result as one map.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut map = Map::begin(out);
         map.key("objects");
-        write::array_len(map.out, count(self.objects.len()));
+        write::array_len(map.out, wire_len(self.objects.len()));
         for object in &self.objects {
             match object {
                 Some(object) => object.encode(map.out),
@@ -289,17 +292,20 @@ impl Objects {
         map.number("generation", Some(self.generation));
     }
 
-    /// Decodes the outcome of a reply. Ignores keys that it does not know.
+    /// Decodes the result of a response. Ignores unknown keys.
     ///
     /// # Errors
-    /// [`Malformed`] if a key is missing that is always there, or a value has another type.
+    /// Returns [`Malformed`] if a required key is missing or a value has another type.
     pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
-        let (mut objects, mut next, mut generation) = (None, None, None);
+        let mut objects = None;
+        let mut next = None;
+        let mut generation = None;
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
                 "objects" => {
-                    // Not reserved by the announced count: the bytes have to be there for each.
+                    // The capacity does not follow the announced count, since a peer can announce
+                    // more than it sends.
                     let mut found = Vec::new();
                     for _ in 0..reader.array_len()? {
                         found.push(if reader.take_nil() {
@@ -315,7 +321,7 @@ impl Objects {
                 _ => reader.skip_value()?,
             }
         }
-        at_end(&reader)?;
+        expect_end(&reader)?;
         Ok(Self {
             objects: objects.ok_or(MISSING)?,
             next,
@@ -335,11 +341,11 @@ impl Object {
         map.number("archived", self.archived);
         if !self.tags.is_empty() {
             map.key("tags");
-            write::array_len(map.out, count(self.tags.len()));
+            write::array_len(map.out, wire_len(self.tags.len()));
             self.tags.iter().for_each(|tag| write::str(map.out, tag));
         }
         map.key("properties");
-        write::map_len(map.out, count(self.properties.len()));
+        write::map_len(map.out, wire_len(self.properties.len()));
         for (name, value) in &self.properties {
             write::str(map.out, name);
             map.out.extend_from_slice(value);
@@ -356,7 +362,7 @@ impl Object {
                 "updated" => object.updated = reader.u64()?,
                 "expires" => object.expires = Some(reader.u64()?),
                 "archived" => object.archived = Some(reader.u64()?),
-                "tags" => object.tags = list(reader)?,
+                "tags" => object.tags = read_strings(reader)?,
                 "properties" => {
                     for _ in 0..reader.map_len()? {
                         let name = reader.str_utf8()?.to_owned();
@@ -400,16 +406,16 @@ mod tests {
             objects: vec![Some(object())],
             ..Objects::default()
         };
-        let shown = format!("{result:?}");
+        let debug = format!("{result:?}");
         assert!(
-            shown.contains("id: \"0193\", version: 3, properties: 2"),
-            "{shown}"
+            debug.contains("id: \"0193\", version: 3, properties: 2"),
+            "{debug}"
         );
-        assert!(!shown.contains("163, 97, 64, 98"), "{shown}");
+        assert!(!debug.contains("163, 97, 64, 98"), "{debug}");
     }
 
     #[test]
-    fn objects_come_back_as_they_were() {
+    fn objects_round_trip() {
         let objects = vec![
             Some(object()),
             None,
@@ -433,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_a_subject_come_back_as_they_were() {
+    fn subject_exports_round_trip() {
         for (collection, objects, next) in [
             ("", vec![], None),
             ("people", vec![object()], Some("x".to_owned())),
@@ -459,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_a_part_is_rejected() {
+    fn objects_decoder_rejects_missing_keys() {
         for wrong in [
             &b"\x80"[..],
             b"\x81\xa7objects\x90",

@@ -10,15 +10,15 @@ use super::maps;
 pub struct Token {
     /// The token.
     pub token: String,
-    /// When it was made.
+    /// When the token was created.
     pub created: u64,
-    /// When it expires or has expired; `None`: never.
+    /// The time of expiry, which can be in the past; `None`: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<u64>,
-    /// When it was archived.
+    /// The time of archiving.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archived: Option<u64>,
-    /// Its tags, sorted.
+    /// The tags, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
 }
@@ -26,37 +26,37 @@ pub struct Token {
 /// The result of `tokens.get` and `tokens.list`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tokens {
-    /// In the order asked; `None` where there is no such token.
+    /// The tokens in the order of the request; `None` for a token that does not exist.
     pub tokens: Vec<Option<Token>>,
     /// Cursor of the next page of a list; `None` at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
 }
 
 /// The result of `tokens.find`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// The value's token; `None` if it has none.
+    /// The token of the value; `None` if the value has no token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
 }
 
 /// The result of `tokens.delete`, `tokens.expire`, `tokens.archive` and `tokens.prune`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
-    /// How many tokens it concerned.
+    /// Number of affected tokens.
     pub count: u64,
-    /// Of named tokens: the positions of those that are not there.
+    /// Positions of named tokens that do not exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<u32>,
-    /// Cursor of the next step of a walk; `None` at the end.
+    /// Cursor of the next page; `None` at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The server's generation when it worked.
+    /// The server's generation when it handled the request.
     pub generation: u64,
 }
 

@@ -1,7 +1,8 @@
-//! The values before the params: the message's array, its type, its msgid, its method.
+//! Reads the message header, the values before the params: the array, the message type, the msgid
+//! and the method.
 //!
-//! Each value is small, and the scanner waits for all of it. A value of a wrong type is rejected by
-//! its header.
+//! Each value is small, so the scanner waits for the whole value. A value of a wrong type is
+//! rejected by its own header.
 
 use sealwire_msgpack::TokenReader;
 
@@ -12,31 +13,36 @@ use crate::limits::METHOD_BYTES_MAX;
 use crate::method::{Method, Notification};
 
 impl Scanner {
-    /// Reads one of the values before the params. False if its bytes have not all arrived.
-    pub(super) fn read_head(&mut self, rest: &[u8], header: Header) -> Result<bool, ScanError> {
+    /// Reads one of the values before the params. Returns false if some of its bytes have not
+    /// arrived.
+    pub(super) fn read_message_header(
+        &mut self,
+        rest: &[u8],
+        header: Header,
+    ) -> Result<bool, ScanError> {
         match self.stage {
             Stage::Top => match header.shape {
                 Shape::Array(values @ (3 | 4)) => self.stage = Stage::Kind { values },
-                _ => return Err(ScanError::NotACall),
+                _ => return Err(ScanError::NotRpc),
             },
             Stage::Kind { values } => {
-                let Some(kind) = self.scalar(rest, header)? else {
+                let Some(kind) = self.number_value(rest, header)? else {
                     return Ok(false);
                 };
-                self.stage = match (self.side, integer(kind), values) {
+                self.stage = match (self.side, to_integer(kind), values) {
                     (Side::Server, Some(0), 4) => Stage::Msgid { request: true },
                     (Side::Client, Some(1), 4) => Stage::Msgid { request: false },
                     (_, Some(2), 3) => Stage::Method { msgid: None },
-                    _ => return Err(ScanError::NotACall),
+                    _ => return Err(ScanError::NotRpc),
                 };
             }
             Stage::Msgid { request } => {
-                let Some(msgid) = self.scalar(rest, header)? else {
+                let Some(msgid) = self.number_value(rest, header)? else {
                     return Ok(false);
                 };
-                let msgid = integer(msgid)
+                let msgid = to_integer(msgid)
                     .and_then(|msgid| u32::try_from(msgid).ok())
-                    .ok_or(ScanError::NotACall)?;
+                    .ok_or(ScanError::NotRpc)?;
                 if request {
                     self.stage = Stage::Method { msgid: Some(msgid) };
                 } else {
@@ -58,9 +64,9 @@ impl Scanner {
         msgid: Option<u32>,
     ) -> Result<bool, ScanError> {
         let text = matches!(rest.first(), Some(0xa0..=0xbf | 0xd9..=0xdb));
-        // A name too long to be known is not waited for.
+        // The scanner does not wait for a name that is too long to be known.
         let name = if text && header.body <= METHOD_BYTES_MAX as u64 {
-            let Some(value) = self.whole(rest, header) else {
+            let Some(value) = self.whole_value(rest, header) else {
                 return Ok(false);
             };
             from(value, header.bytes)
@@ -87,25 +93,25 @@ impl Scanner {
         if text {
             return Ok(true);
         }
-        self.take(header)?;
+        self.count_value(header)?;
         Err(ScanError::MethodNotText)
     }
 
-    /// A value that should be a number, once it has arrived; refused at once if it is too long to
-    /// be one.
-    fn scalar<'a>(
+    /// Returns a value that should be a number, or `None` before it has arrived. Rejects a value
+    /// that is too long for a number at once.
+    fn number_value<'a>(
         &mut self,
         rest: &'a [u8],
         header: Header,
     ) -> Result<Option<&'a [u8]>, ScanError> {
         if header.body > size_of::<u64>() as u64 {
-            return Err(ScanError::NotACall);
+            return Err(ScanError::NotRpc);
         }
-        Ok(self.whole(rest, header))
+        Ok(self.whole_value(rest, header))
     }
 
-    /// The whole value at the start of `rest`, once it has arrived.
-    pub(super) fn whole<'a>(&mut self, rest: &'a [u8], header: Header) -> Option<&'a [u8]> {
+    /// Returns the whole value at the start of `rest`, or `None` before it has arrived.
+    pub(super) fn whole_value<'a>(&mut self, rest: &'a [u8], header: Header) -> Option<&'a [u8]> {
         let bytes = header.bytes + header.body;
         let value = usize::try_from(bytes)
             .ok()
@@ -117,8 +123,7 @@ impl Scanner {
     }
 }
 
-/// A whole value as a number, if it is an integer from 0 up, in any of the widths an encoder may
-/// choose.
-fn integer(value: &[u8]) -> Option<u64> {
+/// Returns the number in a whole value, if the value is an integer of 0 or more in any valid width.
+fn to_integer(value: &[u8]) -> Option<u64> {
     TokenReader::new(value).u64().ok()
 }

@@ -1,9 +1,9 @@
-//! The params of a request on a document, as far as its payload must be found among them.
+//! Finds the payload among the params of a document request.
 //!
-//! The scanner passes every value once; here it notes where the payload lies, so that the decoder
-//! need not pass over it again. Params that are not one map in an array have no payload, whatever
-//! is inside: the decoder refuses them. A second `payload` changes nothing: the decoder refuses
-//! that as well, after it has read the first.
+//! The scanner reads every value header once. It records the position of the payload here, so that
+//! the decoder does not scan the payload again. Params that are not one map in an array have no
+//! payload, and the decoder rejects them. A second `payload` does not change the position; the
+//! decoder rejects it after it has read the first one.
 
 use super::{Payload, Scanner, Stage, from};
 use crate::frame::{ScanError, Span};
@@ -12,10 +12,10 @@ use crate::header::{Header, Shape};
 const KEY: &[u8] = b"payload";
 
 impl Scanner {
-    /// Looks at the value at the start of `rest`, one of the containers around the params, a param
-    /// or its key. False if it is a key whose bytes have not all arrived.
+    /// Inspects the value at the start of `rest`: a container around the params, a param or a key.
+    /// Returns false if the value is a key and some of its bytes have not arrived.
     pub(super) fn read_param(&mut self, rest: &[u8], header: Header) -> Result<bool, ScanError> {
-        if let Payload::Begun { start, .. } = self.payload {
+        if let Payload::Started { start, .. } = self.payload {
             self.payload = Payload::Passed {
                 start,
                 end: self.position,
@@ -29,7 +29,7 @@ impl Scanner {
                     return Ok(self.read_key(rest, header));
                 }
                 if self.payload == Payload::Next {
-                    self.payload = Payload::Begun {
+                    self.payload = Payload::Started {
                         start: self.position,
                         leaves_before: self.leaves,
                     };
@@ -40,14 +40,14 @@ impl Scanner {
         Ok(true)
     }
 
-    /// Returns true if a key of the params is `payload`. Only a key of that length is awaited.
-    /// False if it has not all arrived.
+    /// Checks whether a key of the params is `payload`. Waits only for a key of this length.
+    /// Returns false if some of its bytes have not arrived.
     fn read_key(&mut self, rest: &[u8], header: Header) -> bool {
         let text = matches!(rest.first(), Some(0xa0..=0xbf | 0xd9..=0xdb));
         if !text || header.body != KEY.len() as u64 {
             return true;
         }
-        let Some(value) = self.whole(rest, header) else {
+        let Some(value) = self.whole_value(rest, header) else {
             return false;
         };
         if from(value, header.bytes) == KEY {
@@ -56,11 +56,11 @@ impl Scanner {
         true
     }
 
-    /// Where the payload of a whole message lies.
+    /// Returns the position of the payload in a whole message.
     pub(super) fn payload_span(&self) -> Option<Span> {
         let (start, end) = match self.payload {
             Payload::Ahead | Payload::Next => return None,
-            Payload::Begun { start, .. } => (start, self.position),
+            Payload::Started { start, .. } => (start, self.position),
             Payload::Passed { start, end } => (start, end),
         };
         Some(Span {

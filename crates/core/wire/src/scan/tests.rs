@@ -1,5 +1,5 @@
-//! Tables for the scanner: what is a message, what is refused and when, and that no byte is paid
-//! for twice.
+//! Tables for the scanner: complete messages, rejections and their time, and the linear cost of a
+//! scan.
 
 use sealwire_msgpack::write;
 
@@ -33,12 +33,24 @@ fn check(bytes: &[u8], expect: Scan) {
     );
 }
 
-fn check_refused(bytes: &[u8], head: Option<MessageHeader>, error: ScanError, fate: Disposition) {
-    check(bytes, Scan::Refused { head, error, fate });
+fn check_rejected(
+    bytes: &[u8],
+    head: Option<MessageHeader>,
+    error: ScanError,
+    disposition: Disposition,
+) {
+    check(
+        bytes,
+        Scan::Refused {
+            head,
+            error,
+            disposition,
+        },
+    );
 }
 
 #[test]
-fn heads_are_read_and_counted() {
+fn scan_reads_headers_and_counts_values() {
     let message = |bytes: &[u8], head, elements, leaves| {
         check(
             bytes,
@@ -51,7 +63,7 @@ fn heads_are_read_and_counted() {
             }),
         );
     };
-    // An empty container is a leaf: selected, it is sealed whole.
+    // An empty container is a leaf: if it is selected, it is sealed as one value.
     message(&call(&[0x80]), ENCRYPT_7, 6, 4);
     message(&call(&[0x93, 0x90, 0x80, 0x91, 0x90]), ENCRYPT_7, 10, 6);
     // {"a": [1, {"b": nil}], "c": "d"}: keys are elements but not leaves.
@@ -113,7 +125,7 @@ fn heads_are_read_and_counted() {
 }
 
 #[test]
-fn the_payload_is_found_among_the_params() {
+fn scan_finds_the_payload_among_the_params() {
     let found = |params: &[u8], payload: Option<&[u8]>| {
         let message = [b"\x94\x00\x07\xa7encrypt", params].concat();
         let Scan::Message(boundary) = Scanner::for_requests(SMALL).scan(&message) else {
@@ -174,7 +186,7 @@ fn the_payload_is_found_among_the_params() {
 }
 
 #[test]
-fn what_cannot_be_addressed_closes() {
+fn messages_without_a_readable_header_close_the_connection() {
     for bytes in [
         &[0xc0][..],                                    // nil
         &[0x80],                                        // a map
@@ -197,22 +209,22 @@ fn what_cannot_be_addressed_closes() {
         &[0x94, 0, 0x91],                               // msgid [..]
         &[0x94, 0, 0xcb, 0x40, 0x1c, 0, 0, 0, 0, 0, 0], // msgid 7.0
     ] {
-        check_refused(bytes, None, ScanError::NotACall, Disposition::Close);
+        check_rejected(bytes, None, ScanError::NotRpc, Disposition::Close);
     }
     for bytes in [&[0xc1][..], &[0x94, 0xc1], &[0x94, 0, 0xc1]] {
-        check_refused(bytes, None, ScanError::Reserved, Disposition::Close);
+        check_rejected(bytes, None, ScanError::Reserved, Disposition::Close);
     }
     let unreadable = MessageHeader::Request {
         msgid: 7,
         method: None,
     };
-    check_refused(
+    check_rejected(
         &[0x94, 0, 7, 0xc1],
         Some(unreadable),
         ScanError::Reserved,
         Disposition::Close,
     );
-    check_refused(
+    check_rejected(
         &call(&[0x81, 0xa1, b'a', 0xc1]),
         Some(ENCRYPT_7),
         ScanError::Reserved,
@@ -221,11 +233,12 @@ fn what_cannot_be_addressed_closes() {
 }
 
 #[test]
-fn limits_are_refused_on_the_claim() {
+fn limits_apply_to_announced_sizes() {
     let long = ScanError::TooLong { max: 1_000 };
     let many = ScanError::TooMany { max: 100 };
-    let refused =
-        |params: &[u8], error, fate| check_refused(&call(params), Some(ENCRYPT_7), error, fate);
+    let refused = |params: &[u8], error, disposition| {
+        check_rejected(&call(params), Some(ENCRYPT_7), error, disposition)
+    };
     refused(&[0xda, 0x03, 0xe8], long, Disposition::Skip); // str of 1,000
     refused(&[0xc5, 0x13, 0x88], long, Disposition::Close); // bin of 5,000: beyond what is dropped
     refused(&[0xdb, 0xff, 0xff, 0xff, 0xff], long, Disposition::Close); // str of 4 GiB
@@ -236,7 +249,7 @@ fn limits_are_refused_on_the_claim() {
     refused(&[0xdd, 0xff, 0xff, 0xff, 0xff], long, Disposition::Close); // array of four billion
     refused(&[0xdf, 0xff, 0xff, 0xff, 0xff], long, Disposition::Close); // map of four billion
     refused(&[0x91; 5], ScanError::TooDeep { max: 6 }, Disposition::Skip); // the fifth is at depth 7
-    check_refused(
+    check_rejected(
         b"\x94\x00\x07\xdb\xff\xff\xff\xff",
         Some(MessageHeader::Request {
             msgid: 7,
@@ -261,12 +274,12 @@ fn limits_are_refused_on_the_claim() {
 }
 
 #[test]
-fn the_default_limits_refuse_the_famous_claims() {
+fn default_limits_reject_well_known_attacks() {
     let first = |bytes: Vec<u8>| Scanner::for_requests(Limits::default()).scan(&bytes);
-    let refused = |error, fate| Scan::Refused {
+    let refused = |error, disposition| Scan::Refused {
         head: Some(ENCRYPT_7),
         error,
-        fate,
+        disposition,
     };
     let ten_million = first(call(&[0xdd, 0x00, 0x98, 0x96, 0x80]));
     assert_eq!(
@@ -285,7 +298,8 @@ fn the_default_limits_refuse_the_famous_claims() {
     );
 }
 
-/// Feeds `stream` in pieces as a server would and lists what came out, without the bytes discarded.
+/// Feeds `stream` in pieces like a server and lists the results, without the number of discarded
+/// bytes.
 fn drive(scanner: &mut Scanner, stream: &[u8], piece: usize) -> (Vec<Scan>, usize) {
     let (mut buffer, mut out, mut held_max) = (Vec::new(), Vec::new(), 0);
     for bytes in stream.chunks(piece) {
@@ -305,9 +319,9 @@ fn drive(scanner: &mut Scanner, stream: &[u8], piece: usize) -> (Vec<Scan>, usiz
                     buffer.drain(..boundary.bytes);
                     out.push(Scan::Message(boundary));
                 }
-                refused @ Scan::Refused { fate, .. } => {
+                refused @ Scan::Refused { disposition, .. } => {
                     out.push(refused);
-                    if fate == Disposition::Close {
+                    if disposition == Disposition::Close {
                         return (out, held_max);
                     }
                 }
@@ -318,7 +332,7 @@ fn drive(scanner: &mut Scanner, stream: &[u8], piece: usize) -> (Vec<Scan>, usiz
 }
 
 #[test]
-fn the_connection_survives_a_refusal_and_keeps_nothing_of_it() {
+fn connection_continues_after_a_rejection_without_its_bytes() {
     let refused = [
         call(&[&[0xda, 0x0f, 0xa0][..], &[b'x'; 4_000]].concat()),
         call(&[&[0xdc, 0x07, 0xd0][..], &[0xc0; 2_000]].concat()),
@@ -337,7 +351,7 @@ fn the_connection_survives_a_refusal_and_keeps_nothing_of_it() {
                     [
                         Scan::Refused {
                             head: Some(MessageHeader::Request { msgid: 7, .. }),
-                            fate: Disposition::Skip,
+                            disposition: Disposition::Skip,
                             ..
                         },
                         Scan::Discard { ended: true, .. },
@@ -358,7 +372,7 @@ fn the_connection_survives_a_refusal_and_keeps_nothing_of_it() {
 }
 
 #[test]
-fn a_skip_ends_where_the_end_is_lost() {
+fn skip_ends_at_a_reserved_marker() {
     let deep = [0x91_u8; 5];
     let close = |tail: &[u8], error| {
         let mut scanner = Scanner::for_requests(SMALL);
@@ -366,7 +380,7 @@ fn a_skip_ends_where_the_end_is_lost() {
         let last = Scan::Refused {
             head: None,
             error,
-            fate: Disposition::Close,
+            disposition: Disposition::Close,
         };
         assert_eq!(out.last(), Some(&last), "{out:?}");
         assert_eq!(scanner.scan(&[]), last, "it stays closed");
@@ -381,7 +395,7 @@ fn a_skip_ends_where_the_end_is_lost() {
 }
 
 #[test]
-fn a_server_can_give_up_a_message_by_its_head() {
+fn skip_rest_rejects_a_message_by_its_header() {
     let message = call(&[&[0xda, 0x03, 0xd9][..], &[b'x'; 985]].concat());
     let mut scanner = Scanner::for_requests(SMALL);
     assert_eq!(scanner.scan(&message[..10]), Scan::Incomplete);
@@ -418,7 +432,7 @@ fn a_server_can_give_up_a_message_by_its_head() {
 }
 
 #[test]
-fn a_client_reads_responses_and_no_requests() {
+fn client_scanner_reads_responses_and_no_requests() {
     let scan = |bytes: &[u8]| Scanner::for_replies(SMALL).scan(bytes);
     let response = scan(&[0x94, 1, 9, 0xc0, 0x80]);
     let head = MessageHeader::Response { msgid: 9 };
@@ -434,8 +448,8 @@ fn a_client_reads_responses_and_no_requests() {
     );
     let lost = Scan::Refused {
         head: None,
-        error: ScanError::NotACall,
-        fate: Disposition::Close,
+        error: ScanError::NotRpc,
+        disposition: Disposition::Close,
     };
     assert_eq!(scan(&call(&[0x80])), lost);
     assert!(matches!(
@@ -445,8 +459,8 @@ fn a_client_reads_responses_and_no_requests() {
 }
 
 #[test]
-fn a_long_message_in_small_pieces_is_scanned_once() {
-    // 64 MiB as one string: a handful of looks in 65,536 pieces.
+fn scan_reads_a_long_message_in_small_pieces_once() {
+    // 64 MiB as one string: a few header reads in 65,536 pieces.
     let limits = Limits {
         message_bytes_max: 65 << 20,
         ..Limits::default()
@@ -462,10 +476,10 @@ fn a_long_message_in_small_pieces_is_scanned_once() {
         end = (end + 1_024).min(message.len());
     }
     assert!(matches!(scanner.scan(&message), Scan::Message(_)));
-    assert!(scanner.looks < 20, "{} looks", scanner.looks);
+    assert!(scanner.header_reads < 20, "{} looks", scanner.header_reads);
 
-    // 2 million short strings, about 32 MiB: one look each, and one more per piece that ends inside
-    // a header.
+    // 2 million short strings, about 32 MiB: one header read each, and one more per piece that ends
+    // inside a header.
     let mut message = call(&[]);
     write::array_len(&mut message, 2_000_000);
     for _ in 0..2_000_000 {
@@ -481,9 +495,9 @@ fn a_long_message_in_small_pieces_is_scanned_once() {
         panic!("incomplete")
     };
     assert!(
-        scanner.looks <= boundary.elements + pieces + 1,
+        scanner.header_reads <= boundary.elements + pieces + 1,
         "{} looks",
-        scanner.looks
+        scanner.header_reads
     );
 }
 

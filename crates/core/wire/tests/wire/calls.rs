@@ -1,4 +1,4 @@
-//! Tables for calls: each row is the params of one call and what becomes of it.
+//! Tables for requests: each row has the params of one request and the expected result.
 
 use crate::requests::{decode, payload_by_skipping};
 use sealwire_wire::*;
@@ -36,7 +36,7 @@ fn check(method: &str, params: &[u8], expect: Result<(), &str>) {
     );
 }
 
-/// One more pair in each method that takes a document.
+/// Checks one more pair in each method that takes a document.
 fn check_each(pair: &[u8], expect: Result<(), &str>) {
     for method in ["encrypt", "decrypt", "rewrap"] {
         check(method, &with(pair), expect);
@@ -52,7 +52,7 @@ fn check_each(pair: &[u8], expect: Result<(), &str>) {
 }
 
 #[test]
-fn an_absent_key_means_its_default() {
+fn absent_keys_mean_their_defaults() {
     let bytes = message(
         "encrypt",
         &map(&[b"\xa3app\xa1a", b"\xa7payload\x92\x01\xc0"]),
@@ -71,7 +71,7 @@ fn an_absent_key_means_its_default() {
 }
 
 #[test]
-fn every_key_is_read() {
+fn decoder_reads_every_key() {
     let call = Encrypt {
         select: Some(vec!["$.a", "$..b"]),
         context: b"row 7",
@@ -118,7 +118,7 @@ fn every_key_is_read() {
 }
 
 #[test]
-fn keys_and_shapes() {
+fn decoder_checks_keys_and_shapes() {
     let shape = |method: &str| format!("params of {method} must be an array of one map");
     check(
         "encrypt",
@@ -232,7 +232,7 @@ fn keys_and_shapes() {
 }
 
 #[test]
-fn types_and_rules() {
+fn decoder_checks_types_and_rules() {
     let app = |app: &[u8]| map(&[app, b"\xa7payload\x01"]);
     let rule = Err("app must be 1 to 64 bytes of A-Z a-z 0-9 . _ -");
     check("encrypt", &app(b"\xa3app\xa8Az09._-x"), Ok(()));
@@ -425,7 +425,7 @@ fn types_and_rules() {
     );
 }
 
-/// The pairs that a method requires, but `key`, and another pair.
+/// Returns the required pairs of a method without `key`, and another pair.
 fn with_required(method: Method, key: &str, pair: &[u8]) -> Vec<u8> {
     let value = |name| match name {
         "payload" if Methods::OBJECTS.contains(method) => &b"\x91\x80"[..],
@@ -457,7 +457,7 @@ fn with_required(method: Method, key: &str, pair: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_method_takes_what_it_requires_and_misses_what_is_not_there() {
+fn methods_accept_required_keys_and_report_missing_ones() {
     for method in Method::ALL {
         check(method.name(), &with_required(method, "", b""), Ok(()));
         for param in method.params() {
@@ -684,7 +684,7 @@ fn rule(pairs: &[(&str, &str)]) -> Vec<u8> {
 }
 
 #[test]
-fn rules_of_mask_are_refused_by_place() {
+fn mask_rules_are_rejected_by_position() {
     let rules = |rules: &[Vec<u8>], expect: Result<(), &str>| {
         let mut pair = b"\xa5rules".to_vec();
         sealwire_msgpack::write::array_len(&mut pair, rules.len() as u32);
@@ -1107,7 +1107,7 @@ fn rules_of_the_control_methods() {
 }
 
 #[test]
-fn a_private_key_is_not_printed() {
+fn private_key_is_not_printed() {
     let private_key = control::Secret("s3cr3t");
     let ask = control::AppOperation::Import {
         suite: Suite::Secp256k1,
@@ -1124,7 +1124,7 @@ fn a_private_key_is_not_printed() {
 }
 
 #[test]
-fn a_method_that_the_listener_does_not_serve_is_none() {
+fn method_of_another_listener_is_unknown() {
     let named = |method: Method, served: Methods| {
         let bytes = message(method.name(), &with_required(method, "", b""));
         let Scan::Message(found) = Scanner::for_requests(Limits::default())
@@ -1158,7 +1158,7 @@ fn a_method_that_the_listener_does_not_serve_is_none() {
 }
 
 #[test]
-fn an_unknown_method_is_named_cleaned_and_cut() {
+fn unknown_method_name_is_sanitized_and_truncated() {
     let named = |method: &str| {
         decode(&message(method, &[0x80]))
             .map(|_| ())
@@ -1184,7 +1184,7 @@ fn an_unknown_method_is_named_cleaned_and_cut() {
 }
 
 #[test]
-fn no_value_of_a_call_appears_in_its_error() {
+fn errors_contain_no_values_of_the_request() {
     const SECRET: &[u8] = b"\xa8s3cr3t-v";
     for key in [
         "app",
@@ -1216,7 +1216,7 @@ fn no_value_of_a_call_appears_in_its_error() {
 }
 
 #[test]
-fn bytes_that_are_not_the_promised_message() {
+fn decoder_rejects_bytes_of_another_message() {
     let boundary = |message: &[u8]| FrameLayout {
         bytes: message.len(),
         head: MessageHeader::Request {
@@ -1276,7 +1276,7 @@ fn bytes_that_are_not_the_promised_message() {
 }
 
 #[test]
-fn a_payload_in_any_place_is_the_same() {
+fn payload_position_among_params_is_irrelevant() {
     let (app, payload, suite) = (
         b"\xa3app\xa1a",
         b"\xa7payload\x92\x01\x91\xa1x",
@@ -1297,7 +1297,7 @@ fn a_payload_in_any_place_is_the_same() {
 }
 
 #[test]
-fn forms_of_errors() {
+fn errors_notification_selects_the_format() {
     assert_eq!(
         decode_errors(b"\x93\x02\xa6errors\x91\xa4text"),
         Ok(ErrorFormat::Text)
@@ -1327,7 +1327,7 @@ fn forms_of_errors() {
 }
 
 #[test]
-fn cancels() {
+fn cancel_notification_decodes_its_msgid() {
     let mut bytes = Vec::new();
     request::cancel(&mut bytes, u32::MAX);
     assert_eq!(decode_cancel(&bytes), Ok(u32::MAX));

@@ -1,7 +1,7 @@
 //! Reads the tables of `proto/README.md` and compares them with the code.
 //!
-//! The page is for people who will never read this crate. A row that is added, removed, renamed or
-//! reordered on one side alone fails here.
+//! The page is for readers who do not know this crate. A row that is added, removed, renamed or
+//! reordered on one side only fails here.
 
 use sealwire_msgpack::{Token, TokenReader};
 
@@ -9,8 +9,8 @@ use sealwire_wire::*;
 
 const PAGE: &str = include_str!("../../../../../proto/README.md");
 
-/// The first table whose first cell is `head`, below the heading `section`: its rows, cells without
-/// backquotes.
+/// Returns the rows of the first table below the heading `section` whose first cell is `head`.
+/// Cells have no backquotes.
 fn table(section: &str, head: &str) -> Vec<Vec<String>> {
     let mut lines = PAGE.lines().skip_while(|line| {
         line.trim_start_matches('#').trim() != section || !line.starts_with('#')
@@ -402,7 +402,7 @@ fn results() {
     );
 }
 
-/// Every value of the first list in a map, which are maps.
+/// Returns the keys of the first map in the first list of a map.
 fn entry(map: &[u8]) -> Vec<String> {
     let mut reader = TokenReader::new(map);
     reader.map_len().unwrap();
@@ -838,8 +838,8 @@ fn results_of_the_control_methods() {
     }
 }
 
-/// Returns a server's response to a stream with one message and the fate of the connection, in the
-/// words of the contract.
+/// Returns a server's response to a stream with one message and the effect on the connection, in
+/// the words of the contract.
 fn verdict(stream: &[u8]) -> (String, &'static str) {
     let mut scanner = Scanner::for_requests(Limits::default());
     let mut rest = stream;
@@ -862,12 +862,16 @@ fn verdict(stream: &[u8]) -> (String, &'static str) {
                 }
                 return (answer, "survives");
             }
-            Scan::Refused { head, error, fate } => {
+            Scan::Refused {
+                head,
+                error,
+                disposition,
+            } => {
                 answer = error.code().name().to_owned();
                 if head.and_then(|head| head.answer_to()).is_none() {
                     answer += " notification";
                 }
-                if fate == Disposition::Close {
+                if disposition == Disposition::Close {
                     return (answer, "closes");
                 }
             }
@@ -876,7 +880,7 @@ fn verdict(stream: &[u8]) -> (String, &'static str) {
 }
 
 #[test]
-fn what_a_bad_message_does() {
+fn invalid_messages_get_the_documented_response() {
     let call = |params: &[u8]| [&b"\x94\x00\x07\xa7encrypt\x91"[..], params].concat();
     let params = |pair: &[u8]| call(&[&b"\x83\xa3app\xa1a\xa7payload\x01"[..], pair].concat());
     let mut long = call(b"\x82\xa3app\xa1a\xa7payload\xc6\x04\x10\x00\x00");

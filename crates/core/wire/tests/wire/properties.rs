@@ -1,4 +1,4 @@
-//! Properties: what holds for every document, every split and every byte string.
+//! Properties of every document, every split and every byte string.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -111,7 +111,7 @@ fn listen<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> ScanLog {
         loop {
             match scanner.scan(&buffer) {
                 Scan::Incomplete => {
-                    if let Some(whole) = scanner.outlook(&buffer).and_then(|outlook| outlook.whole)
+                    if let Some(whole) = scanner.preview(&buffer).and_then(|outlook| outlook.whole)
                     {
                         assert!(
                             (scanner.bytes_at_least()..=LIMITS.message_bytes_max)
@@ -145,9 +145,13 @@ fn listen<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> ScanLog {
                     buffer.drain(..bytes);
                     events.extend(ended.then_some(Event::Ended));
                 }
-                Scan::Refused { head, error, fate } => {
-                    events.push(Event::Refused(head, error, fate));
-                    if fate == Disposition::Close {
+                Scan::Refused {
+                    head,
+                    error,
+                    disposition,
+                } => {
+                    events.push(Event::Refused(head, error, disposition));
+                    if disposition == Disposition::Close {
                         return ScanLog { events, held_max };
                     }
                 }
@@ -168,7 +172,7 @@ fn pieces<'b>(stream: &'b [u8], cuts: &[prop::sample::Index]) -> Vec<&'b [u8]> {
         .collect()
 }
 
-/// The key `payload` in every width, and what is not that key though it looks like it.
+/// The key `payload` in every width, and similar values that are not this key.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     let keys: [&[u8]; 12] = [
         b"\xa7payload",
@@ -240,7 +244,7 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
         })
 }
 
-/// Mostly valid values, some with bytes overwritten, so that both roads are walked.
+/// Mostly valid values, some with bytes overwritten, so that both outcomes occur.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     let damage = vec((any::<prop::sample::Index>(), any::<u8>()), 0..3);
     let message = prop_oneof![value().prop_map(|value| request_of(&value)), message()];
@@ -264,7 +268,7 @@ fn paths() -> impl Strategy<Value = Option<Vec<String>>> {
 
 proptest! {
     #[test]
-    fn the_boundary_is_where_the_reader_finds_it(value in value(), tail in vec(any::<u8>(), 0..8)) {
+    fn message_end_matches_the_reader(value in value(), tail in vec(any::<u8>(), 0..8)) {
         let message = request_of(&value);
         let mut reader = TokenReader::new(&message);
         reader.skip_value().unwrap();
@@ -277,7 +281,7 @@ proptest! {
     }
 
     #[test]
-    fn how_the_bytes_are_split_changes_nothing(stream in stream(), cuts in vec(any::<prop::sample::Index>(), 0..20)) {
+    fn scan_results_are_independent_of_splits(stream in stream(), cuts in vec(any::<prop::sample::Index>(), 0..20)) {
         let whole = listen([&stream[..]]);
         let split = listen(pieces(&stream, &cuts));
         let bytewise = listen(stream.chunks(1));
@@ -286,17 +290,17 @@ proptest! {
     }
 
     #[test]
-    fn the_payload_is_where_one_who_skips_finds_it(message in message(), cuts in vec(any::<prop::sample::Index>(), 0..9)) {
+    fn payload_span_matches_a_search_by_skipping(message in message(), cuts in vec(any::<prop::sample::Index>(), 0..9)) {
         // A longer notification is rejected by its length.
         prop_assume!(message[0] == 0x94 || message.len() <= 4_096);
-        // `listen` compares; here so that every message is sound and most have a payload.
+        // `listen` compares the spans. This test uses valid messages, most of which have a payload.
         for heard in [listen([&message[..]]), listen(pieces(&message, &cuts)), listen(message.chunks(1))] {
             prop_assert!(matches!(heard.events[..], [Event::Message(_)]), "{:?}", heard.events);
         }
     }
 
     #[test]
-    fn a_call_whose_headers_have_all_come_is_told_exactly(payload in keyed(), last in any::<bool>()) {
+    fn estimate_is_exact_after_the_last_header(payload in keyed(), last in any::<bool>()) {
         // The last value is a string of one byte, in the payload or behind it, and that byte is
         // missing.
         let message = if last {
@@ -307,13 +311,13 @@ proptest! {
         let mut scanner = Scanner::for_requests(Limits::default());
         let arrived = &message[..message.len() - 1];
         prop_assert_eq!(scanner.scan(arrived), Scan::Incomplete);
-        let whole = scanner.outlook(arrived).unwrap().whole;
+        let whole = scanner.preview(arrived).unwrap().whole;
         let Scan::Message(boundary) = scanner.scan(&message) else { panic!("not whole") };
         prop_assert_eq!(whole, Some(Estimate { bytes: boundary.bytes as u64, leaves: boundary.leaves }));
     }
 
     #[test]
-    fn no_bytes_make_it_panic_or_hold_more_than_a_message(bytes in vec(any::<u8>(), 0..2_000), addressed in any::<bool>()) {
+    fn scanner_never_panics_or_buffers_more_than_a_message(bytes in vec(any::<u8>(), 0..2_000), addressed in any::<bool>()) {
         let stream = if addressed { request_of(&bytes) } else { bytes };
         let heard = listen(stream.chunks(16));
         prop_assert!(heard.held_max as u64 <= LIMITS.message_bytes_max + 16);
@@ -332,7 +336,7 @@ proptest! {
     }
 
     #[test]
-    fn encrypt_comes_back_as_it_was_sent(
+    fn encrypt_requests_round_trip(
         app in "[A-Za-z0-9._-]{1,64}",
         payload in value(),
         select in paths(),
@@ -377,7 +381,7 @@ proptest! {
     }
 
     #[test]
-    fn decrypt_rewrap_and_inspect_come_back_as_they_were_sent(
+    fn decrypt_rewrap_and_inspect_requests_round_trip(
         payload in value(),
         select in paths(),
         context in vec(any::<u8>(), 0..100),
@@ -417,7 +421,7 @@ proptest! {
     }
 
     #[test]
-    fn calls_on_tokens_come_back_as_they_were_sent(
+    fn token_requests_round_trip(
         payload in value(),
         select in paths(),
         context in vec(any::<u8>(), 0..100),
@@ -478,7 +482,7 @@ proptest! {
     }
 
     #[test]
-    fn a_mask_comes_back_as_it_was_sent(
+    fn mask_requests_round_trip(
         payload in value(),
         rules in vec(("[$.a-z]{1,20}", "[a-z()=0-9]{1,20}", 0..3_usize), 1..6),
         lists in prop::collection::btree_map("[a-z_]{1,9}", vec(".{1,9}", 1..5), 0..3),
@@ -505,7 +509,7 @@ proptest! {
     }
 
     #[test]
-    fn control_calls_come_back_as_they_were_sent(
+    fn control_requests_round_trip(
         (app, collection) in ("[A-Za-z0-9._-]{1,64}", "[A-Za-z0-9._-]{1,64}"),
         (after, key) in (prop::option::of(".{0,30}"), prop::option::of("[0-9a-z-]{0,64}")),
         limit in prop::option::of(1..=1_000_u32),
@@ -605,7 +609,7 @@ proptest! {
     }
 
     #[test]
-    fn calls_on_objects_come_back_as_they_were_sent(
+    fn object_requests_round_trip(
         item in value(),
         ids in vec("[0-9a-f-]{1,36}", 1..5),
         versions in prop::option::of(1..=u64::MAX),
@@ -670,7 +674,7 @@ proptest! {
     }
 
     #[test]
-    fn a_document_reply_comes_back(payload in value(), generation in any::<u64>(), msgid in any::<u32>()) {
+    fn document_responses_round_trip(payload in value(), generation in any::<u64>(), msgid in any::<u32>()) {
         let mut out = Vec::new();
         let document = reply::Document::begin(&mut out, msgid);
         out.extend_from_slice(&payload);
@@ -685,8 +689,8 @@ proptest! {
 }
 
 #[test]
-fn values_reach_every_marker() {
-    // The generator is worth nothing if it leaves markers out: the reader tells which it made.
+fn value_generator_reaches_every_marker() {
+    // The generator must produce every marker. The reader reports which markers occurred.
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
@@ -703,6 +707,6 @@ fn values_reach_every_marker() {
         .filter(|marker| !seen[usize::from(*marker)])
         .map(|marker| format!("{marker:02x}"))
         .collect();
-    // Never made: the reserved one, and lengths beyond what a quick test should build.
+    // Not produced: the reserved marker, and lengths that are too large for a quick test.
     assert_eq!(missed.join(" "), "c1 c6 c8 c9 d9 da dd de");
 }

@@ -1,4 +1,5 @@
-//! Helpers of several tests: scan and decode a message, and find its payload the slow way.
+//! Helpers of several tests: scan and decode a message, and find its payload by reading every
+//! value.
 
 use sealwire_msgpack::{Token, TokenReader};
 
@@ -12,7 +13,7 @@ pub(crate) fn decode(message: &[u8]) -> Result<Call<'_>, CallError> {
     }
 }
 
-/// Where the payload of a whole request lies, found by passing over every param.
+/// Returns the position of the payload in a whole request, found by skipping every param.
 pub(crate) fn payload_by_skipping(message: &[u8]) -> Option<Span> {
     let mut reader = TokenReader::new(message);
     let (4, 0) = (reader.array_len().ok()?, reader.u64().ok()?) else {

@@ -509,10 +509,7 @@ impl WaitBound {
             drop(state);
             wake_all(woken);
             match expiry {
-                Expiry::Expired {
-                    rejection,
-                    work,
-                } => {
+                Expiry::Expired { rejection, work } => {
                     drop(work);
                     return rejection;
                 }

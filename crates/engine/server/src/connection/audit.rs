@@ -12,13 +12,13 @@ use sealwire_engine::jobs::cancel_token::CancelToken;
 use sealwire_engine::operation::RequestOptions;
 use sealwire_telemetry::metrics::{CallCode, MethodLabel};
 
-/// A request that is answered before it begins.
+/// A request that gets its response before it starts.
 pub(super) struct RejectedRequest<'a> {
     pub(super) msgid: u32,
     pub(super) method: MethodLabel,
-    /// Its parameters, if it was decoded.
+    /// The options of the request, if it was decoded.
     pub(super) options: Option<&'a RequestOptions>,
-    /// Bytes of its message that had arrived.
+    /// Bytes of the message that had arrived.
     pub(super) bytes: usize,
     pub(super) arrived: Instant,
 }
@@ -26,10 +26,10 @@ pub(super) struct RejectedRequest<'a> {
 /// Summary of a finished request.
 pub(super) struct RequestSummary<'a> {
     pub(super) method: MethodLabel,
-    /// Its parameters, if it was decoded.
+    /// The options of the request, if it was decoded.
     pub(super) options: Option<&'a RequestOptions>,
     pub(super) bytes: usize,
-    /// Counts of the work done, if the request began.
+    /// Counters of the finished work, if the request started.
     pub(super) cancel: Option<&'a CancelToken>,
     pub(super) code: CallCode,
     pub(super) arrived: Instant,
@@ -76,7 +76,7 @@ impl Connection {
             ]
         });
         let planned = cancel.and_then(CancelToken::planned_under);
-        // A client can send as many of these as the network carries, since nothing is done for
+        // Only the network limits the number of these requests, since the engine does no work for
         // them.
         let is_refused = *code != CallCode::OK && planned.is_none();
         let record = Record {
@@ -103,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// Records a request that did not begin. `health` and `info` are never recorded.
+    /// Records a request that did not start. `health` and `info` are never recorded.
     pub(super) fn record_rejected(
         &self,
         request: &RejectedRequest<'_>,
@@ -115,8 +115,8 @@ impl Connection {
         self.record(&request.summary(code))
     }
 
-    /// Queues a response that holds no in-flight permit, after its record is durable. Waits while
-    /// too many responses wait for theirs.
+    /// Queues a response that holds no in-flight permit, after its audit record is durable. Waits
+    /// while too many responses wait for their records.
     pub(super) async fn send_recorded(
         self: &Arc<Self>,
         msgid: u32,
@@ -125,7 +125,7 @@ impl Connection {
     ) {
         let kept = match recording.now() {
             Some(kept) => kept,
-            // The records of other clients wait for this write, which therefore waits for no
+            // The records of other clients wait for this write, so the write must not wait for a
             // client.
             None if recording.is_writer() => recording.kept(false).await,
             None => return self.send_after_record(msgid, bytes, recording).await,
@@ -139,9 +139,9 @@ impl Connection {
             return;
         };
         let connection = Arc::clone(self);
-        // In a task of its own, so that a `cancel` behind it is read.
+        // A separate task, so that the reader can read a following `cancel`.
         self.spawn(async move {
-            let kept = recording.kept(false).await; // Another one writes.
+            let kept = recording.kept(false).await; // Another task writes the record.
             connection
                 .send(kept.map_or_else(
                     |failure| connection.error_reply(msgid, &failure),
@@ -153,7 +153,7 @@ impl Connection {
     }
 }
 
-/// `health` and `info` disclose nothing about anybody's data.
+/// Returns true for `health` and `info`, which disclose no data.
 fn is_unrecorded(method: MethodLabel) -> bool {
     method == Method::Health.into() || method == Method::Info.into()
 }

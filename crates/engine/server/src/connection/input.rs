@@ -10,13 +10,14 @@ use tokio::time::timeout;
 
 use crate::network_scheduler::NetworkSlice;
 
-/// Bytes of one read: a TLS record and some. A connection has this much for itself, and as much for
-/// deferred requests. A message that takes more counts against the memory quota of its principal.
+/// Size of one read in bytes: more than a TLS record. Each connection can use this much memory, and
+/// the same for deferred requests. A message that needs more counts against the memory quota of its
+/// principal.
 pub(super) const READ_BYTES: usize = 32 << 10;
-/// Shorter messages are copied out of the buffer. Otherwise each would keep the whole buffer alive,
-/// uncounted.
+/// Messages up to this size are copied out of the buffer. Otherwise each message would keep the
+/// whole buffer alive without being counted.
 const COPIED_BYTES_MAX: usize = 16 << 10;
-/// Time that a peer has to close its end after we closed ours.
+/// Time that a peer has to close its side after the engine closed its own side.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The bytes that have arrived, and the source of more.
@@ -38,7 +39,8 @@ impl<R: AsyncRead + Unpin> Input<R> {
         self.buffer.len() > READ_BYTES
     }
 
-    /// Takes a message off the front. A long message takes its memory along.
+    /// Removes and returns the message at the front. A long message keeps its part of the buffer
+    /// without a copy.
     pub(super) fn take(&mut self, bytes: usize) -> Bytes {
         if bytes <= COPIED_BYTES_MAX {
             let frame = Bytes::copy_from_slice(&self.buffer[..bytes]);
@@ -52,7 +54,7 @@ impl<R: AsyncRead + Unpin> Input<R> {
         frame
     }
 
-    /// Drops bytes off the front.
+    /// Drops bytes at the front.
     pub(super) fn discard(&mut self, bytes: usize) {
         self.buffer.advance(bytes);
         if self.buffer.is_empty() && self.buffer.capacity() > READ_BYTES {

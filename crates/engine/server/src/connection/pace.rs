@@ -1,36 +1,36 @@
-//! The pace at which a principal's messages are read that never reach the scheduler: rejected
-//! requests, methods that cost little, and messages without a response. Above it the engine stops
-//! reading that principal's connections for a moment.
+//! Limits the rate of a principal's messages that never reach the scheduler: rejected requests,
+//! methods that cost little, and messages without a response. Above this rate the engine stops
+//! reading the principal's connections for a moment.
 //!
-//! A token bucket in the form of the generic cell rate algorithm (ITU-T I.371): the time at which
-//! the bucket is full again is all that is kept.
+//! A token bucket in the form of the generic cell rate algorithm (ITU-T I.371). The only state is
+//! the time at which the bucket is full again.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Time for which requests may come at any rate.
+/// Time in which requests can arrive at any rate.
 const BURST: Duration = Duration::from_millis(100);
 /// Shortest pause, so that many requests share a timer.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// A rejected request counts as much as this many requests that are answered at once.
+/// Number of requests with an immediate response that count as much as one rejected request.
 const REJECTED_COST: u32 = 10;
 
 /// Shared by all connections of a principal.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Time that one rejected request stands for.
+    /// Time that one rejected request costs.
     rejected: Duration,
-    /// When all requests so far are paid for.
+    /// Time at which the cost of all requests so far is paid.
     paid: Mutex<Option<Instant>>,
-    /// All that was counted.
+    /// Sum of all counted costs.
     #[cfg(test)]
     counted: Mutex<Duration>,
 }
 
 impl Pace {
-    /// Creates a pace of so many rejected requests per second.
+    /// Creates a pace with this limit of rejected requests per second.
     pub(crate) fn new(rejected_per_s: u32) -> Self {
         Self {
             rejected: Duration::from_secs(1) / rejected_per_s.max(1),
@@ -43,7 +43,7 @@ impl Pace {
         self.count(now, self.rejected);
     }
 
-    /// Counts a request that was answered at once, or a message without a response.
+    /// Counts a request with an immediate response, or a message without a response.
     pub(crate) fn answered(&self, now: Instant) {
         self.count(now, self.rejected / REJECTED_COST);
     }
@@ -57,7 +57,7 @@ impl Pace {
         }
     }
 
-    /// Returns the sum of all that was counted.
+    /// Returns the sum of all counted costs.
     #[cfg(test)]
     pub(crate) fn counted(&self) -> Duration {
         *self.counted.lock().unwrap()

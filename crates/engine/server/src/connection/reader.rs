@@ -1,4 +1,4 @@
-//! The reading half of a connection: finds messages, decodes them, and begins, defers or rejects
+//! The reading half of a connection: finds messages, decodes them, and starts, defers or rejects
 //! each request.
 
 mod deferred;
@@ -37,23 +37,23 @@ pub(super) struct Reader<R> {
     connection: Arc<Connection>,
     input: Input<R>,
     scanner: Scanner,
-    ending: Shutdown,
+    shutdown: Shutdown,
     message_began: Option<MessageBegan>,
     streaming: Option<StreamingRequest>,
     /// Oldest first.
     deferred: VecDeque<DeferredRequest>,
     deferred_bytes: usize,
     backoff: ClassBackoff,
-    /// An in-flight permit for the next request, acquired while that request could not begin.
+    /// An in-flight permit for the next request, acquired while this request could not start.
     in_flight: Option<InFlightPermit>,
-    /// Acquires it. Kept between two events, or each would cost the connection its place in the
-    /// queue of its principal.
+    /// The pending acquisition of `in_flight`. It survives events, since otherwise each event would
+    /// cost the connection its position in the queue of its principal.
     acquiring: Option<Acquiring>,
     slice: NetworkSlice,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    pub(super) fn new(connection: Arc<Connection>, read: R, ending: Shutdown) -> Self {
+    pub(super) fn new(connection: Arc<Connection>, read: R, shutdown: Shutdown) -> Self {
         let limits = &connection.engine.limits;
         let scanner = Scanner::for_requests(sealwire_wire::Limits {
             message_bytes_max: limits.message_bytes_max as u64,
@@ -66,7 +66,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             connection,
             input: Input::new(read),
             scanner,
-            ending,
+            shutdown,
             message_began: None,
             streaming: None,
             deferred: VecDeque::new(),
@@ -86,11 +86,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 return end;
             }
             if self.next_deferred().is_none() && !self.has_long_to_offer() {
-                // Other connections of the principal can use it.
+                // Other connections of the principal can use the permit.
                 self.drop_permit();
             }
-            // After every step, so that no kind of message is free: one step takes a message or
-            // reads once.
+            // Counted after every step, so that every kind of message has a cost: one step consumes
+            // a message or reads once.
             self.slice
                 .count_unit(buffered.abs_diff(self.input.buffer.len()))
                 .await;
@@ -98,7 +98,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     async fn step(&mut self) -> Result<(), End> {
-        self.begin_deferred().await;
+        self.start_deferred().await;
         if self.deferred_bytes >= READ_BYTES {
             return self.wait(Reading::Paused { until: None }).await;
         }
@@ -116,8 +116,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     .request_bytes(boundary.bytes as u64);
                 self.dispatch(frame, boundary).await
             }
-            Scan::Refused { head, error, fate } => {
-                self.reject_incomplete(head, &CallFailure::Scan(error), fate)
+            Scan::Refused {
+                head,
+                error,
+                disposition,
+            } => {
+                self.reject_incomplete(head, &CallFailure::Scan(error), disposition)
                     .await
             }
             Scan::Discard { bytes, ended } => {
@@ -140,7 +144,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Acts on one message. Decodes it if it is a request.
+    /// Handles one message. Decodes a request.
     async fn dispatch(&mut self, frame: Bytes, boundary: FrameLayout) -> Result<(), End> {
         let streaming = self.streaming.take();
         match boundary.head {
@@ -157,7 +161,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     Some(method) if needs_admission(method) => {
                         self.start(message, decoded, streaming).await
                     }
-                    _ => self.answer_at_once(message, decoded).await,
+                    _ => self.respond_at_once(message, decoded).await,
                 }
             }
             MessageHeader::Notification {
@@ -165,7 +169,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             } => {
                 // A malformed cancel is ignored: a notification has no response.
                 match decode_cancel(&frame) {
-                    // The request was counted.
+                    // The request was already counted.
                     Ok(msgid) if self.connection.cancel_tokens.contains(msgid) => {
                         self.cancel(msgid).await
                     }
@@ -189,13 +193,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Counts a message without a response in the principal's pace, like a request that is answered
-    /// at once.
+    /// Counts a message without a response in the principal's pace, like a request with an
+    /// immediate response.
     fn count_ignored(&self) {
         self.connection.state.pace.answered(Instant::now());
     }
 
-    /// Starts a request on data, defers it, or answers why it does not begin.
+    /// Starts a request on data, defers it, or rejects it.
     async fn start(
         &mut self,
         message: Message,
@@ -216,14 +220,14 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 ..
             }) => (in_flight, Some(admission), cancel),
             streaming => {
-                drop(streaming); // Or its bytes would count twice until it is offered anew.
+                drop(streaming); // Otherwise its bytes would count twice until the next offer.
                 match self.connection.cancel_tokens.issue(msgid) {
                     Some(cancel) => (None, None, cancel),
                     None => return Err(self.connection.expel_for_msgid().await),
                 }
             }
         };
-        let (failure, options) = match (self.ending.reason(), decoded) {
+        let (failure, options) = match (self.shutdown.reason(), decoded) {
             (None, Ok(Decoded::Data(options, operation))) => {
                 let kind = operation.kind(&self.connection.engine.apps, options.app.as_str());
                 let (extra, has_waited) = (operation.extra_work(size), false);
@@ -254,7 +258,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             ),
             (None, Err(error)) => (error.into(), None),
         };
-        // The msgid may be used again from when the response can be read.
+        // The client can reuse the msgid as soon as it can read the response.
         drop((cancel, in_flight, admission));
         self.connection
             .reject(&message.rejected(options.as_ref()), &failure)
@@ -262,7 +266,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Ok(())
     }
 
-    /// Starts to handle a request, or answers why it does not begin.
+    /// Starts to handle a request, or rejects it.
     async fn begin(
         &mut self,
         mut request: Request,
@@ -290,8 +294,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Answers a request that does not begin. Its msgid may be used again from when the response
-    /// can be read.
+    /// Responds to a request that does not start. The client can reuse its msgid as soon as it can
+    /// read the response.
     async fn reject(&self, request: Request, failure: &CallFailure) {
         let Request {
             msgid,
@@ -327,9 +331,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Answers the methods that cost nothing, and rejects those that do not exist. Never rejected
-    /// for load.
-    async fn answer_at_once(
+    /// Responds to methods that cost nothing, and rejects unknown methods. These requests are never
+    /// rejected for overload.
+    async fn respond_at_once(
         &mut self,
         message: Message,
         decoded: Result<Decoded, CallError>,
@@ -339,7 +343,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             return Err(connection.expel_for_msgid().await);
         }
         let request = message.rejected(None);
-        let answer = match (self.ending.reason(), decoded) {
+        let answer = match (self.shutdown.reason(), decoded) {
             (Some(reason), _) => Err(CallFailure::Stopped(reason)),
             (None, Ok(Decoded::Immediate(immediate))) => {
                 immediate.answer(&connection.engine, msgid)
@@ -389,7 +393,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         };
         let deferred = self.deferred.iter().flat_map(ends_of);
         let wake_at = deferred.chain([until]).flatten().min();
-        let ends = (long_waits || !self.deferred.is_empty()) && self.ending.reason().is_none();
+        let ends = (long_waits || !self.deferred.is_empty()) && self.shutdown.reason().is_none();
         let read_deadline = self.read_deadline();
         let mut expired = None;
         let Self {
@@ -398,7 +402,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             streaming,
             in_flight,
             acquiring,
-            ending,
+            shutdown,
             ..
         } = self;
         tokio::select! {
@@ -407,7 +411,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             taken = acquired(acquiring, connection), if wants_permit => *in_flight = taken,
             () = sleep_until(wake_at.unwrap_or(read_deadline)), if wake_at.is_some() => (),
             refusal = admitted(streaming), if !on && streaming.is_some() => expired = refusal,
-            _ = ending.begun(), if ends => (),
+            _ = shutdown.started(), if ends => (),
             () = sleep_until(read_deadline), if on => return self.nothing_came().await,
         }
         if let (Some(refusal), Some(streaming)) = (expired, &self.streaming) {

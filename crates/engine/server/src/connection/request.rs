@@ -1,5 +1,5 @@
-//! One request on data, from its decoded message to its response. The steps, in the order of this
-//! file:
+//! Handles a request on data, from its decoded message to its response. The steps, in the order of
+//! this file:
 //!
 //! 1. `reader::dispatch` decodes the message ([`decode`](sealwire_engine::operations::decode)) and
 //!    finds an in-flight permit.
@@ -37,7 +37,7 @@ use sealwire_engine::operation::{
 use sealwire_service::spans::Traced;
 use sealwire_telemetry::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
 
-/// Bytes of a response before its result at most.
+/// Most bytes of a response before its result.
 const REPLY_HEAD_BYTES: usize = 16;
 
 /// A decoded request whose message is complete.
@@ -46,12 +46,13 @@ pub(super) struct Request {
     pub(super) options: RequestOptions,
     pub(super) kind: OperationKind,
     pub(super) size: MessageSize,
-    /// Predicted work that neither the number of fields nor their bytes tell.
+    /// Predicted work that does not depend on the number of fields or their bytes.
     pub(super) extra: ExtraWork,
     pub(super) arrived: Instant,
-    /// When its wait for admission and for a crypto thread began, which has a bound.
+    /// Start of the bounded wait for admission and for a crypto thread.
     pub(super) since: Instant,
-    /// It is the first one since its connection has waited as a rejection asked.
+    /// True for the first request after its connection has waited for the `retry_after` of a
+    /// rejection.
     pub(super) has_waited: bool,
     pub(super) cancel: CancelGuard,
 }
@@ -65,7 +66,7 @@ impl Request {
         )
     }
 
-    /// Returns when its response is of no more use.
+    /// Returns the deadline of the response.
     pub(super) fn deadline(&self, engine: &Engine) -> Instant {
         self.arrived + engine.deadline(self.options.deadline_ms)
     }
@@ -76,23 +77,23 @@ pub(super) struct Prepared {
     pub(super) admission: AdmissionPermit,
     pub(super) task: Task,
     deadline: Instant,
-    /// When it was offered to the scheduler, if its message was complete by then.
+    /// When the request was offered to the scheduler, if its message was complete by then.
     offered: Option<Instant>,
-    /// Set if the request is kept as a span.
+    /// Set if the request is sampled for tracing.
     traced: Option<Traced>,
 }
 
-/// A request's way to its work.
+/// The progress of a request.
 pub(super) enum Task {
-    /// The permissions of its principal have to be looked up first.
+    /// The permissions of its principal must be looked up first.
     Unauthorized(Box<dyn Operation>),
-    /// It is permitted and planned.
+    /// The request is permitted and planned.
     Planned(PlannedTask),
 }
 
 /// Work of a permitted request.
 pub(super) enum PlannedTask {
-    /// A walk over its document, and the key of a data subject that it needs.
+    /// A walk over the document, and the required key of a data subject.
     Document(
         Box<Job>,
         oneshot::Receiver<Finished>,
@@ -100,11 +101,11 @@ pub(super) enum PlannedTask {
     ),
     /// Requests to the token store.
     Store(Box<dyn StorePlan>),
-    /// None: this is the result.
+    /// No work is left: this is the result.
     Done(Vec<u8>),
 }
 
-/// Why a request does not begin, and its size class.
+/// The reason why a request does not start, and its size class.
 pub(super) struct Rejected {
     pub(super) failure: CallFailure,
     pub(super) class: Class,
@@ -120,9 +121,8 @@ impl<E: Into<CallFailure>> From<E> for Rejected {
 }
 
 /// Authorizes a request if the principal's permissions are cached, and offers it to the scheduler.
-/// Nothing in it waits.
-///
-/// `admission`: that of a long message, which was offered when it began to arrive.
+/// Never waits. `admission` is the permit of a long message, which was offered when it started to
+/// arrive.
 pub(super) fn prepare(
     connection: &Connection,
     request: &Request,
@@ -146,8 +146,8 @@ pub(super) fn prepare(
     ) {
         return Err(overloaded(CallFailure::Overloaded(rejection)));
     }
-    // Before memory is reserved. By the present time, not by that of arrival: the request may have
-    // waited for longer than the cached permissions of its principal hold.
+    // Before memory is reserved. The decision uses the current time, not the time of arrival: the
+    // request can have waited for longer than the cached permissions of its principal are valid.
     let authorization = request.options.authorization()?;
     let permit = engine
         .decider
@@ -159,7 +159,7 @@ pub(super) fn prepare(
             (admission, None)
         }
         None => {
-            // Without a decision no more is reserved than the message that is there.
+            // Without a decision, only the memory of the message is reserved.
             let response = permit.as_ref().map_or(0, |_| {
                 operation.response_bytes(request.size, &engine.limits)
             });
@@ -200,7 +200,7 @@ pub(super) fn prepare(
     })
 }
 
-/// Resolves a permitted request against the apps and reserves memory for it. Nothing in it waits.
+/// Resolves a permitted request against the apps and reserves memory for it. Never waits.
 fn plan(
     connection: &Connection,
     request: &Request,
@@ -221,7 +221,7 @@ fn plan(
         size,
     })? {
         Plan::Store(plan) => {
-            // The tokens twice: as they came, and on their way to the crypto threads.
+            // The tokens count twice: in the message, and in the batch for the crypto threads.
             if !admission.resize(plan.response_bytes().saturating_add(2 * size.bytes)) {
                 return Err(CallFailure::no_memory());
             }
@@ -321,7 +321,7 @@ pub(super) async fn handle(
         arrived: request.arrived,
     };
     let recording = connection.record(&summary);
-    // The client learns of the outcome once it is recorded.
+    // The client gets the outcome after it is recorded.
     let outcome = match recording
         .kept(engine.metrics.calls_in_flight.get() > 1)
         .await
@@ -342,7 +342,7 @@ pub(super) async fn handle(
         summary.code = report.code;
         connection.end_span(traced, &summary, report.times);
     }
-    drop(request); // Its msgid may be used again from when the response can be read.
+    drop(request); // The client can reuse the msgid as soon as it can read the response.
     let _ = connection
         .replies
         .send(Outgoing {
@@ -353,9 +353,8 @@ pub(super) async fn handle(
         .await;
 }
 
-/// Waits for admission, then for whichever comes first of the end of the work, a cancel and the
-/// deadline. A request that has waited for admission or a crypto thread for twice its bound is
-/// rejected.
+/// Waits for admission, then for the end of the work, a cancel or the deadline. Rejects a request
+/// that has waited for admission or a crypto thread for twice its limit.
 async fn run(
     connection: &Connection,
     request: &Request,
@@ -387,13 +386,13 @@ async fn run(
             }
             Task::Planned(task) => task,
         };
-        // A job that is stopped counts itself.
+        // A stopped job updates the metric itself.
         idle.is_over = matches!(task, PlannedTask::Document(..));
         admission.admitted().await;
         let result = match task {
             PlannedTask::Document(job, finished, subject) => {
                 if let Some(subject) = subject {
-                    // The wait for the store says nothing of the predicted work.
+                    // The wait for the store must not count as predicted work.
                     offered = None;
                     subject
                         .load(engine.objects()?, &mut admission, cancel, deadline)
@@ -432,8 +431,8 @@ async fn run(
                     out: out_of,
                 };
                 let done = plan.run(context).await;
-                // A vector that grows doubles, and a response can wait long for its client: it
-                // holds what was reserved.
+                // A growing vector doubles its capacity, and a response can wait long for its
+                // client. Its memory must stay within the reservation.
                 out.shrink_to_fit();
                 done.map(|()| out)
             }
@@ -449,8 +448,8 @@ async fn run(
             engine.metrics.refused(refusal.reason.into());
             return Err(CallFailure::Overloaded(refusal));
         }
-        // The token is told before the future is dropped, so that work which was not submitted yet
-        // knows why it ends.
+        // The token is stopped before the future is dropped, so that work that was not submitted
+        // yet knows the reason.
         () = async { sleep_until(deadline).await; cancel.stop(StopReason::Deadline) } => {
             return Err(CallFailure::Stopped(StopReason::Deadline));
         }
@@ -473,15 +472,15 @@ async fn run(
     Ok((bytes, admission))
 }
 
-/// Times of a job that ended by itself.
+/// Times of a finished job.
 struct JobTimes {
     started: std::time::Instant,
     worked: Duration,
-    /// Part of the time passed in the token store.
+    /// True if part of the time was spent in the token store.
     asked: bool,
 }
 
-/// Runs a request on a document, walk by walk, with the token store in between.
+/// Runs a document request as a sequence of walks, with token store requests between them.
 async fn run_job(
     engine: &Engine,
     cancel: &CancelToken,
@@ -524,7 +523,7 @@ async fn run_job(
     }
 }
 
-/// Counts a request that is stopped while no work of it runs.
+/// Counts a request that is stopped while none of its work runs.
 struct Idle<'a> {
     engine: &'a Engine,
     cancel: &'a CancelToken,

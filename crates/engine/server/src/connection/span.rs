@@ -1,4 +1,4 @@
-//! Spans of requests.
+//! The tracing spans of requests.
 
 use super::Connection;
 use super::audit::{RejectedRequest, RequestSummary};
@@ -9,7 +9,7 @@ use sealwire_telemetry::metrics::{CallCode, CallTimes};
 use sealwire_telemetry::traces::RequestEnd;
 
 impl Connection {
-    /// Ends the span of a request that is kept.
+    /// Ends the span of a sampled request.
     pub(super) fn end_span(
         &self,
         traced: Traced,
@@ -38,7 +38,7 @@ impl Connection {
         self.engine.traces.ended(traced, ended.span());
     }
 
-    /// Ends the span of a request that did not begin. A request that cannot be decoded has no span.
+    /// Ends the span of a request that did not start. A request that cannot be decoded has no span.
     pub(super) fn end_span_rejected(&self, request: &RejectedRequest<'_>, code: CallCode) {
         let Some(options) = request.options.filter(|_| self.engine.traces.is_on()) else {
             return;

@@ -87,20 +87,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Answers calls until the peer leaves, is silent for too long, is expelled, or the engine
     /// drains.
-    pub(super) async fn serve(mut self, mut ending: Shutdown) {
+    pub(super) async fn serve(mut self, mut shutdown: Shutdown) {
         if self.desk.admits(&self.principal) {
             // Also before a call that is there: who is expelled changes nothing any more.
-            while ending.reason() != Some(StopReason::Expelled)
-                && self.step(&mut ending).await.is_ok()
+            while shutdown.reason() != Some(StopReason::Expelled)
+                && self.step(&mut shutdown).await.is_ok()
             {}
         } else {
             tokio::select! {
                 _ = timeout(STRANGER_TIME_MAX, self.reject_incomplete()) => (),
-                _ = ending.begun() => (),
+                _ = shutdown.started() => (),
             }
         }
-        if let Some(farewell) = ending.farewell() {
-            let _ = self.send_protocol_error(&farewell).await;
+        if let Some(error) = shutdown.close_reason() {
+            let _ = self.send_protocol_error(&error).await;
         }
         let _ = timeout(self.patience(), self.stream.shutdown()).await;
     }
@@ -133,14 +133,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    async fn step(&mut self, ending: &mut Shutdown) -> Result<(), Over> {
+    async fn step(&mut self, shutdown: &mut Shutdown) -> Result<(), Over> {
         // Whatever the last message was, also one without a response.
         self.slice.count_unit(0).await;
         if let Some(until) = self.state.pace.pause(Instant::now()) {
             self.desk.engine.metrics.read_paused();
             tokio::select! {
                 () = sleep_until(until) => (),
-                _ = ending.begun() => return Err(Over),
+                _ = shutdown.started() => return Err(Over),
             }
         }
         match self.scanner.scan(&self.buffer[self.processed..]) {
@@ -150,7 +150,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
                 tokio::select! {
                     more = self.more() => more,
-                    _ = ending.begun() => Err(Over),
+                    _ = shutdown.started() => Err(Over),
                 }
             }
             Scan::Message(boundary) => {
@@ -164,7 +164,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.message_began = self.message_began.filter(|_| !ended);
                 Ok(())
             }
-            Scan::Refused { head, error, fate } => {
+            Scan::Refused {
+                head,
+                error,
+                disposition,
+            } => {
                 match head.and_then(|head| head.answer_to()) {
                     Some(msgid) => {
                         self.turn_down(msgid, MethodLabel::UNKNOWN, &error.into())
@@ -172,12 +176,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     }
                     None => {
                         self.state.pace.rejected(Instant::now());
-                        if fate == Disposition::Close {
+                        if disposition == Disposition::Close {
                             self.send_protocol_error(&error.into()).await?;
                         }
                     }
                 }
-                if fate == Disposition::Close {
+                if disposition == Disposition::Close {
                     Err(Over)
                 } else {
                     Ok(())

@@ -1,5 +1,5 @@
-//! Pieces of one input, and the parts of a text that are kept until their end, over any number of
-//! inputs.
+//! The pieces of one input, and the parts of a text that are buffered until their end, over any
+//! number of inputs.
 
 use bytes::Bytes;
 use sealwire_payload::{WalkLimits, json};
@@ -8,7 +8,7 @@ use super::value;
 use crate::piece::{Hole, Piece, Place};
 use crate::{BodyError, Limits};
 
-/// The present input and its pieces.
+/// The current input and its pieces.
 pub(super) struct Chunk<'a> {
     pub(super) input: &'a Bytes,
     /// Number of bytes whose pieces are in `out`.
@@ -35,20 +35,21 @@ impl<'a> Chunk<'a> {
     }
 }
 
-/// A part that is kept until its end.
+/// A part that is buffered until its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Key,
     /// A scalar that the rule selects.
     Scalar(usize),
-    /// A container that the rule selects. It ends when the nesting is back at the depth.
+    /// A container that the rule selects, and its depth. The container ends when the nesting
+    /// returns to this depth.
     Container(usize, usize),
 }
 
-/// Keeps at most one part.
+/// Buffers at most one part.
 pub(super) struct Capture {
     part: Option<Part>,
-    /// Begin of the part in the present input; 0 if it began before.
+    /// Start of the part in the current input; 0 if it started in an earlier input.
     begin: usize,
     /// Bytes of the part from earlier inputs.
     held: Vec<u8>,
@@ -81,13 +82,13 @@ impl Capture {
         self.part
     }
 
-    /// Begins a part at an offset of the present input.
+    /// Starts a part at an offset of the current input.
     pub(super) const fn begin(&mut self, at: usize, part: Part) {
         self.begin = at;
         self.part = Some(part);
     }
 
-    /// Ends an input: emits its last literal, and holds the begin of a part that goes on.
+    /// Ends an input: emits its last literal and buffers an unfinished part.
     pub(super) fn end_input(&mut self, chunk: &mut Chunk<'_>) -> Result<(), BodyError> {
         if let Some(part) = self.part {
             let begin = std::mem::take(&mut self.begin);
@@ -102,7 +103,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Ends a key, and passes it unescaped to `then`.
+    /// Ends a key and passes the key without escapes to `then`.
     pub(super) fn end_key<T>(
         &mut self,
         input: &[u8],
@@ -128,7 +129,7 @@ impl Capture {
         Ok(outcome)
     }
 
-    /// Ends a selected value at an offset of the present input, and emits its hole.
+    /// Ends a selected value at an offset of the current input and emits its hole.
     pub(super) fn end_value(&mut self, chunk: &mut Chunk<'_>, end: usize) -> Result<(), BodyError> {
         let Some(part) = self.part.take() else {
             return Ok(());

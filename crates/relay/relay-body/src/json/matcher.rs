@@ -1,4 +1,4 @@
-//! The values that rules select, while a text is read from its begin to its end.
+//! Matches the paths of rules while a text is read from start to end.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use crate::{BodyError, BodyRule, Containers, RuleSet};
 /// Error text for a value in place of a list.
 const SINGLE: &str = "a single value in place of a list";
 
-/// Positions of all rules at the present value and the containers around it.
+/// Positions of all rules at the current value and in the containers around it.
 #[derive(Debug)]
 pub(super) struct Matcher {
     rules: Arc<RuleSet>,
     /// Positions of each rule at each open container that a path reaches, outermost first.
     levels: Vec<Position>,
-    /// Positions of each rule at the value that comes next.
+    /// Positions of each rule at the next value.
     here: Vec<Position>,
-    /// As `levels` and `here`, for each of the guard's paths, as some reader could follow them.
+    /// Like `levels` and `here`, for each path of the guard, in every reading of some parser.
     guarded_levels: Vec<Position>,
     guarded_here: Vec<Position>,
     is_reached: bool,
-    /// The rule that seals elements of the present value, which some readers take for a list of
-    /// itself.
+    /// The rule that seals elements of the current value, which some parsers read as a list of this
+    /// one value.
     single_of: Option<usize>,
     /// Rules that selected a value other than null.
     found: Vec<bool>,
@@ -49,13 +49,8 @@ impl Matcher {
 
     /// Moves to the root of a new text.
     pub(super) fn restart(&mut self) {
-        let root = |rule: &BodyRule| {
-            rule.selection
-                .as_ref()
-                .map_or(Position::NOWHERE, |selection| selection.root())
-        };
         self.here.clear();
-        self.here.extend(self.rules.iter().map(root));
+        self.here.extend(self.rules.iter().map(BodyRule::root));
         self.guarded_here.clear();
         self.guarded_here.extend(
             self.rules
@@ -75,19 +70,19 @@ impl Matcher {
         self.found.fill(false);
     }
 
-    /// Returns true if a path reaches the present value or anything beneath it.
+    /// Returns true if a path reaches the current value or a value below it.
     #[inline]
     pub(super) const fn is_reached(&self) -> bool {
         self.is_reached
     }
 
-    /// Enters the present value, which is a container that a path reaches.
+    /// Enters the current value, which must be a container that a path reaches.
     pub(super) fn open(&mut self) {
         self.levels.extend_from_slice(&self.here);
         self.guarded_levels.extend_from_slice(&self.guarded_here);
     }
 
-    /// Leaves a container that was entered.
+    /// Leaves the container that was entered last.
     pub(super) fn close(&mut self) {
         self.levels.truncate(self.levels.len() - self.rules.len());
         self.guarded_levels
@@ -118,8 +113,8 @@ impl Matcher {
         self.guarded_here.fill(Position::NOWHERE);
         let is_endless = name::each_reading_of_levels(key, |text| {
             let form = normal_form(text);
-            // Some databases and search engines take `card.number` for two keys, and some
-            // frameworks `card[number]`.
+            // Some databases and search engines read `card.number` as two keys, and some frameworks
+            // `card[number]`.
             let levels = text
                 .split(BREAKS)
                 .filter(|level| !level.is_empty() && text.contains(BREAKS) && !is_accepted);
@@ -127,7 +122,7 @@ impl Matcher {
             for ((guarded, position), here) in
                 guard.paths.iter().zip(level).zip(&mut self.guarded_here)
             {
-                // A name that is accepted meets wildcards alone, as a name of nothing does.
+                // An accepted name matches only wildcards, like a name that no rule has.
                 let form = if is_accepted { "\0" } else { &*form };
                 *here = here.union(guarded.paths.at(*position, form.as_bytes()));
                 if levels.len() > 1 {
@@ -135,7 +130,7 @@ impl Matcher {
                 }
             }
         });
-        // Rails has the list that is a whole body under this name.
+        // Rails stores a list that is the whole body under this name.
         if key == "_json" && self.guarded_levels.len() == level.len() {
             self.guarded_here
                 .iter_mut()
@@ -143,10 +138,8 @@ impl Matcher {
                 .for_each(|(here, root)| *here = here.union(*root));
         }
         if is_unclear || is_endless {
-            let has_names =
-                |at: &usize| guard.paths[*at].paths.names_at(level[*at]).next().is_some();
             unreadable = (0..level.len())
-                .find(has_names)
+                .find(|at| guard.paths[*at].paths.names_at(level[*at]).next().is_some())
                 .map(|at| guard.paths[at].rule);
         }
         if let Some(rule) = unreadable
@@ -171,9 +164,10 @@ impl Matcher {
         let guard = self.rules.guard();
         let level = &self.guarded_levels[self.guarded_levels.len() - guard.paths.len()..];
         for (at, guarded) in guard.paths.iter().enumerate() {
-            // An element that the paths leave out is not met by their names either.
+            // If the paths exclude an element, their names do not match it either.
             let is_left_out = guarded.names_of.is_some_and(|of| {
-                self.guarded_here[of].is_nowhere() && guard.paths[of].goes_on_by_element(level[of])
+                self.guarded_here[of].is_nowhere()
+                    && guard.paths[of].continues_by_element(level[of])
             });
             let position = if is_left_out {
                 Position::NOWHERE
@@ -185,26 +179,31 @@ impl Matcher {
         self.check_sealed(None)
     }
 
-    /// Rejects the present value if some reader finds a sealed value here, and no rule seals this
-    /// one.
+    /// Rejects the current value if some parser finds a sealed value here and no rule seals the
+    /// current value.
     fn check_sealed(&mut self, key: Option<&[u8]>) -> Result<(), BodyError> {
-        let guarded = || self.rules.guard().paths.iter().zip(&self.guarded_here);
-        let is_reached = guarded().any(|(_, position)| !position.is_nowhere());
-        let is_found =
-            is_reached && guarded().any(|(guarded, position)| guarded.paths.selects(*position));
+        let guarded = self.rules.guard().paths.iter().zip(&self.guarded_here);
+        let is_reached = self
+            .guarded_here
+            .iter()
+            .any(|position| !position.is_nowhere());
+        let is_found = is_reached
+            && guarded
+                .clone()
+                .any(|(paths, position)| paths.paths.selects(*position));
         self.is_reached |= is_reached;
         let applies = if is_found { self.rule() } else { None };
         if !is_found || applies.is_some_and(|rule| self.rules[rule].seals) {
             return Ok(());
         }
-        // A rule that names a value in this format decides on it, if the one that seals it is for
-        // another format.
+        // If the sealing rule is for another format, a rule that names the value in this format
+        // decides.
         let level = &self.levels[self.levels.len() - self.rules.len()..];
         let is_named = applies
             .is_some_and(|rule| key.is_none_or(|key| self.rules.names_key(rule, level[rule], key)));
-        for (guarded, position) in self.rules.guard().paths.iter().zip(&self.guarded_here) {
+        for (guarded, position) in guarded {
             let is_here = guarded.paths.selects(*position) && !self.selects(guarded.rule);
-            // The elements of a list are checked in their turn.
+            // The elements of a list are checked when they are reached.
             if is_here
                 && let Some(of) = guarded.names_of
                 && self.rules.guard().paths[of].has_elements(self.guarded_here[of])
@@ -237,8 +236,8 @@ impl Matcher {
         }
     }
 
-    /// Rejects a single value whose elements a rule seals, if the present value is neither null nor
-    /// a container and `applies`, the rule for it, does not seal.
+    /// Rejects a single value whose elements a rule seals, if the current value is neither null nor
+    /// a container, and `applies`, the rule for it, does not seal.
     pub(super) fn check_single(&self, applies: Option<usize>) -> Result<(), BodyError> {
         match self.single_of {
             Some(rule) if !applies.is_some_and(|applies| self.rules[applies].seals) => {
@@ -251,7 +250,7 @@ impl Matcher {
         }
     }
 
-    /// The first rule that selects the present value.
+    /// Returns the first rule that selects the current value.
     pub(super) fn rule(&self) -> Option<usize> {
         if !self.is_reached {
             return None;
@@ -268,8 +267,8 @@ impl Matcher {
         self.rules[rule].containers
     }
 
-    /// Notes that a value was found by every rule that selects it, and by the rule whose leaf it
-    /// is.
+    /// Records that every rule that selects the current value found a value, and so did `leaf_of`,
+    /// the rule whose leaf it is.
     pub(super) fn note_found(&mut self, leaf_of: Option<usize>) {
         if let Some(rule) = leaf_of {
             self.found[rule] = true;

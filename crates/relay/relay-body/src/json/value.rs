@@ -1,4 +1,4 @@
-//! Scalars of JSON as MessagePack.
+//! Converts JSON scalars to MessagePack.
 
 use sealwire_msgpack::write;
 use sealwire_payload::json;
@@ -8,7 +8,7 @@ use crate::BodyError;
 /// Most bytes before the content of a MessagePack string, or of a number.
 const HEADER_BYTES_MAX: usize = 9;
 
-/// Converts a scalar, which is valid JSON and not null, to MessagePack.
+/// Converts a scalar, which must be valid JSON and not null, to MessagePack.
 pub(super) fn scalar(text: &[u8], rule: usize) -> Result<Vec<u8>, BodyError> {
     let mut out = Vec::with_capacity(text.len() + HEADER_BYTES_MAX);
     match text {
@@ -42,8 +42,8 @@ pub(super) fn scalar(text: &[u8], rule: usize) -> Result<Vec<u8>, BodyError> {
     Ok(out)
 }
 
-/// Appends an escaped text, which is valid, without its escapes. Half of a surrogate pair becomes
-/// U+FFFD if `lossy`, else the result is false.
+/// Appends a valid escaped text without its escapes. If `lossy`, an unpaired surrogate becomes
+/// U+FFFD. Otherwise the function returns false for it.
 pub(super) fn unescape(mut raw: &[u8], lossy: bool, out: &mut Vec<u8>) -> bool {
     while let Some(at) = memchr::memchr(b'\\', raw) {
         out.extend_from_slice(&raw[..at]);
@@ -73,7 +73,7 @@ pub(super) fn unescape(mut raw: &[u8], lossy: bool, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The character of a high surrogate and the low one that follows it.
+/// Returns the character of a high surrogate and the low surrogate in `behind`, if any.
 fn low_surrogate(high: u32, behind: &[u8]) -> Option<char> {
     let low = hex(behind.strip_prefix(b"\\u")?);
     if !(0xd800..0xdc00).contains(&high) || !(0xdc00..0xe000).contains(&low) {

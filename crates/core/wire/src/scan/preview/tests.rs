@@ -1,4 +1,5 @@
-//! Tables for estimates: a call, how much of it has arrived, and what is told of the whole.
+//! Tables for estimates: a request, the part that has arrived, and the estimate of the whole
+//! message.
 
 use sealwire_msgpack::{TokenReader, write};
 
@@ -40,7 +41,7 @@ fn map(count: u32, entry: &[u8]) -> Vec<u8> {
 
 fn after(scanner: &mut Scanner, bytes: &[u8]) -> Option<Preview> {
     assert_eq!(scanner.scan(bytes), Scan::Incomplete);
-    scanner.outlook(bytes)
+    scanner.preview(bytes)
 }
 
 fn estimate(bytes: &[u8]) -> Option<Estimate> {
@@ -58,8 +59,8 @@ fn truth(message: &[u8]) -> Estimate {
     }
 }
 
-/// Cuts a call on `document` where so much of it has arrived. How many times too much (above 1) or
-/// too little is estimated, in bytes and in leaves, at the worst of the cuts.
+/// Cuts a request on `document` after each length in `arrived`. Returns the greatest ratio between
+/// the estimate and the true size, in bytes and in leaves, at the worst cut.
 fn worst(document: &[u8], arrived: std::ops::Range<usize>) -> f64 {
     let message = call(&[b"\xa3app\xa1a", &payload(document)]);
     let (before, truth) = (message.len() - document.len(), truth(&message));
@@ -81,8 +82,8 @@ const TEXT: &[u8] = b"\xb0sixteen letters!";
 const RECORD: &[u8] = b"\x83\xa4name\xb0sixteen letters!\xa3age\x07\xa4card\xb0sixteen letters!";
 
 #[test]
-fn alike_values_tell_the_whole_early() {
-    // Document, what has arrived of it, how far off the estimate may be anywhere in there.
+fn estimate_of_equal_values_is_early_and_close() {
+    // The document, the part that has arrived, and the allowed error of the estimate in this range.
     let nested = map(1, &[b"\xa4rows", &array(10_000, RECORD)[..]].concat());
     let cases: [(&str, Vec<u8>, std::ops::Range<usize>, f64); 9] = [
         ("flat array", array(10_000, TEXT), 1_000..3_000, 1.02),
@@ -127,7 +128,7 @@ fn alike_values_tell_the_whole_early() {
 }
 
 #[test]
-fn what_is_announced_counts_as_there() {
+fn estimate_counts_announced_values() {
     let string = |bytes: u32| {
         [
             &[0xdb],
@@ -150,8 +151,7 @@ fn what_is_announced_counts_as_there() {
             "{arrived}"
         );
     }
-    // A long first element: too much until the second has begun, as nothing tells that it is
-    // special.
+    // A long first element: the estimate is too high until the second element has started.
     let uneven = [&b"\x92"[..], &string(100_000), b"\x01"].concat();
     let message = call(&[&payload(&uneven)]);
     let estimate = |arrived| estimate(&message[..arrived]).unwrap();
@@ -172,8 +172,9 @@ fn what_is_announced_counts_as_there() {
 }
 
 #[test]
-fn a_payload_that_has_passed_is_known() {
-    // The payload first, the app behind it: from then on only what is behind can still differ.
+fn estimate_of_a_complete_payload_is_exact() {
+    // The payload comes first and the app after it, so only the size after the payload can still
+    // differ.
     let message = call(&[&payload(&array(1_000, TEXT)), b"\xa3app\xa3abc"]);
     let (truth, behind) = (truth(&message), b"\xa3app\xa3abc".len());
     let at = |bytes| estimate(&message[..bytes]).unwrap();
@@ -187,7 +188,7 @@ fn a_payload_that_has_passed_is_known() {
         },
         "2 bytes at the least"
     );
-    // A container behind the payload is no part of it.
+    // A container after the payload does not belong to it.
     let message = call(&[&payload(TEXT), b"\xa6select\x92\xa1$\xa1$", b"\xa3app\xa1a"]);
     let (whole, app) = (message.len() as u64, 6);
     for (cut, ahead) in [(7, 2), (9, 3)] {
@@ -201,14 +202,13 @@ fn a_payload_that_has_passed_is_known() {
 }
 
 #[test]
-fn little_is_told_of_little() {
+fn estimate_needs_values_of_the_payload() {
     let message = call(&[b"\xa3app\xa1a", &payload(&array(50, &array(4, &[1])))]);
     let key = message.len() - (3 + 50 * 5);
     for arrived in 0..=key {
         assert_eq!(estimate(&message[..arrived]), None, "{arrived}");
     }
-    // A header says only how many values there are at the least; so do several that lie in each
-    // other.
+    // A header gives only the least number of values, and so do nested headers.
     assert_eq!(
         estimate(&message[..key + 3]),
         Some(Estimate {
@@ -230,7 +230,7 @@ fn little_is_told_of_little() {
             leaves: 4 + 200
         })
     );
-    // Other messages, and what is not a message any more.
+    // Other messages, and a rejected message.
     for other in [
         &b"\x94\x00\x07\xa7inspect\x91\x81"[..],
         b"\x94\x00\x07\xa6reveal\x91\x81",
@@ -252,21 +252,21 @@ fn little_is_told_of_little() {
     let mut scanner = Scanner::for_requests(Limits::default());
     assert!(after(&mut scanner, &message[..key + 5]).is_some());
     scanner.skip_rest();
-    assert_eq!(scanner.outlook(&message[..key + 5]), None);
+    assert_eq!(scanner.preview(&message[..key + 5]), None);
     let mut scanner = Scanner::for_requests(Limits::default());
     assert!(matches!(scanner.scan(&message), Scan::Message(_)));
-    assert_eq!(scanner.outlook(&message), None);
+    assert_eq!(scanner.preview(&message), None);
 }
 
 #[test]
-fn an_estimate_keeps_to_the_limits() {
+fn estimate_stays_within_the_limits() {
     let limits = Limits {
         message_bytes_max: 1_000,
         elements_max: 500,
         ..Limits::default()
     };
-    // One value of 200 bytes and 299 that may be small: more than the limits allow, and told as
-    // what they allow.
+    // One value of 200 bytes and 299 that can be small: the estimate exceeds the limits and is
+    // capped by them.
     let long = [&[0xc4, 200][..], &[0; 200]].concat();
     let message = call(&[&payload(&[&[0xdc, 1, 43][..], &long].concat())]);
     let outlook = after(&mut Scanner::for_requests(limits), &message).unwrap();
@@ -281,8 +281,7 @@ fn an_estimate_keeps_to_the_limits() {
     let message = call(&[&payload(&deep)]);
     let outlook = after(&mut Scanner::for_requests(limits), &message).unwrap();
     assert!(outlook.whole.unwrap().leaves <= 500, "{outlook:?}");
-    // As deep and as wide as a scan allows: the share of the innermost value is no number above 0
-    // any more.
+    // As deep and as wide as a scan allows: the part of the innermost value rounds to 0.
     let limits = Limits {
         message_bytes_max: u64::MAX,
         elements_max: u64::MAX,
@@ -301,7 +300,7 @@ fn an_estimate_keeps_to_the_limits() {
 }
 
 #[test]
-fn params_are_told_as_they_are_seen() {
+fn preview_returns_params_as_they_arrive() {
     let told = |pairs: &[&[u8]], cut: usize| {
         let message = call(pairs);
         let seen = &message[..message.len() - cut];
@@ -375,7 +374,7 @@ fn params_are_told_as_they_are_seen() {
 }
 
 #[test]
-fn each_method_with_a_payload_is_told() {
+fn preview_covers_every_method_with_a_payload() {
     for method in Method::ALL {
         let mut message = b"\x94\x00\x07".to_vec();
         write::str(&mut message, method.name());
@@ -392,8 +391,8 @@ fn each_method_with_a_payload_is_told() {
 }
 
 #[test]
-fn the_least_is_what_the_bytes_hold() {
-    // Every cut of a small document: never below what has been met, never above what is possible.
+fn estimate_is_at_least_the_announced_size() {
+    // Every cut of a small document: never below the part that was read, never above the limits.
     let document = b"\x83\xa1a\x93\x01\x80\x90\xa1b\x81\x01\x02\x92\x01\x02\xc4\x03abc";
     let message = call(&[&payload(document), b"\xa3app\xa1a"]);
     let truth = truth(&message);
@@ -416,7 +415,7 @@ fn the_least_is_what_the_bytes_hold() {
     }
     assert_eq!(
         scanner
-            .outlook(&message[..message.len() - 1])
+            .preview(&message[..message.len() - 1])
             .unwrap()
             .whole,
         Some(truth)

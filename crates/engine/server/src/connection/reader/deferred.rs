@@ -1,5 +1,5 @@
-//! Requests that wait to begin: for an in-flight permit, or because one of their size class was
-//! rejected a moment ago.
+//! Requests that wait to start: for an in-flight permit, or because a request of their size class
+//! was rejected a moment ago.
 
 use std::time::Duration;
 
@@ -24,14 +24,14 @@ const DEFERRED_BYTES: usize = 512;
 /// Number of size classes.
 const CLASSES: usize = ClassLabel::ALL.len();
 
-/// A complete request that waits to begin.
+/// A complete request that waits to start.
 pub(super) struct DeferredRequest {
     pub(super) request: Request,
     operation: Box<dyn Operation>,
     estimate: Cost,
     pub(super) deadline: Instant,
-    /// When it is rejected if a pause still delays it; `None` for a request that waits for an
-    /// in-flight permit.
+    /// Time at which the request is rejected if a pause still delays it; `None` for a request that
+    /// waits for an in-flight permit.
     pub(super) expires: Option<Instant>,
 }
 
@@ -45,12 +45,13 @@ impl DeferredRequest {
     }
 }
 
-/// Ends of the pauses per size class, caused by the rejection of a request of that class or below.
+/// The end of the pause per size class. The rejection of a request of this class or below causes a
+/// pause.
 pub(super) struct ClassBackoff(pub(super) [Option<Instant>; CLASSES]);
 
 impl ClassBackoff {
-    /// Pauses a class and those above: reading requests only to reject them would take time from
-    /// those that are served.
+    /// Pauses a class and the classes above: reading requests only to reject them would take time
+    /// from accepted requests.
     pub(super) fn after(&mut self, refusal: &Rejection, class: Class) {
         let until = Instant::now() + refusal.retry_after.min(PAUSE_MAX);
         for pause in &mut self.0[class.index()..] {
@@ -63,8 +64,8 @@ impl ClassBackoff {
         self.0[class.index()].filter(|until| *until > Instant::now())
     }
 
-    /// Returns true if a request that arrived at `arrived` is the first one since a pause ended.
-    /// Forgets the pauses that had ended by then.
+    /// Returns true if a request that arrived at `arrived` is the first one after a pause. Removes
+    /// the pauses that had ended by then.
     pub(super) fn take_ended(&mut self, arrived: Instant) -> bool {
         let mut ended = false;
         for pause in &mut self.0 {
@@ -79,7 +80,7 @@ impl ClassBackoff {
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    /// Returns an in-flight permit if no pause and no deferred request comes first.
+    /// Returns an in-flight permit if there is no pause and no deferred request.
     pub(super) fn permit_at_once(&mut self) -> Option<InFlightPermit> {
         let free = self.deferred.is_empty() && self.backoff.none();
         if free {
@@ -91,7 +92,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Keeps a request until it may begin.
+    /// Keeps a request until it can start.
     pub(super) fn defer(&mut self, request: Request, operation: Box<dyn Operation>) {
         let engine = &self.connection.engine;
         let estimate = engine.scheduler.estimate(request.kind, request.work_size());
@@ -109,13 +110,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.deferred.push_back(deferred);
     }
 
-    /// Begins the deferred requests that can begin, oldest first, and answers those whose deadline
-    /// has passed.
-    pub(super) async fn begin_deferred(&mut self) {
+    /// Starts the deferred requests that can start, oldest first, and rejects requests whose
+    /// deadline has passed.
+    pub(super) async fn start_deferred(&mut self) {
         if self.deferred.is_empty() {
             return;
         }
-        if self.ending.reason().is_some() {
+        if self.shutdown.reason().is_some() {
             return self.reject_all_deferred().await;
         }
         let now = Instant::now();
@@ -139,8 +140,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             };
             if let Some(mut deferred) = self.take_deferred(index) {
                 if deferred.expires.is_none() {
-                    // The connection had its maximum of requests in flight. The peer bounds that
-                    // wait, so it does not count.
+                    // The connection had its maximum of requests in flight. The client controls
+                    // this wait, so it does not count.
                     deferred.request.since = Instant::now();
                 }
                 self.begin(deferred.request, deferred.operation, in_flight, None)
@@ -192,7 +193,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Some(deferred)
     }
 
-    /// Answers a deferred request that is stopped.
+    /// Responds to a deferred request that is stopped.
     pub(super) async fn stop_deferred(&mut self, index: usize, reason: StopReason) {
         let Some(deferred) = self.take_deferred(index) else {
             return;
@@ -209,10 +210,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             .await;
     }
 
-    /// Answers the deferred requests when the connection ends.
+    /// Rejects the deferred requests when the connection ends.
     pub(in crate::connection) async fn reject_all_deferred(&mut self) {
-        self.drop_permit(); // Or the drain would wait for it.
-        let reason = self.ending.reason().unwrap_or(StopReason::Drain);
+        self.drop_permit(); // Otherwise the drain would wait for it.
+        let reason = self.shutdown.reason().unwrap_or(StopReason::Drain);
         while let Some(deferred) = self.take_deferred(0) {
             self.reject(deferred.request, &CallFailure::Stopped(reason))
                 .await;
@@ -225,7 +226,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_refusal_holds_back_its_size_and_above_for_as_long_as_it_says() {
+    async fn rejection_pauses_its_class_and_above_for_its_retry_after() {
         let class = |index| Class::all().nth(index).unwrap();
         let refusal = |millis| Rejection {
             reason: Reason::Backlog,
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_request_after_a_pause_has_waited_if_it_came_no_earlier() {
+    async fn first_request_after_a_pause_has_waited_unless_it_came_earlier() {
         let class = |index| Class::all().nth(index).unwrap();
         let retry_after = Duration::from_millis(50);
         let refusal = Rejection {

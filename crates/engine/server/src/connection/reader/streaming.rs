@@ -68,7 +68,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Offers a long message whose beginning has arrived.
     async fn offer_streaming(&mut self, bytes: usize) -> Result<(), End> {
-        if let Some(reason) = self.ending.reason() {
+        if let Some(reason) = self.shutdown.reason() {
             self.drop_permit(); // Or the drain would wait for it.
             return self
                 .reject_streaming(CallFailure::Stopped(reason), Class::default())
@@ -106,7 +106,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 Some(cancel) => Some(cancel),
                 None => return Err(connection.expel_for_msgid().await),
             };
-            // The time of the request counts from its last byte; reading has a limit of its own.
+            // The deadline counts from the last byte; reading has a separate limit.
             deadline = Some((Instant::now() + connection.engine.deadline(deadline_ms)).into_std());
         }
         let (principal, since) = (&connection.principal, std::time::Instant::now());
@@ -141,7 +141,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Rejects the long message that arrives and discards the rest of it.
+    /// Rejects the long message that is arriving and discards the rest of it.
     pub(super) async fn reject_streaming(
         &mut self,
         failure: CallFailure,
@@ -151,17 +151,17 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             self.backoff.after(refusal, class);
         }
         let head = self.scanner.head();
-        let fate = self.scanner.skip_rest();
-        self.reject_incomplete(head, &failure, fate).await
+        let disposition = self.scanner.skip_rest();
+        self.reject_incomplete(head, &failure, disposition).await
     }
 
-    /// Rejects a message that is not complete. A notification has no response, but counts as a
-    /// rejected request.
+    /// Rejects an incomplete message. A notification has no response, but counts as a rejected
+    /// request.
     pub(super) async fn reject_incomplete(
         &mut self,
         head: Option<MessageHeader>,
         failure: &CallFailure,
-        fate: Disposition,
+        disposition: Disposition,
     ) -> Result<(), End> {
         let own = self
             .streaming
@@ -186,12 +186,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             }
             None => {
                 connection.state.pace.rejected(Instant::now());
-                if fate == Disposition::Close {
+                if disposition == Disposition::Close {
                     connection.send_protocol_error(&failure.answer()).await;
                 }
             }
         }
-        if fate == Disposition::Close {
+        if disposition == Disposition::Close {
             Err(End::Expelled)
         } else {
             Ok(())
@@ -199,22 +199,22 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 }
 
-/// Predicts the work of a message that arrives. Of a request on data also returns its msgid and the
-/// time that it gives, in milliseconds.
+/// Predicts the work of a message that is arriving. For a request on data, also returns the msgid
+/// and the deadline in milliseconds.
 fn preview(
     scanner: &Scanner,
     buffered: &[u8],
 ) -> (OperationKind, WorkSize, Option<(u32, Option<u32>)>) {
-    let Some(outlook) = scanner.outlook(buffered) else {
+    let Some(request_preview) = scanner.preview(buffered) else {
         let (kind, work_size) = operations::preview_of_other(buffered.len() as u64);
         return (kind, work_size, None);
     };
-    let (kind, work_size) = operations::preview(&outlook, scanner.bytes_at_least());
+    let (kind, work_size) = operations::preview(&request_preview, scanner.bytes_at_least());
     let msgid = scanner.head().and_then(|head| head.answer_to());
     (
         kind,
         work_size,
-        msgid.map(|msgid| (msgid, outlook.deadline_ms)),
+        msgid.map(|msgid| (msgid, request_preview.deadline_ms)),
     )
 }
 
