@@ -65,9 +65,10 @@ fn slices(criterion: &mut Criterion) {
             |b| {
                 let (mut core, mut now) = (loaded(tenants, calls), Time::default());
                 b.iter(|| {
-                    let Slice { id, work, .. } = core.pick(now).expect("there is always more");
+                    let Slice { id, work, .. } =
+                        core.next_slice(now).expect("there is always more");
                     now = now + Duration::from_micros(51);
-                    core.done(now, id, SLICE, Some(work))
+                    core.finish_slice(now, id, SLICE, Some(work))
                 });
             },
         );
@@ -88,10 +89,10 @@ fn calls(criterion: &mut Criterion) {
                     // Repeats until the small request was picked. Now and then the guard picks
                     // another one.
                     loop {
-                        let Slice { id, work, budget } = core.pick(now).expect("it is ready");
+                        let Slice { id, work, budget } = core.next_slice(now).expect("it is ready");
                         now = now + Duration::from_micros(51);
                         let small = budget > SLICE;
-                        core.done(now, id, SLICE, (!small).then_some(work));
+                        core.finish_slice(now, id, SLICE, (!small).then_some(work));
                         if small {
                             break core.close(now, id);
                         }

@@ -216,11 +216,14 @@ fn tls(error: rustls::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
     use rustls::SupportedProtocolVersion;
+    use rustls::pki_types::PrivateKeyDer;
+    use rustls::pki_types::pem::PemObject as _;
     use rustls::server::WebPkiClientVerifier;
     use sealwire_wire::{Health, reply};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -690,7 +690,8 @@ fn a_collector_is_a_host_a_port_and_a_path() {
     ] {
         let config = parse(&format!("[traces]\nendpoint = \"{text}\""), &[]).unwrap();
         let expected = Endpoint {
-            origin: Origin::new(&authority.parse().unwrap(), 0).unwrap(),
+            origin: sealwire_service::http_client::Origin::new(&authority.parse().unwrap(), 0)
+                .unwrap(),
             path: path.into(),
         };
         assert_eq!(config.traces.endpoint, Some(expected), "{text}");

@@ -141,6 +141,9 @@ pub(crate) fn secret(file: &Path) -> Result<Zeroizing<String>, TlsFileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::time::SystemTime;
+
     use sealwire_dev_ca::{Authority, Leaf, Name, Usage, Validity};
 
     fn issue(authority: &Authority, files: &ServerFiles) {

@@ -484,7 +484,7 @@ async fn who_comes_back_after_an_expulsion_is_new() {
     drop(first);
     let ending = Shutdown::new(watch::channel(false).1, second.expelled());
     assert_eq!(
-        (ending.farewell(), kept.gate.judge_all().await.chains),
+        (ending.close_reason(), kept.gate.judge_all().await.chains),
         (None, 1)
     );
     kept.revoke(&[&caller]);
@@ -492,5 +492,8 @@ async fn who_comes_back_after_an_expulsion_is_new() {
         .ask(kept.folder.tls.clone(), None)
         .await
         .unwrap();
-    assert_eq!(ending.farewell().unwrap().code, ErrorCode::Unauthenticated);
+    assert_eq!(
+        ending.close_reason().unwrap().code,
+        ErrorCode::Unauthenticated
+    );
 }
