@@ -372,7 +372,7 @@ class Unfit(unittest.TestCase):
         for endpoints, settings, error, expected in [
             ("127.0.0.1:1", {"colour": "red"}, TypeError, "unexpected keyword argument 'colour'"),
             ("127.0.0.1:1", {"ca": "/nonexistent"}, sealwire.ConfigError, "nonexistent"),
-            ("127.0.0.1:1", {"key": b"text"}, sealwire.ConfigError, "no private key in PEM"),
+            ("127.0.0.1:1", {"key": b"text"}, sealwire.ConfigError, "contains no unencrypted PEM private key"),
             ("127.0.0.1:1", {"attempts_max": 0}, sealwire.ConfigError, "attempts_max must be in 1..=100"),
             ("127.0.0.1:1", {"threads": 0}, ValueError, "threads must be in 1..=64"),
             ([7], {}, TypeError, "an endpoint must be"),

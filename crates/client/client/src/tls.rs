@@ -491,23 +491,23 @@ mod tests {
         );
         check(
             &|config| config.ca = pem("nothing"),
-            "Bytes(7 bytes): no certificate in PEM",
+            "Bytes(7 bytes): contains no PEM certificate",
         );
         check(
             &|config| config.ca = pem(&party.key),
-            "no certificate in PEM",
+            "contains no PEM certificate",
         );
         check(
             &|config| config.certificate = pem(""),
-            "Bytes(0 bytes): no certificate in PEM",
+            "Bytes(0 bytes): contains no PEM certificate",
         );
         check(
             &|config| config.key = pem(&party.leaf),
-            "no private key in PEM",
+            "contains no unencrypted PEM private key",
         );
         check(
             &|config| config.key = pem(&party.key.replace('M', "!")),
-            "no private key in PEM",
+            "PEM private key 1 is malformed",
         );
         check(
             &|config| config.key = Pem::File("/nonexistent/key".into()),

@@ -84,11 +84,12 @@ mod tests {
     #[test]
     fn a_port_with_a_listener_of_others_is_not_reserved() {
         let [port] = free_ports();
+        // While the port is reserved: no other test takes it before the listener does.
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
         RESERVED
             .lock()
             .unwrap()
             .retain(|(reserved, _)| *reserved != port);
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
         assert!(!reserve(port));
         drop(listener);
         assert!(reserve(port));

@@ -81,7 +81,7 @@ fn client_config_takes_a_pair_and_no_other() {
             "client.pem",
             "client.pem",
             "client.pem",
-            "other users can read it",
+            "other users can read or change it",
         ),
         ("client.pem", "absent.pem", "absent.pem", "No such file"),
         (
