@@ -643,9 +643,18 @@ async fn a_request_whose_client_leaves_is_never_complete() {
                 .await
                 .unwrap();
             until(|| relay.metric("sealwire_relay_in_flight", "") == 1).await;
+            let mut seen = Vec::new();
+            if path == "/p/x" {
+                // All that is passed on. It could arrive after the end of the request otherwise.
+                until(|| {
+                    seen.extend(upstream.take());
+                    find(&seen, b"{\"a").is_some()
+                })
+                .await;
+            }
             drop(client);
             until(|| relay.metric("sealwire_relay_in_flight", "") == 0).await;
-            let seen = upstream.take();
+            seen.extend(upstream.take());
             assert_eq!(
                 message_end(&seen, false),
                 None,
