@@ -1,9 +1,8 @@
 //! Manages the certificates in use: reloads them without dropping connections, and watches their
 //! expiry.
-//!
-//! One task reloads the files, at an operator's request or after they changed. Files can be written
-//! piece by piece, so the task loads them only after they stayed unchanged for [`SETTLE`]. Files
-//! that fail to load change nothing. The log gives the reason once, and a metric counts the
+//! A single task reloads the files, at an operator's request or after they changed. Files can be
+//! written piece by piece, so the task loads them only after they stayed unchanged for [`SETTLE`].
+//! Files that fail to load change nothing. The log gives the reason once, and a metric counts the
 //! failure. Files that load serve every later handshake, and the [`ConnectionRegistry`] of each
 //! listener verifies the connected clients again.
 //!

@@ -98,7 +98,7 @@ struct Connection {
     /// Permits for requests in flight. Each permit is held until the response is written.
     in_flight_permits: Arc<Semaphore>,
     replies: mpsc::Sender<Outgoing>,
-    /// Permits for responses that hold no in-flight permit and wait for their audit record.
+    /// Permits for responses that wait for their audit record without an in-flight permit.
     recordings: Arc<Semaphore>,
     /// The client asked for errors as text.
     text_errors: AtomicBool,

@@ -440,9 +440,8 @@ impl ControlService {
             if changed.is_ok() {
                 self.engine.apps.changed_here().await;
             } else {
-                // A part of the operation may be complete. Cached permissions stay valid, since the
-                // operation changes no role. They must not be dropped, because the store may be
-                // lost.
+                // A part of the operation may be complete. The operation changes no role, so cached
+                // permissions stay valid. Keep them, because the store may be lost.
                 self.engine.apps.look();
             }
         }
@@ -504,8 +503,8 @@ fn not_listed() -> RpcError {
         "this certificate may not change control state: control.principals lists who may",
     )
 }
-/// Returns true if a request changes grants, or changes what is served to clients. Cached
-/// permissions are outdated after such a request.
+/// Returns true if a request changes grants or the objects that clients can use. Cached permissions
+/// are outdated after such a request.
 const fn is_change(call: &Control<'_>) -> bool {
     matches!(
         call,

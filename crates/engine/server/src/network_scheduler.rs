@@ -276,7 +276,7 @@ impl TaskGuard {
     }
 }
 
-/// One poll of a task. The poll is charged when this guard is dropped, also by a panic.
+/// A poll of a task. The poll is charged when this guard is dropped, also by a panic.
 struct Unit<'a> {
     task: &'a TaskGuard,
     began: Instant,

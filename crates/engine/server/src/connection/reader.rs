@@ -89,7 +89,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 // Other connections of the principal can use the permit meanwhile.
                 self.drop_permit();
             }
-            // Counted after every step, so that every kind of message has a cost. One step consumes
+            // Counted after every step, so that every kind of message has a cost. A step consumes
             // one message or reads once.
             self.slice
                 .count_unit(buffered.abs_diff(self.input.buffer.len()))

@@ -33,7 +33,8 @@ pub(super) struct FlowId(usize);
 pub(super) struct Granted<T> {
     /// The task.
     pub(super) task: T,
-    /// Network time that the task waited because of its own principal: see [`FairQueue::charge`].
+    /// Network time for which other tasks of the same principal delayed the task: see
+    /// [`FairQueue::charge`].
     pub(super) delay: Duration,
 }
 
