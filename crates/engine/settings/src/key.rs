@@ -11,7 +11,7 @@ use sealwire_access::{Identity, Principal, PrincipalKind};
 use sealwire_service::settings::{Kind, Literal, grouped};
 use sealwire_service::spans::Endpoint;
 
-/// One configuration key.
+/// A configuration key.
 pub type Key = sealwire_service::settings::Key<ValueKind>;
 
 /// Type of a key's values.
@@ -279,7 +279,7 @@ impl Values {
         }
     }
 
-    /// Returns the keys that were not taken. A test checks that there are none.
+    /// Returns the keys that were not taken. A test checks that this list is empty.
     #[cfg(test)]
     pub(crate) fn left(&self) -> Vec<String> {
         self.0

@@ -1,11 +1,12 @@
-//! The configuration of an engine: one TOML file with overrides from the environment. It is parsed
-//! once and checked completely before a port is bound.
+//! The configuration of an engine: one TOML file with overrides from the environment. The file is
+//! parsed once and checked completely before a port is bound.
 //!
-//! One table ([`keys`]) defines every key. Parsing results in a [`Config`] with a value for every
+//! The table [`keys`] defines every key. Parsing results in a [`Config`] with a value for every
 //! setting, or in an error that names every invalid key and its line. Errors never repeat values,
 //! because a secret in the wrong key must not reach a log.
 //!
 //! The file overrides the defaults, and the environment overrides the file. Of the process, only
+//! the variables in [`Environment`] are read.
 //! the variables in [`Environment`] are read.
 
 mod error;
@@ -249,8 +250,8 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// The environment variable for the password. It is read when the store is opened, and its
-    /// value is not kept.
+    /// The environment variable for the password. The variable is read when the store is opened,
+    /// and its value is not kept.
     pub const PASSWORD: &str = "SEALWIRE_POSTGRES_PASSWORD";
 
     fn take(values: &mut Values, folder: &Path) -> Self {
@@ -451,7 +452,7 @@ pub struct Log {
 pub enum LogFormat {
     /// Text for a terminal.
     Human,
-    /// One JSON object per line.
+    /// A JSON object per line.
     Json,
 }
 

@@ -135,7 +135,7 @@ impl Limits {
     ///
     /// # Errors
     ///
-    /// One [`Problem::Conflict`] per violated rule, with the names of both keys.
+    /// Returns a [`Problem::Conflict`] per violated rule, with the names of both keys.
     pub fn check(&self) -> Result<(), ConfigError> {
         let one_call = self.message_bytes_max.saturating_add(self.reply_bytes_max);
         let rules = [
