@@ -250,8 +250,8 @@ impl<A: Labels, B: Labels> Labels for (A, B) {
     }
 }
 
-/// One series per combination of closed labels. Every series exists from the start and is accessed
-/// without a map lookup.
+/// A series for each combination of closed labels. Every series exists from the start and is
+/// accessed without a map lookup.
 #[derive(Debug)]
 pub struct ByLabel<L, M>(Box<[M]>, PhantomData<fn(L)>);
 

@@ -1,10 +1,11 @@
 //! Standard output and standard error of command-line programs.
 //!
-//! `println!` panics when the reader of a pipe has closed it, as in `program | head -1`. A default
-//! handler of SIGPIPE is not a solution. These programs also write to sockets, and a peer that
-//! closes a socket must not end the process.
+//! `println!` panics when the reader of a pipe has closed it, as in `program | head -1`. The
+//! default action of SIGPIPE is not a solution, because the programs also write to sockets. A peer
+//! that closes a socket must not end the process.
 //!
 //! All output of a program therefore uses [`out!`](crate::out), [`outln!`](crate::outln),
+//! [`Output`] and [`errln!`](crate::errln), in code that [`run`] calls.
 //! [`Output`] and [`errln!`](crate::errln), in code that [`run`] calls.
 //!
 //! If a write to standard output fails because its reader is gone, the program ends silently with

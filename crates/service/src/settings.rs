@@ -15,7 +15,7 @@ pub trait Kind: Copy {
     fn takes(self) -> String;
 }
 
-/// One configuration key.
+/// A configuration key.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<K: 'static> {
     /// Section of the key.
@@ -45,7 +45,7 @@ pub enum Literal {
     Required(&'static str),
     /// The key has no default. Contains an example in TOML, which the template sets.
     Unset(&'static str),
-    /// Like [`Literal::Unset`], but the template shows the example as a comment.
+    /// Like [`Literal::Unset`], but the template marks the example as not set.
     Rare(&'static str),
 }
 

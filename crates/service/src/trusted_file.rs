@@ -5,15 +5,15 @@
 //! path:
 //!
 //! * File, folders and links belong to root or to the user of this process.
-//! Only the owner can write the file. A folder that other users can write must have the sticky bit,
-//! like `/tmp`.
-//! A file with a secret ([`FileKind::Secret`]) is not accessible to other users. Its group can read
-//! the file if the group is root's group or a group of this process. A process of root accepts
-//! every group, because it reads files for engines of other users.
+//! * Only the owner can write the file. A folder that other users can write must have the sticky
+//!   bit, like `/tmp`.
+//! * A file with a secret ([`FileKind::Secret`]) is not accessible to other users. A group can read
+//!   the file if it is root's group or a group of this process. A process of root accepts every
+//!   group, because it reads files for engines of other users.
 //!
 //! Secrets that Kubernetes mounts with `defaultMode: 0440` and `fsGroup` meet these rules, and so
-//! do credentials of systemd. The rules use only the user ids and mode bits of this machine. They
-//! ignore the rules of a file server, and access control lists beyond the mode.
+//! do credentials of systemd. The check uses only the user ids and mode bits of this machine. The
+//! rules of a file server, and access control lists beyond the mode, are ignored.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -155,8 +155,8 @@ impl TrustedFile {
                 reason: FileErrorReason::TooLong(bytes_max),
             });
         }
-        // One byte more than the length detects a file that grew. A file that reports a length of 0
-        // can have up to `bytes_max` bytes.
+        // An additional byte detects a file that grew. A file that reports a length of 0 can have
+        // up to `bytes_max` bytes.
         let room = if length == 0 { bytes_max } else { length };
         let mut bytes = Zeroizing::new(vec![0; room as usize + 1]);
         let mut filled = 0;
