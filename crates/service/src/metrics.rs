@@ -70,8 +70,8 @@ fn unit(name: &str) -> &'static str {
     said.map_or("count", |(_, unit)| unit)
 }
 
-/// Declaration of a field of [`metrics!`](crate::metrics!). The strings are empty if the field is
-/// not a metric.
+/// Declaration of a field of [`metrics!`](crate::metrics!). The name is empty if the field is not a
+/// metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Declaration {
     /// Name of the metric as scraped.

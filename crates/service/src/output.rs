@@ -6,7 +6,6 @@
 //!
 //! All output of a program therefore uses [`out!`](crate::out), [`outln!`](crate::outln),
 //! [`Output`] and [`errln!`](crate::errln), in code that [`run`] calls.
-//! [`Output`] and [`errln!`](crate::errln), in code that [`run`] calls.
 //!
 //! If a write to standard output fails because its reader is gone, the program ends silently with
 //! [`STATUS_CLOSED`]. After any other failed write it ends with status 1 and a message. The stack

@@ -1,5 +1,6 @@
 //! Manages the certificates in use: reloads them without dropping connections, and watches their
 //! expiry.
+//!
 //! A single task reloads the files, at an operator's request or after they changed. Files can be
 //! written piece by piece, so the task loads them only after they stayed unchanged for [`SETTLE`].
 //! Files that fail to load change nothing. The log gives the reason once, and a metric counts the
@@ -29,7 +30,7 @@ use sealwire_telemetry::{Condition, Telemetry};
 
 /// How long files must stay unchanged before they are loaded.
 const SETTLE: Duration = Duration::from_millis(500);
-/// Number of times that changing files are read before the reload fails.
+/// Maximum number of further reads while files keep changing. Then loading fails.
 const SETTLE_LOOKS_MAX: u32 = 10;
 /// Interval between checks for expired certificates.
 const END_PERIOD: Duration = Duration::from_secs(1);

@@ -14,8 +14,8 @@
 //! many as one read returns. Then reading stops. Methods that cost nothing never wait behind
 //! deferred requests, and neither does `cancel`.
 //!
-//! These steps have a time limit: receiving a message, reading a response by the client, handling a
-//! request, and idling. When the connection ends, every request on it is stopped.
+//! Time limits apply to the arrival of a message, the client's reading of a response, the handling
+//! of a request, and an idle connection. When the connection ends, every request on it is stopped.
 
 mod audit;
 mod input;
@@ -111,7 +111,7 @@ enum End {
     Closed,
     /// The peer violated the protocol or a time limit. Queued responses are still written.
     Expelled,
-    /// The engine drains or the client is disconnected, and every request is answered.
+    /// The engine drains or the client is disconnected, and every request has its response.
     Drained,
 }
 

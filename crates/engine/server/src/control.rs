@@ -49,8 +49,8 @@ const CONNECTIONS_MAX: usize = 64;
 const CONNECTIONS_PER_PRINCIPAL_MAX: usize = 16;
 /// Maximum number of concurrent handshakes.
 const HANDSHAKES_MAX: usize = 8;
-/// Maximum number of concurrent clients that are not listed. Operators cannot use these
-/// connections.
+/// Maximum number of concurrent clients that are not listed. Their connections are not available to
+/// operators.
 const STRANGERS_MAX: usize = 8;
 /// Time limit for an unlisted client to send its first message and receive the error. The command
 /// line sends its request immediately.

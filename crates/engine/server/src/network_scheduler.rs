@@ -170,8 +170,8 @@ impl Flow {
         poll_fn(|context| task.poll(context, future.as_mut())).await
     }
 
-    /// Returns a rejection for the principal's next request if the principal's own work delays its
-    /// tasks too much. The limit is a predicted delay of the request of `wait_max`.
+    /// Returns a rejection if the principal's own work delays its tasks too much. The principal's
+    /// next request is rejected if its predicted delay reaches `wait_max`.
     pub fn rejection(&self, wait_max: Duration) -> Option<Rejection> {
         overload(
             Duration::from_nanos(self.delay.load(Ordering::Relaxed)),

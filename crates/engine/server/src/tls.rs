@@ -1,5 +1,5 @@
-//! Builds the TLS settings of the listeners from files. Listeners use TLS 1.3, always require a
-//! client certificate, and prefer post-quantum key exchange.
+//! Builds the TLS settings of the listeners from files. Listeners use TLS 1.3 by default, always
+//! require a client certificate, and prefer post-quantum key exchange.
 //!
 //! Every error names the file and the correction. ALPN is not used, because each listener speaks
 //! one protocol. This module caches nothing. When the files change, they are loaded in the same

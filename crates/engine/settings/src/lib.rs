@@ -7,7 +7,6 @@
 //!
 //! The file overrides the defaults, and the environment overrides the file. Of the process, only
 //! the variables in [`Environment`] are read.
-//! the variables in [`Environment`] are read.
 
 mod error;
 pub mod key;

@@ -1,10 +1,10 @@
 //! Exports spans to a collector with OTLP/HTTP in JSON. The exporter has its own thread, so that
 //! encoding and slow name servers take no time from the network threads.
 //!
-//! `opentelemetry-otlp` is not used. It and its SDK are eleven crates, of which only the encoding
-//! would be needed. Its processor reports dropped spans only in its own log and never retries a
-//! batch. It also lets `OTEL_` environment variables change limits and headers that the
-//! configuration sets. The JSON format of OTLP is specified, stable and small.
+//! `opentelemetry-otlp` is not used. This crate and its SDK consist of eleven crates, of which only
+//! the encoding would be needed. The processor of the SDK reports dropped spans only in its own log
+//! and never retries a batch. The SDK also lets `OTEL_` environment variables change limits and
+//! headers that the configuration sets. The JSON format of OTLP is specified, stable and small.
 //!
 //! Everything is bounded: the queue, a batch, the time of an attempt, the number of attempts, the
 //! response and the shutdown. Each connection carries one batch. If an attempt is interrupted, its

@@ -36,7 +36,7 @@ const SLICE: Duration = Duration::from_millis(2);
 /// Length of the pause after a slice, as a multiple of the slice's time. The pause limits
 /// verification to a fifth of one core.
 const REST: u32 = 4;
-/// Expiry of a chain without any certificate that is still to expire.
+/// Expiry of a chain if none of its certificates expires in the future.
 const NEVER: i64 = i64::MAX;
 
 /// TLS settings and open connections of one listener.

@@ -541,7 +541,8 @@ impl Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     On,
-    /// Do not read before `until`, or before another event if `until` is `None`.
+    /// Do not read before a buffered message has started. A pause can delay this start until
+    /// `until`.
     Paused {
         until: Option<Instant>,
     },
