@@ -1,11 +1,11 @@
-//! Health and metrics on a listener and an OS thread of their own, in plain HTTP/1.1.
+//! Serves health and metrics in plain HTTP/1.1, with a separate listener and a separate OS thread.
 //!
-//! The thread runs its own runtime, so it answers while every other thread of the program is busy
-//! or stuck. A program says by [`AdminRoutes`] what it serves.
+//! The thread has its own runtime, so it responds even while all other threads of the program are
+//! busy or blocked. [`AdminRoutes`] defines the paths that a program serves.
 //!
-//! At most 64 connections. When one more arrives, the one that has been quiet longest is closed: a
-//! pile of idle or stalled connections never keeps a probe out. Nothing here is authenticated; it
-//! listens where operators are.
+//! At most 64 connections are open. When another connection arrives, the connection that was idle
+//! for the longest time is closed. Idle or stalled connections therefore never block a health
+//! check. Clients are not authenticated, so the address must only be reachable by operators.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -28,14 +28,15 @@ use tokio::task::AbortHandle;
 
 use crate::log_throttle::LogThrottle;
 
-/// Most connections at once. A few probes and scrapers are usual; each holds at most 16 KiB of
-/// buffers.
+/// Maximum number of open connections. A few health checks and scrapers are usual. Each connection
+/// uses at most 16 KiB of buffers.
 const CONNECTIONS_MAX: usize = 64;
-/// Time for a request's headers, also the time an idle connection is kept.
+/// Time limit for the headers of a request, which also limits the time of an idle connection.
 const HEADER_MS_MAX: u64 = 5_000;
-/// Buffer per connection and direction, in bytes: hyper's minimum. A probe's request has about 200.
+/// Buffer per connection and direction, in bytes. This is the minimum of hyper. A health check
+/// sends about 200 bytes.
 const BUFFER_BYTES_MAX: usize = 8_192;
-/// Pause after a failed accept, such as a process out of file descriptors.
+/// Pause after a failed accept, for example when the process has no free file descriptors.
 const ACCEPT_PAUSE_MS: u64 = 50;
 
 /// Media types of responses.
@@ -44,10 +45,10 @@ const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// The paths that a program serves.
 pub trait AdminRoutes: Send + Sync + 'static {
-    /// The paths, without their queries.
+    /// The served paths, without queries.
     const PATHS: &'static [&'static str];
 
-    /// Responds to GET or HEAD of one of the paths. Must not wait for anything.
+    /// Responds to a GET or HEAD request of a served path. Must not block.
     fn get(&self, path: &str) -> AdminResponse;
 }
 
@@ -62,8 +63,8 @@ pub enum AdminResponse {
     Metrics(String),
 }
 
-/// A running listener. Dropping it closes the listener and every connection, and waits for the
-/// thread: a few milliseconds.
+/// A running listener. Dropping it closes the listener and every connection, and waits a few
+/// milliseconds for the thread.
 #[derive(Debug)]
 pub struct AdminServer {
     address: SocketAddr,
@@ -72,11 +73,11 @@ pub struct AdminServer {
 }
 
 impl AdminServer {
-    /// Binds, then answers from a thread of this name.
+    /// Binds the address and serves it on a thread with the name `thread_name`.
     ///
     /// # Errors
     ///
-    /// The address cannot be bound, or the system gives no thread.
+    /// The address cannot be bound, or the system cannot start a thread.
     pub fn start<R: AdminRoutes>(
         address: SocketAddr,
         thread_name: &str,
@@ -103,7 +104,7 @@ impl AdminServer {
         })
     }
 
-    /// The address it listens on, with the port the system chose.
+    /// Returns the listener's address, with the port that the system chose.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -113,13 +114,14 @@ impl Drop for AdminServer {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there was printed there; the end is what counts here.
+            // A panic of the thread was already printed. Only the end of the thread matters here.
             let _ = thread.join();
         }
     }
 }
 
-/// Accepts until told to stop. Dropping it closes everything: the runtime ends with it.
+/// Accepts connections until it is stopped. Dropping this future ends the runtime, which closes
+/// every connection.
 async fn serve<R: AdminRoutes>(
     listener: tokio::net::TcpListener,
     routes: Arc<R>,
@@ -160,10 +162,10 @@ impl Connections {
 
     fn open<R: AdminRoutes>(&mut self, stream: TcpStream, routes: &Arc<R>) {
         self.make_room();
-        // Answers are one small write each; without this a probe may wait 40 ms for the peer's
+        // Each response is one small write. Without this option a client can wait 40 ms for a
         // delayed ACK.
         if stream.set_nodelay(true).is_err() {
-            return; // The peer is gone already.
+            return; // The peer has already disconnected.
         }
         let start = self.start;
         let last = Arc::new(AtomicU64::new(micros(start)));
@@ -176,7 +178,8 @@ impl Connections {
         self.open.push((task.abort_handle(), last));
     }
 
-    /// Forgets what has ended; still full, closes the connection that has been quiet longest.
+    /// Removes ended connections. If the list is still full, closes the connection that was idle
+    /// for the longest time.
     fn make_room(&mut self) {
         if self.open.len() < CONNECTIONS_MAX {
             return;
@@ -200,7 +203,7 @@ fn micros(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// One connection, request after request. Dropping it closes the socket.
+/// Serves the requests of one connection. Dropping this future closes the socket.
 async fn converse<R: AdminRoutes>(
     stream: TcpStream,
     routes: Arc<R>,
@@ -219,7 +222,8 @@ async fn converse<R: AdminRoutes>(
         .serve_connection(TokioIo::new(stream), service)
         .await;
     if let Err(error) = served {
-        // A peer that is slow, gone or not speaking HTTP; nothing of ours.
+        // The peer is slow, has disconnected or does not speak HTTP. This is not an error of the
+        // program.
         tracing::debug!(%error, "admin connection ended");
     }
 }
@@ -246,7 +250,7 @@ fn respond<R: AdminRoutes>(routes: &R, method: &Method, path: &str) -> Response<
     }
 }
 
-/// Joins paths as a sentence does.
+/// Joins paths for a sentence.
 fn listed(paths: &[&str]) -> String {
     match paths {
         [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),

@@ -1,11 +1,13 @@
-//! Keeps this process's memory, which holds keys or values, out of core dumps and away from debuggers.
+//! Protects the memory of this process, which contains keys or values, from core dumps and
+//! debuggers.
 
 /// Switches core dumps off, and prevents other processes of the same user from reading this one's
 /// memory. Failures are logged, and `sealwire doctor` reports them.
 pub fn forbid() {
     forbid_files();
-    // The resource limit does not apply to dumps that the kernel pipes to a program. This call
-    // does, and it keeps debuggers off. It is made also if the other one failed.
+    // The resource limit does not apply to core dumps that the kernel pipes to a program. This
+    // setting covers such dumps and also blocks debuggers. The call is made even if the resource
+    // limit failed.
     #[cfg(target_os = "linux")]
     if rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .is_err()

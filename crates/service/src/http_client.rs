@@ -1,7 +1,9 @@
-//! A small HTTP/1.1 client: connections that send one request at a time, bounded in time and size.
+//! A small HTTP/1.1 client. Each connection sends one request at a time, with limits of time and
+//! size.
 //!
-//! An [`HttpConnection`] sends requests, whose responses stream. [`read_body`] reads a whole body,
-//! and [`IdleConnections`] keeps connections for later requests. No error holds a header or a body.
+//! An [`HttpConnection`] sends requests and streams their responses. [`read_body`] reads a whole
+//! body, and [`IdleConnections`] keeps connections for later requests. Errors never contain a
+//! header or a body.
 
 use std::error::Error;
 use std::fmt;
@@ -54,7 +56,7 @@ impl Origin {
     /// Creates an origin. Returns `None` for an authority with a credential, without a host, or
     /// with a port that is not a number from 1 to 65535.
     pub fn new(authority: &Authority, default_port: u16) -> Option<Self> {
-        // A credential stands in front of the host.
+        // The part before the host is a credential.
         let port = match authority.as_str().strip_prefix(authority.host())? {
             "" => default_port,
             _ => authority.port_u16().filter(|port| *port > 0)?,
@@ -77,18 +79,18 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Protection of the bytes of a connection.
+/// Transport security of a connection.
 #[derive(Clone, Debug)]
 pub enum Transport {
     /// TLS.
     Tls(Arc<ClientConfig>),
-    /// No TLS, to any address.
+    /// No TLS. The address can be any address.
     Plain,
-    /// No TLS, to this machine only, whatever address the name resolves to.
+    /// No TLS. The name must resolve to an address of this machine.
     Loopback,
 }
 
-/// A request got no usable response. No text holds a header or a body.
+/// The reason why a request got no usable response. The text never contains a header or a body.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpClientError {
     /// The connection could not be established.
@@ -97,11 +99,11 @@ pub enum HttpClientError {
     /// The connection was not established in time.
     #[error("no connection within {} ms", .0.as_millis())]
     ConnectTimeout(Duration),
-    /// TLS failed: the server's certificate is not trusted, or the server does not accept the
-    /// client's.
+    /// TLS failed: the server's certificate is not trusted, or the server rejects the client's
+    /// certificate.
     #[error("TLS: {0}")]
     Tls(#[source] rustls::Error),
-    /// [`Transport::Loopback`] and the address of another machine.
+    /// The transport is [`Transport::Loopback`], but the address belongs to another machine.
     #[error("http:// is for this machine only, and the name is another machine's")]
     NotLoopback,
     /// The connection ended before the response.
@@ -127,12 +129,12 @@ impl HttpClientError {
         )
     }
 
-    /// Finds the cause of an error while a connection is established.
+    /// Converts an error that occurred before the connection was established.
     fn of_connect(error: io::Error) -> Self {
         tls_error(&error).map_or(Self::Connect(error), Self::Tls)
     }
 
-    /// Finds the cause of an error of a connection that was established.
+    /// Converts an error that occurred after the connection was established.
     fn of_exchange(error: &hyper::Error) -> Self {
         let mut source = error.source();
         while let Some(cause) = source {
@@ -149,16 +151,16 @@ impl HttpClientError {
     }
 }
 
-/// Returns the TLS error that an I/O error carries.
+/// Returns the TLS error inside an I/O error.
 fn tls_error(error: &io::Error) -> Option<rustls::Error> {
     error.get_ref()?.downcast_ref::<rustls::Error>().cloned()
 }
 
-/// Bounds the time of a request with its response.
+/// Limits the time of a request and its response.
 ///
 /// # Errors
 ///
-/// The exchange failed, or [`HttpClientError::Timeout`].
+/// The error of the request, or [`HttpClientError::Timeout`].
 pub async fn within<T, E: From<HttpClientError>>(
     limit: Duration,
     exchange: impl Future<Output = Result<T, E>>,
@@ -167,8 +169,8 @@ pub async fn within<T, E: From<HttpClientError>>(
     response.unwrap_or_else(|_| Err(HttpClientError::Timeout(limit).into()))
 }
 
-/// A connection to one origin. Dropping it closes the connection, also under a response that is
-/// still read.
+/// A connection to one origin. Dropping it closes the connection, even while a response is being
+/// read.
 #[derive(Debug)]
 pub struct HttpConnection<B> {
     sender: SendRequest<B>,
@@ -187,7 +189,7 @@ impl<B> HttpConnection<B>
 where
     B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
-    /// Opens a connection, with TLS if the transport asks for it, within `limit`.
+    /// Opens a connection within `limit`. Uses TLS if the transport requires it.
     ///
     /// # Errors
     ///
@@ -228,7 +230,7 @@ where
         }
     }
 
-    /// Starts HTTP on a stream, which a task then drives.
+    /// Starts HTTP on a stream. A spawned task drives the connection.
     async fn start<S>(stream: S, origin: &Origin) -> Result<Self, HttpClientError>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -237,7 +239,7 @@ where
             .await
             .map_err(|error| HttpClientError::of_exchange(&error))?;
         let driver = tokio::spawn(async move {
-            // The request under way gets the error, too.
+            // The current request gets the same error.
             let _ = connection.await;
         });
         Ok(Self {
@@ -247,8 +249,8 @@ where
         })
     }
 
-    /// Sends a request. Of its URI only path and query count; `Host` is added unless it is set. The
-    /// connection must be kept until the body of the response was read.
+    /// Sends a request. Of its URI only path and query are used. `Host` is added unless the request
+    /// sets it. Keep the connection until the body of the response was read.
     ///
     /// # Errors
     ///
@@ -268,12 +270,12 @@ where
     }
 }
 
-/// Reads a body of at most `bytes_max` bytes. The bytes are wiped on drop, and leave no copy behind
-/// when the buffer grows. The buffer has the exact size if the response states its length.
+/// Reads a body of at most `bytes_max` bytes. The bytes are wiped on drop, and a growing buffer
+/// leaves no copy behind. The buffer has the exact size if the response states its length.
 ///
 /// # Errors
 ///
-/// The body is longer, or the connection broke.
+/// The body is too long, or the connection broke.
 pub async fn read_body(
     mut body: Incoming,
     bytes_max: usize,
@@ -290,7 +292,7 @@ pub async fn read_body(
             return Err(HttpClientError::TooLong(bytes_max));
         }
         if length > bytes.capacity() {
-            // The previous buffer is wiped, which `Vec` would not do as it grows.
+            // The previous buffer is wiped. A growing `Vec` would not wipe it.
             let mut larger = Zeroizing::new(Vec::with_capacity(length.max(2 * bytes.len())));
             larger.extend_from_slice(&bytes);
             bytes = larger;
@@ -300,10 +302,10 @@ pub async fn read_body(
     Ok(bytes)
 }
 
-/// Connections to one origin that wait for a request, each with the time of its last response.
+/// Idle connections to one origin, each with the time of its last response.
 #[derive(Debug)]
 pub struct IdleConnections<B> {
-    /// The newest is the last.
+    /// The newest connection comes last.
     idle: Mutex<Vec<(HttpConnection<B>, Instant)>>,
     connections_max: usize,
     age_max: Duration,
@@ -313,8 +315,9 @@ impl<B> IdleConnections<B>
 where
     B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
-    /// Creates an empty list of at most `connections_max`, none of which is used after `age_max`:
-    /// servers and routers close such connections silently.
+    /// Creates an empty list of at most `connections_max` connections. Connections are not used
+    /// after they were idle for `age_max`, because servers and routers silently close idle
+    /// connections.
     pub const fn new(connections_max: usize, age_max: Duration) -> Self {
         Self {
             idle: Mutex::new(Vec::new()),
@@ -323,7 +326,7 @@ where
         }
     }
 
-    /// Takes the newest connection that the server did not close.
+    /// Takes the newest connection that is still open.
     pub async fn take(&self) -> Option<HttpConnection<B>> {
         loop {
             let mut connection = pop_fresh(
@@ -331,14 +334,15 @@ where
                 self.age_max,
                 Instant::now(),
             )?;
-            // An error: the server closed the connection.
+            // An error means that the server closed the connection.
             if connection.sender.ready().await.is_ok() {
                 return Some(connection);
             }
         }
     }
 
-    /// Keeps a connection whose last response was read, unless it is closed or the list is full.
+    /// Adds a connection whose last response was read. Drops the connection if it is closed or the
+    /// list is full.
     pub fn put(&self, connection: HttpConnection<B>) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < self.connections_max && !connection.sender.is_closed() {
@@ -347,8 +351,8 @@ where
     }
 }
 
-/// Removes the newest connection, unless it waited for too long. Then the others did, too, and all
-/// are dropped.
+/// Removes the newest connection. If it was idle for too long, all other connections were, too, and
+/// all are dropped.
 fn pop_fresh<T>(idle: &mut Vec<(T, Instant)>, age_max: Duration, now: Instant) -> Option<T> {
     let (newest, since) = idle.pop()?;
     if now.duration_since(since) > age_max {

@@ -1,7 +1,8 @@
-//! What every program of Sealwire needs: settings, metrics and their listener, an HTTP client,
-//! files that can be trusted, standard output, and spans.
+//! Code that all programs of Sealwire share: settings, metrics and their listener, an HTTP client,
+//! trusted files, standard output, and spans.
 //!
-//! Libraries for other programs take single features: without `programs`, only files remain.
+//! Libraries for other programs can select single features. Without the feature `programs`, only
+//! the modules for files remain.
 
 #[cfg(feature = "programs")]
 pub mod admin_server;

@@ -3,10 +3,10 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Shortest time between two log lines.
+/// Minimum time between two log lines.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Admits one event in ten seconds and counts the others.
+/// Admits at most one event in ten seconds and counts the others.
 #[derive(Debug, Default)]
 pub struct LogThrottle(Mutex<ThrottleState>);
 

@@ -1,5 +1,5 @@
-//! Declares metrics: [`metrics!`](crate::metrics!) makes the field, the registration, the help text
-//! and the row of the reference from one declaration.
+//! Declares metrics. From one declaration, [`metrics!`](crate::metrics!) generates the field, the
+//! registration, the help text and the row of the reference.
 
 use std::fmt::Write;
 use std::marker::PhantomData;
@@ -15,21 +15,21 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-/// A gauge of a number with a fraction.
+/// A gauge with a fractional value.
 pub type Gauge64 = Gauge<f64, AtomicU64>;
 /// A counter of seconds.
 pub type Seconds = Counter<f64, AtomicU64>;
 
-/// One metric, as the documents list it.
+/// A metric as the reference lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetricDoc {
-    /// Its name as scraped, without the suffixes of a histogram.
+    /// Name of the metric as scraped, without the suffixes of a histogram.
     pub name: &'static str,
     /// `counter`, `gauge`, `histogram` or `info`.
     pub kind: &'static str,
-    /// Its labels.
+    /// Names of the labels.
     pub labels: &'static [&'static str],
-    /// Its meaning.
+    /// Help text of the metric.
     pub help: &'static str,
 }
 
@@ -70,10 +70,11 @@ fn unit(name: &str) -> &'static str {
     said.map_or("count", |(_, unit)| unit)
 }
 
-/// What [`metrics!`](crate::metrics!) says of a field. Empty for a field that is no metric.
+/// Declaration of a field of [`metrics!`](crate::metrics!). The name is empty if the field is not a
+/// metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Declaration {
-    /// The name as scraped.
+    /// Name of the metric as scraped.
     pub name: &'static str,
     /// The help text.
     pub help: &'static str,
@@ -89,7 +90,7 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// Creates a registry that announces the unit of a metric whose name ends with one.
+    /// Creates a registry that announces a metric's unit if the metric's name ends with it.
     pub fn with_units() -> Self {
         Self {
             registry: Registry::default(),
@@ -136,7 +137,7 @@ pub trait Declare: Sized {
 pub trait Series: Metric + Clone {
     /// `counter`, `gauge` or `histogram`.
     const KIND: &'static str;
-    /// Names of its labels.
+    /// Names of the labels.
     const LABELS: &'static [&'static str] = &[];
 
     /// Creates the metric, at zero.
@@ -202,14 +203,14 @@ impl<M: Series> MetricConstructor<M> for Create {
     }
 }
 
-/// Series that begin when their labels are first used.
+/// Series that are created when their labels are first used.
 pub type Open<S, M> = Family<S, M, Create>;
 
 /// Labels that [`label_set!`](crate::label_set!) declares.
 pub trait LabelSet:
     EncodeLabelSet + Clone + Eq + std::hash::Hash + Send + Sync + std::fmt::Debug + 'static
 {
-    /// Their names.
+    /// Names of the labels.
     const NAMES: &'static [&'static str];
 }
 
@@ -222,9 +223,9 @@ impl<S: LabelSet, M: Series + prometheus_client::metrics::TypedMetric> Series fo
     }
 }
 
-/// Labels whose values are closed sets.
+/// Labels whose values are known at compile time.
 pub trait Labels {
-    /// Their names.
+    /// Names of the labels.
     const NAMES: &'static [&'static str];
     /// Number of combinations of values.
     const COUNT: usize;
@@ -249,13 +250,13 @@ impl<A: Labels, B: Labels> Labels for (A, B) {
     }
 }
 
-/// One series per combination of closed labels. All exist from the start, and none is looked up in
-/// a map.
+/// A series for each combination of closed labels. Every series exists from the start and is
+/// accessed without a map lookup.
 #[derive(Debug)]
 pub struct ByLabel<L, M>(Box<[M]>, PhantomData<fn(L)>);
 
 impl<L, M: Clone> Clone for ByLabel<L, M> {
-    /// Shares the series.
+    /// Shares the series with the clone.
     fn clone(&self) -> Self {
         Self(self.0.clone(), PhantomData)
     }
@@ -317,14 +318,15 @@ impl Declare for BuildInfo {
     }
 
     fn declare(registrar: &mut Registrar, declaration: &Declaration) -> Self {
-        // All crates have the version of the workspace.
+        // The version of this crate is the version of the program, since all crates share the
+        // version of the workspace.
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         registrar.register(declaration, Info::new(version));
         Self
     }
 }
 
-/// State beside metrics, which is no metric itself.
+/// State of a struct of metrics that is not a metric itself.
 #[derive(Debug, Default)]
 pub struct State<T>(pub T);
 
@@ -350,16 +352,16 @@ impl<T> DerefMut for State<T> {
     }
 }
 
-/// A function that is read at each scrape, once somebody has set it.
+/// A function that is called at each scrape after it was set.
 pub struct Probe<T>(OnceLock<Box<dyn Fn() -> T + Send + Sync>>);
 
 impl<T> Probe<T> {
-    /// Sets the function. A second one would be of another engine, and is ignored.
+    /// Sets the function. Ignores further functions, which would belong to another engine.
     pub fn watch(&self, read: Box<dyn Fn() -> T + Send + Sync>) {
         let _ = self.0.set(read);
     }
 
-    /// Calls the function, if there is one.
+    /// Calls the function, if it was set.
     pub fn read(&self) -> Option<T> {
         self.0.get().map(|read| read())
     }
@@ -371,9 +373,9 @@ impl<T> Default for Probe<T> {
     }
 }
 
-/// Declares a struct of metrics. The comment of a metric is its help text, the text behind its type
-/// its name as scraped, and behind that stand the buckets of a histogram. A field without a name is
-/// another such struct, or no metric.
+/// Declares a struct of metrics. The comment of a field is the metric's help text. The text after
+/// the field's type is the name as scraped, which the buckets of a histogram follow. A field
+/// without a name is another such struct, or is not a metric.
 #[macro_export]
 macro_rules! metrics {
     ($(#[$meta:meta])* $vis:vis struct $metrics:ident {
@@ -424,7 +426,7 @@ macro_rules! metrics {
     };
 }
 
-/// The [`Declaration`] of one field. For [`metrics!`](crate::metrics!) alone.
+/// The [`Declaration`] of one field. Only for use in [`metrics!`](crate::metrics!).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! declaration {

@@ -1,14 +1,16 @@
 //! Standard output and standard error of command-line programs.
 //!
-//! `println!` panics when the reader of a pipe has gone, as in `program | head -1`. Letting SIGPIPE
-//! end the process is no remedy: these programs also write to sockets, and a peer that closes one
-//! must not end them. All output of a program therefore goes through [`out!`](crate::out),
-//! [`outln!`](crate::outln), [`Output`] and [`errln!`](crate::errln), below [`run`].
+//! `println!` panics when the reader of a pipe has closed it, as in `program | head -1`. The
+//! default action of SIGPIPE is not a solution, because the programs also write to sockets. A peer
+//! that closes a socket must not end the process.
 //!
-//! A write to standard output that fails ends the program with [`STATUS_CLOSED`], silently, if
-//! nobody reads it, and otherwise with status 1 and a message. The stack is unwound, so that values
-//! are dropped and keys wiped. A write to standard error that fails is ignored: there is nobody to
-//! tell.
+//! All output of a program therefore uses [`out!`](crate::out), [`outln!`](crate::outln),
+//! [`Output`] and [`errln!`](crate::errln), in code that [`run`] calls.
+//!
+//! If a write to standard output fails because its reader is gone, the program ends silently with
+//! [`STATUS_CLOSED`]. After any other failed write it ends with status 1 and a message. The stack
+//! is unwound, so that values are dropped and keys are wiped. Failed writes to standard error are
+//! ignored, because the failure cannot be reported.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -21,39 +23,39 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use crate::{errln, out, outln};
 
-/// Exit status of a program whose standard output nobody reads: that of a shell for SIGPIPE.
+/// Exit status of a program whose standard output has no reader. A shell reports the same status
+/// for SIGPIPE.
 pub const STATUS_CLOSED: u8 = 128 + 13;
 
-/// Prints to standard output, as `print!` does.
+/// Prints to standard output, like `print!`.
 #[macro_export]
 macro_rules! out {
     ($($text:tt)*) => { $crate::output::print(format_args!($($text)*)) };
 }
 
-/// Prints a line to standard output, as `println!` does.
+/// Prints a line to standard output, like `println!`.
 #[macro_export]
 macro_rules! outln {
     () => { $crate::output::print_line(format_args!("")) };
     ($($text:tt)*) => { $crate::output::print_line(format_args!($($text)*)) };
 }
 
-/// Prints a line to standard error, as `eprintln!` does.
+/// Prints a line to standard error, like `eprintln!`.
 #[macro_export]
 macro_rules! errln {
     ($($text:tt)*) => { $crate::output::print_error_line(format_args!($($text)*)) };
 }
 
-/// Standard output failed. Carried by the unwinding stack from the write to [`run`].
+/// A write to standard output failed. Unwinding carries this value from the write to [`run`].
 struct OutputFailed(io::Error);
 
-/// Standard output as a writer. A write that fails ends the program as one of [`out!`](crate::out)
-/// does.
+/// Standard output as a writer. A failed write ends the program, as for [`out!`](crate::out).
 #[derive(Debug, Default)]
 pub struct Output;
 
 impl io::Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // All of it, so that the error of a part does not get lost with a later part.
+        // Writes all bytes, so that a later write cannot hide the error of a partial write.
         end_if_failed(io::stdout().lock().write_all(bytes));
         Ok(bytes.len())
     }
@@ -74,28 +76,28 @@ pub fn print_line(text: fmt::Arguments<'_>) {
     end_if_failed(writeln!(io::stdout().lock(), "{text}"));
 }
 
-/// Prints a line to standard error. [`errln!`](crate::errln) calls this. Control characters are
-/// escaped but for line breaks and tabs: the text can be another program's, such as an engine's
-/// error, and must not control the terminal.
+/// Prints a line to standard error. [`errln!`](crate::errln) calls this. Escapes control characters
+/// except line breaks and tabs. The text can come from another program, such as an engine's error,
+/// and must not control the terminal.
 pub fn print_error_line(text: fmt::Arguments<'_>) {
     let _ = io::stderr()
         .lock()
         .write_all(format!("{}\n", printable(&text.to_string())).as_bytes());
 }
 
-/// Returns true if a terminal shows a character and does not obey it. Line breaks and tabs count as
-/// shown.
+/// Returns true if a terminal displays a character and does not interpret it. Line breaks and tabs
+/// count as displayed.
 #[must_use]
 pub fn is_printable(c: char) -> bool {
     match c {
         '\n' | '\t' => true,
-        // These change the direction of what follows.
+        // Changes the direction of the following text.
         '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => false,
         _ => !c.is_control(),
     }
 }
 
-/// Escapes the characters of a text that a terminal would obey instead of showing.
+/// Escapes the characters of a text that a terminal would interpret instead of displaying.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {
@@ -112,17 +114,18 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     printable.into()
 }
 
-/// Unwinds the stack to [`run`] after a write that failed.
+/// Unwinds the stack to [`run`] after a failed write.
 fn end_if_failed(written: io::Result<()>) {
     if let Err(error) = written
         && !std::thread::panicking()
     {
-        // Without the panic hook, which would print a trace.
+        // The panic hook is not called, because it would print a backtrace.
         resume_unwind(Box::new(OutputFailed(error)));
     }
 }
 
-/// Runs a program of this name, and returns its status, or that of a failure of standard output.
+/// Runs the program `name` and returns its exit status. If standard output failed, returns the
+/// status for this failure.
 pub fn run(name: &str, program: impl FnOnce() -> ExitCode) -> ExitCode {
     let payload = match catch_unwind(AssertUnwindSafe(program)) {
         Ok(status) => return status,
@@ -138,8 +141,9 @@ pub fn run(name: &str, program: impl FnOnce() -> ExitCode) -> ExitCode {
     }
 }
 
-/// Returns true if an error says that nobody reads standard output: an error of a pipe is among its
-/// causes, and standard output is closed. A connection that a peer closed gives the same error.
+/// Returns true if an error was caused by a closed standard output. Some cause of the error must be
+/// a broken pipe, and standard output must be closed. Both are checked, because a connection that a
+/// peer closed results in the same error.
 #[must_use]
 pub fn is_closed_output(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);

@@ -1,40 +1,40 @@
-//! The check of a file that a command is about to write.
+//! Checks a file before a command writes it.
 
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// A file cannot be the output of a command.
+/// The reason why a file cannot be the output of a command.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputFileError {
-    /// The command reads it.
+    /// The command also reads the file.
     #[error("{path} is a file that is read: write the output to another file", path = .0.display())]
     SameFile(PathBuf),
-    /// It exists already.
+    /// The file already exists.
     #[error("{path} is there already: remove it, or say that it is to be replaced", path = .0.display())]
     Exists(PathBuf),
-    /// It is a device, a pipe or a socket.
+    /// The path names a device, a pipe or a socket.
     #[error("{path} is not a regular file, and is not replaced: name another file", path = .0.display())]
     NotRegular(PathBuf),
-    /// It cannot be examined, or is a folder.
+    /// The path cannot be examined, or names a folder.
     #[error("{path}: {source}", path = path.display())]
     Io {
-        /// The output.
+        /// The output path.
         path: PathBuf,
-        /// The reason.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Checks that a command can write the output `path`: it is none of the files that the command
-/// reads, by any name, and it replaces a regular file only, on request. Commands check their
-/// outputs before they begin their work.
+/// Checks that a command can write the output `path`. The output must not be a file that the
+/// command reads, under any name. An existing output must be a regular file, and `replace` must be
+/// true. Commands check their outputs before they start to work.
 ///
 /// # Errors
 /// [`OutputFileError`] if the output cannot be written.
 pub fn check(path: &Path, replace: bool, inputs: &[&Path]) -> Result<(), OutputFileError> {
-    // A missing input is an error elsewhere.
+    // A missing input is reported elsewhere.
     let inputs: Vec<Metadata> = inputs
         .iter()
         .filter_map(|input| fs::metadata(input).ok())
@@ -42,7 +42,7 @@ pub fn check(path: &Path, replace: bool, inputs: &[&Path]) -> Result<(), OutputF
     check_against(path, replace, &inputs)
 }
 
-/// As [`check`], for inputs that are open.
+/// Same as [`check`], for inputs that are already open.
 ///
 /// # Errors
 /// [`OutputFileError`] if the output cannot be written.

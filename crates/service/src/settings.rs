@@ -1,36 +1,36 @@
-//! The declaration of settings: keys with their kind, default and documentation, and the template
-//! and Markdown that are made from it.
+//! Declares settings: keys with their kind, default and documentation. Generates the template and
+//! the Markdown reference from these declarations.
 //!
-//! A program declares its keys once, in [`Section`]s of its own [`Kind`] of values. It checks values
-//! itself, since its rules and its errors are its own.
+//! A program declares its keys once, in [`Section`]s with its own [`Kind`] of values. The program
+//! checks the values itself, because rules and errors differ between programs.
 
 use std::fmt::Write;
 
 /// Type of a key's values.
 pub trait Kind: Copy {
-    /// What the environment variables that override keys begin with, such as `SEALWIRE_`.
+    /// Prefix of the environment variables that override keys, such as `SEALWIRE_`.
     const PREFIX: &'static str;
 
     /// Describes the values in a sentence for the template, such as `Takes a path.`
     fn takes(self) -> String;
 }
 
-/// One configuration key.
+/// A configuration key.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<K: 'static> {
-    /// The section it stands in.
+    /// Section of the key.
     pub section: &'static str,
-    /// Its name in that section.
+    /// Name of the key in its section.
     pub name: &'static str,
-    /// Type of its values.
+    /// Type of the values.
     pub kind: K,
-    /// Its value when nobody sets it.
+    /// Value if the key is not set.
     pub default: Literal,
-    /// Its meaning for the operator, in one or more lines.
+    /// Description for the operator, in one or more lines.
     pub doc: &'static str,
 }
 
-/// The value of a key that is not set, in a form a constant can hold.
+/// The default of a key, as a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Literal {
     /// Text, paths, addresses and choices.
@@ -41,16 +41,17 @@ pub enum Literal {
     Number(u64),
     /// A list without entries.
     NoEntries,
-    /// The key must be set. An example in TOML.
+    /// The key must be set. Contains an example in TOML.
     Required(&'static str),
-    /// The key has no value then. An example in TOML, which the template sets.
+    /// The key has no default. Contains an example in TOML, which the template sets.
     Unset(&'static str),
-    /// As [`Literal::Unset`], but the template only shows the example.
+    /// Like [`Literal::Unset`], but the template marks the example as not set.
     Rare(&'static str),
 }
 
 impl Literal {
-    /// The default as a file writes it, or the example where there is none.
+    /// Returns the default as a configuration file contains it, or the example if the key has no
+    /// default.
     pub fn toml(self) -> String {
         match self {
             Self::Text(text) => format!("{text:?}"),
@@ -61,7 +62,7 @@ impl Literal {
         }
     }
 
-    /// The default as Markdown.
+    /// Formats the default for a Markdown table.
     fn cell(self) -> String {
         match self {
             Self::Required(_) => "required".into(),
@@ -72,12 +73,12 @@ impl Literal {
 }
 
 impl<K: Kind> Key<K> {
-    /// `section.name`, as errors and documents write it.
+    /// Returns `section.name`, the notation of errors and documents.
     pub fn path(&self) -> String {
         format!("{}.{}", self.section, self.name)
     }
 
-    /// The environment variable that overrides it: `<PREFIX><SECTION>_<KEY>`.
+    /// Returns the environment variable that overrides the key: `<PREFIX><SECTION>_<KEY>`.
     pub fn variable(&self) -> String {
         format!("{}{}_{}", K::PREFIX, self.section, self.name).to_uppercase()
     }
@@ -86,34 +87,35 @@ impl<K: Kind> Key<K> {
 /// Form of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// `[name]`, whose keys the environment overrides.
+    /// `[name]`. Environment variables can override its keys.
     Table,
-    /// `[name.NAME]`, any number of them. The example's name.
+    /// `[name.NAME]`, any number of times. Contains the name for the example.
     Named(&'static str),
-    /// `[[name]]`, any number of them.
+    /// `[[name]]`, any number of times.
     List,
 }
 
 /// A section of the file.
 #[derive(Debug)]
 pub struct Section<K: 'static> {
-    /// Its name, such as `limits` or `route.request`.
+    /// Name of the section, such as `limits` or `route.request`.
     pub name: &'static str,
-    /// How often it can stand in a file.
+    /// Form of the section, which determines how often a file can contain it.
     pub form: Form,
-    /// Its meaning for the operator, in one or more lines.
+    /// Description for the operator, in one or more lines.
     pub doc: &'static str,
-    /// Its keys.
+    /// Keys of the section.
     pub keys: &'static [Key<K>],
 }
 
 impl<K: Kind> Section<K> {
-    /// Returns the key of that name, if there is one.
+    /// Returns the key with this name, if it exists.
     pub fn key(&self, name: &str) -> Option<&'static Key<K>> {
         self.keys.iter().find(|key| key.name == name)
     }
 
-    /// The line of a file that begins the section, with this name where it needs one.
+    /// Returns the header line of the section. A section of the form [`Form::Named`] gets this
+    /// name.
     fn header_named(&self, name: &str) -> String {
         match self.form {
             Form::Table => format!("[{}]", self.name),
@@ -122,7 +124,7 @@ impl<K: Kind> Section<K> {
         }
     }
 
-    /// The line of a file that begins the section.
+    /// Returns the header line of the section.
     pub fn header(&self) -> String {
         match self.form {
             Form::Named(example) => self.header_named(example),
@@ -131,7 +133,7 @@ impl<K: Kind> Section<K> {
     }
 }
 
-/// Writes keys of a section: `keys!("section": "name", kind, default, "doc"; ...)`.
+/// Declares the keys of a section: `keys!("section": "name", kind, default, "doc"; ...)`.
 #[macro_export]
 macro_rules! keys {
     ($section:literal: $($name:literal, $kind:expr, $default:expr, $doc:expr;)+) => {
@@ -145,8 +147,8 @@ macro_rules! keys {
     };
 }
 
-/// Makes a commented configuration with every key. `unset` stands before keys that have their
-/// default.
+/// Generates a commented configuration with every key. `unset` is written before keys that have
+/// their default value.
 pub fn template<K: Kind>(head: &str, sections: &[Section<K>], unset: &str) -> String {
     let mut text = String::from(head);
     for section in sections {
@@ -173,7 +175,8 @@ fn comment(text: &mut String, doc: &str) {
     }
 }
 
-/// Makes the reference as Markdown, a table per section. `meaning` is the title of the last column.
+/// Generates the reference in Markdown, with a table per section. `meaning` is the title of the
+/// last column.
 pub fn markdown<K: Kind>(head: &str, sections: &[Section<K>], meaning: &str) -> String {
     let mut text = String::from(head);
     for section in sections {
@@ -201,12 +204,12 @@ pub fn markdown<K: Kind>(head: &str, sections: &[Section<K>], meaning: &str) -> 
     text
 }
 
-/// Text that stays within its cell of a table.
+/// Escapes a text for a cell of a Markdown table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
-/// `67_108_864`, which TOML reads and people can count.
+/// Formats a number with separators that TOML accepts, such as `67_108_864`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -219,7 +222,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// A name out of a file, made fit for a terminal: printable ASCII, at most 64 characters.
+/// Makes a name from a file safe for a terminal: printable ASCII, at most 64 characters.
 pub fn shown(name: &str) -> String {
     name.chars()
         .take(64)
@@ -227,7 +230,7 @@ pub fn shown(name: &str) -> String {
         .collect()
 }
 
-/// Returns the line of an offset in a text, counted from 1.
+/// Returns the line number of an offset in a text, counted from 1.
 pub fn line_of(text: &str, offset: usize) -> usize {
     1 + text
         .bytes()

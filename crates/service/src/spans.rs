@@ -1,12 +1,12 @@
-//! Traces: the selection of requests that are kept as spans, and the queue to their exporter.
-//! Nothing here waits.
+//! Traces: selects the requests that are traced, and queues their spans for export. No function
+//! here blocks, except [`Traces::close`].
 //!
-//! A request is kept if its client's `traceparent` is sampled or, without a valid `traceparent`, at
-//! random; never more than [`Settings::spans_per_s_max`] per second. The decision is made when the
-//! request begins. Its span is made at its end. A span that finds the queue full is dropped and
-//! counted.
+//! A request is traced if the `traceparent` of its client is sampled. Requests without a valid
+//! `traceparent` are selected randomly. At most [`Settings::spans_per_s_max`] requests per second
+//! are traced. The decision is made at the start of a request, and its span is created at the end.
+//! If the queue is full, the span is dropped and counted.
 //!
-//! Without a collector this costs one branch per request, and no thread.
+//! Without a collector, tracing costs one branch per request and starts no thread.
 
 mod endpoint;
 mod exporter;
@@ -27,43 +27,44 @@ pub use metrics::{SpanMetrics, SpanOutcome};
 use span::Span;
 pub use span::{Attribute, Service, SpanEnd};
 
-/// A million, of which [`Settings::sample_ppm`] is a part.
+/// Denominator of [`Settings::sample_ppm`].
 const MILLION: u64 = 1_000_000;
 
 /// Settings of traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The collector; without one no spans are made.
+    /// The collector. `None` disables tracing.
     pub endpoint: Option<Endpoint>,
-    /// Requests without a trace context that are kept, of a million.
+    /// Fraction of requests without a trace context that are traced, in millionths.
     pub sample_ppm: u32,
-    /// Most spans made in a second.
+    /// Maximum number of spans per second.
     pub spans_per_s_max: u32,
-    /// Most spans that wait to be sent.
+    /// Maximum number of queued spans.
     pub queue_spans: usize,
-    /// Most spans sent together.
+    /// Maximum number of spans in a batch.
     pub batch_spans: usize,
-    /// Time for which the first span of a batch waits for others.
+    /// Time for which the first span of a batch waits for further spans.
     pub batch: Duration,
-    /// Time for one attempt to send a batch, and at the end for all spans that are left.
+    /// Time limit for an attempt to send a batch. At shutdown, the time limit for all remaining
+    /// spans.
     pub timeout: Duration,
 }
 
-/// The traces, if there are any.
+/// The tracing of a program. Does nothing if no collector is configured.
 #[derive(Debug, Default)]
 pub struct Traces(Option<Arc<Tracer>>);
 
-/// A request that is kept, with the ids of its span.
+/// The ids of a traced request and its span.
 #[derive(Clone, Copy, Debug)]
 pub struct Traced {
     trace_id: u128,
     span_id: u64,
-    /// The client's span.
+    /// Id of the client's span.
     parent_id: Option<u64>,
 }
 
 impl Traced {
-    /// Creates ids under the client's span, or of a new trace.
+    /// Creates the ids of a span in the client's trace, or in a new trace.
     fn new(client: Option<TraceContext>) -> Self {
         let trace_id = client.map_or_else(
             || u128::from(rand::random::<u64>()) << 64 | u128::from(not_zero()),
@@ -77,13 +78,14 @@ impl Traced {
         }
     }
 
-    /// The span as a W3C `traceparent`, for requests that are sent on behalf of this one.
+    /// Formats the span as a W3C `traceparent`, for requests that are sent on behalf of this
+    /// request.
     pub fn traceparent(&self) -> String {
         format!("00-{:032x}-{:016x}-01", self.trace_id, self.span_id)
     }
 }
 
-/// An id, which must not be zero.
+/// Returns a random id. Ids must not be zero.
 fn not_zero() -> u64 {
     rand::random::<u64>().max(1)
 }
@@ -100,7 +102,7 @@ impl Traces {
     ///
     /// # Errors
     ///
-    /// The system gives no thread or no event queue.
+    /// The system cannot start a thread or create an event queue.
     pub fn start(settings: &Settings, service: Service, metrics: &SpanMetrics) -> io::Result<Self> {
         let Some(endpoint) = settings.endpoint.clone() else {
             return Ok(Self(None));
@@ -114,25 +116,25 @@ impl Traces {
         }))))
     }
 
-    /// Returns true if any request is kept.
+    /// Returns true if requests can be traced.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Decides whether a request that begins is kept.
+    /// Decides at the start of a request whether it is traced.
     #[inline]
     pub fn sample(&self, traceparent: Option<&str>) -> Option<Traced> {
         self.0.as_ref()?.sample(traceparent)
     }
 
-    /// Takes the span of a request that was kept.
+    /// Queues the span of a traced request.
     pub fn ended(&self, traced: Traced, end: SpanEnd) {
         if let Some(tracer) = &self.0 {
             tracer.exporter.take(Span::new(traced, end));
         }
     }
 
-    /// Sends what is left, within [`Settings::timeout`]. Blocks for as long.
+    /// Sends the remaining spans. Blocks for at most [`Settings::timeout`].
     pub fn close(&self) {
         if let Some(tracer) = &self.0 {
             tracer.exporter.close();
@@ -168,11 +170,11 @@ impl fmt::Debug for Tracer {
     }
 }
 
-/// A limit of spans per second, counted from the start.
+/// A limit of spans per second. Seconds are counted from its creation.
 struct Rate {
     per_s: u32,
     begun: Instant,
-    /// The second in the upper half, and the number of spans in it.
+    /// The upper half contains the second, and the lower half the number of spans in it.
     taken: AtomicU64,
 }
 
@@ -191,11 +193,11 @@ impl Rate {
 
     fn take_at(&self, since: Duration) -> bool {
         let now = since.as_secs();
-        // Relaxed: it guards no other memory.
+        // Relaxed, because the value guards no other memory.
         let take = self
             .taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
-                // A thread that read the clock first and arrives second counts with the later
+                // If another thread has already started a later second, this span counts in that
                 // second.
                 let (second, taken) = if last >> 32 >= now {
                     (last >> 32, last as u32)

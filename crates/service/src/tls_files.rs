@@ -1,9 +1,11 @@
 //! Reads certificates and private keys for TLS from PEM files.
 //!
-//! Every program here reads its files by this module, so all have the same limits and the same
-//! rules: a file has at most [`PEM_BYTES_MAX`] bytes, other users can neither read nor replace a
-//! key ([`trusted_file`]), and no error quotes the content of a file. Callers that must know who
-//! can replace a certificate open it by [`trusted_file::TrustedFile`] first.
+//! All programs read their TLS files with this module, so the same limits and rules apply. A file
+//! has at most [`PEM_BYTES_MAX`] bytes. Other users can neither read nor replace a key
+//! ([`trusted_file`]). Errors never quote the content of a file.
+//!
+//! Callers that must know who can replace a certificate first open it with
+//! [`trusted_file::TrustedFile`].
 
 use std::fmt;
 use std::io::Read as _;
@@ -19,14 +21,14 @@ use zeroize::Zeroizing;
 
 use crate::trusted_file::{self, FileError, FileErrorReason, FileKind};
 
-/// Longest PEM file, in bytes. A certificate has about 1 KB; a bundle of every public authority 250
-/// KB.
+/// Maximum length of a PEM file, in bytes. A certificate has about 1 KB, and a bundle of all public
+/// authorities has about 250 KB.
 pub const PEM_BYTES_MAX: u64 = 4 << 20;
 
-/// Why a PEM text cannot be used. Never quotes the text, which can be a key.
+/// The reason why a PEM text cannot be used. The message never quotes the text, which can be a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PemError {
-    /// The text has no item of the wanted kind.
+    /// The text contains no item of the expected kind.
     #[error("contains no {wanted}")]
     Missing {
         /// The kind of item, such as "PEM certificate".
@@ -37,18 +39,18 @@ pub enum PemError {
     Malformed {
         /// The kind of item.
         wanted: &'static str,
-        /// Its number, counted from 1.
+        /// Position of the item, counted from 1.
         item: usize,
     },
 }
 
-/// Why a file cannot be used. The text names the file and nothing of its content.
+/// The reason why a file cannot be used. The text names the file and never quotes its content.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsFileError {
-    /// The file cannot be read, is too long, or other users can get at it.
+    /// The file cannot be read or is too long, or other users have access to it.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file is not what it must be.
+    /// The file does not have the expected content.
     #[error("{}: {reason}", file.display())]
     Pem {
         /// The file.
@@ -56,7 +58,8 @@ pub enum TlsFileError {
         /// The reason.
         reason: PemError,
     },
-    /// The library rejects the content, such as a key that does not belong to the certificate.
+    /// The TLS library rejects the content. For example, the key does not belong to the
+    /// certificate.
     #[error("{}: {reason}", file.display())]
     Rejected {
         /// The file.
@@ -76,7 +79,7 @@ impl TlsFileError {
         }
     }
 
-    /// Describes a file that the TLS library rejects.
+    /// Creates the error for a file that the TLS library rejects.
     pub fn rejected(file: &Path, reason: impl fmt::Display) -> Self {
         Self::Rejected {
             file: file.to_owned(),
@@ -85,12 +88,13 @@ impl TlsFileError {
     }
 }
 
-/// The name of certificates in errors.
+/// Name of certificates in errors.
 pub const CERTIFICATE: &str = "PEM certificate";
-/// The name of keys in errors.
+/// Name of private keys in errors.
 pub const PRIVATE_KEY: &str = "unencrypted PEM private key";
 
-/// Returns every item of one kind in a PEM text, at least one. `wanted` names the kind.
+/// Returns every item of one kind in a PEM text. Fails if there is no such item. `wanted` names the
+/// kind.
 ///
 /// # Errors
 ///
@@ -114,9 +118,9 @@ pub fn items<T: PemObject>(pem: &[u8], wanted: &'static str) -> Result<Vec<T>, P
 ///
 /// # Errors
 ///
-/// [`PemError`]. An encrypted key is none.
+/// [`PemError`]. Encrypted keys are not supported.
 pub fn key_of(pem: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
-    // The library's error can quote the text.
+    // The library's error can quote the text, so it is not used.
     PrivateKeyDer::from_pem_slice(pem).map_err(|error| match error {
         pem::Error::NoItemsFound => PemError::Missing {
             wanted: PRIVATE_KEY,
@@ -128,7 +132,7 @@ pub fn key_of(pem: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
     })
 }
 
-/// Reads all certificates of a file, at least one. Blocks.
+/// Reads all certificates of a file. Fails if the file contains none. Blocks.
 ///
 /// # Errors
 ///
@@ -144,7 +148,7 @@ pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFile
     })
 }
 
-/// Reads the certificates of a file as the authorities to trust. Blocks.
+/// Reads the certificates of a file as trusted authorities. Blocks.
 ///
 /// # Errors
 ///
@@ -159,7 +163,8 @@ pub fn authorities(file: &Path) -> Result<RootCertStore, TlsFileError> {
     Ok(roots)
 }
 
-/// Reads the private key of a file, which only its owner and its group can read. Blocks.
+/// Reads the private key of a file. Only the owner and the group can have access to the file.
+/// Blocks.
 ///
 /// # Errors
 ///
@@ -172,14 +177,16 @@ pub fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsFileError> 
     })
 }
 
-/// The cryptography of all TLS here. Named, so that nothing of the process can replace it.
+/// Returns the cryptography of TLS in all programs. It is passed explicitly, so that no
+/// process-wide default can replace it.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-/// Creates the TLS settings of a client that trusts only the authorities of a file, and no server
-/// without one. `identity` has the files of its certificate and key. Blocks.
+/// Creates the TLS settings of a client that trusts only the authorities in the file `ca`. Without
+/// this file the client trusts no server. `identity` contains the files of the client's certificate
+/// and key. Blocks.
 ///
 /// # Errors
 ///
@@ -208,16 +215,16 @@ pub fn client_config(
         })
 }
 
-/// A digest of the contents of files, to notice changes.
+/// A digest of the contents of files, which detects changes.
 ///
-/// Contents and not times, because a file that is replaced within a tick of the clock, swapped by a
-/// symbolic link (as Kubernetes does), or put back as it was, is told apart only so. `Debug` shows
-/// nothing, since one of the files is a private key.
+/// Modification times are not reliable for a file that is replaced within the clock's resolution,
+/// swapped by a symbolic link (as Kubernetes does) or restored. `Debug` prints no digest, since one
+/// of the files is a private key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ContentDigest([u8; 32]);
 
 impl ContentDigest {
-    /// Reads the files. One that cannot be read has a digest of its own. Blocks.
+    /// Reads the files. All unreadable files have the same fixed digest. Blocks.
     pub fn of<'f>(files: impl IntoIterator<Item = &'f Path>) -> Self {
         let mut digest = Sha256::new();
         for file in files {
@@ -240,14 +247,14 @@ impl fmt::Debug for ContentDigest {
     }
 }
 
-/// Reads a file without a check of who else can access it. Blocks.
+/// Reads a file without checking which users can access it. Blocks.
 ///
 /// # Errors
 ///
-/// [`FileErrorReason`]; not [`FileErrorReason::Exposed`].
+/// Any [`FileErrorReason`] except [`FileErrorReason::Exposed`].
 pub fn read_pem(file: &Path) -> Result<Zeroizing<Vec<u8>>, FileErrorReason> {
     let (file, metadata) = trusted_file::open_regular(file)?;
-    // One allocation: a growing buffer leaves copies behind.
+    // The content is read into one allocation, because a growing buffer leaves copies behind.
     let length = metadata.len();
     if length > PEM_BYTES_MAX {
         return Err(FileErrorReason::TooLong(PEM_BYTES_MAX));

@@ -1,18 +1,19 @@
-//! Opens files that hold secrets, and files that others must not replace. Rejects files that other
-//! users can read or replace.
+//! Opens files that contain secrets and files that other users must not replace. Rejects files that
+//! other users can read or replace.
 //!
-//! The rule covers the opened file, every folder above it and every symbolic link in its path:
+//! The following rules cover the opened file, every folder above it and every symbolic link in its
+//! path:
 //!
 //! * File, folders and links belong to root or to the user of this process.
-//! * Nobody else can write the file. A folder that others can write has the sticky bit, as `/tmp`
-//!   has.
-//! * A file with a secret ([`FileKind::Secret`]) is not accessible to others. Its group can read it
-//!   if that is root's group or a group of this process. A process of root accepts every group: it
-//!   reads files for engines of other users.
+//! * Only the owner can write the file. A folder that other users can write must have the sticky
+//!   bit, like `/tmp`.
+//! * A file with a secret ([`FileKind::Secret`]) is not accessible to other users. A group can read
+//!   the file if it is root's group or a group of this process. A process of root accepts every
+//!   group, because it reads files for engines of other users.
 //!
-//! Secrets that Kubernetes mounts with `defaultMode: 0440` and `fsGroup`, and credentials of
-//! systemd, meet the rule. It judges by user ids and mode bits of this machine, not by the rules of
-//! a file server, and not by access control lists beyond the mode.
+//! Secrets that Kubernetes mounts with `defaultMode: 0440` and `fsGroup` meet these rules, and so
+//! do credentials of systemd. The check uses only the user ids and mode bits of this machine. The
+//! rules of a file server, and access control lists beyond the mode, are ignored.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -25,26 +26,26 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
-/// Symbolic links that a path can have, as for Linux itself.
+/// Maximum number of symbolic links in a path, as in Linux.
 const LINKS_MAX: u32 = 40;
-/// Attempts to open a file that is replaced meanwhile.
+/// Maximum number of attempts to open a file that is replaced at the same time.
 const TRIES_MAX: u32 = 5;
-/// Comes before a remedy that does not undo what others may have written.
+/// Precedes a remedy that does not undo earlier changes by other users.
 const CHECK_FIRST: &str = "check its content first: that user could write it";
 /// The sticky bit.
 const STICKY: u32 = 0o1000;
 
-/// What a file holds.
+/// Kind of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A key, a password or a token.
     Secret,
-    /// No secret, but whoever can replace it is trusted: a certificate of an authority, a public
-    /// key.
+    /// Not a secret, but trusted content, such as a certificate of an authority or a public key. A
+    /// user who can replace the file would be trusted.
     Public,
 }
 
-/// A file cannot be used. The text names the file and nothing of its content.
+/// The reason why a file cannot be used. The text names the file and never quotes its content.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
 pub struct FileError {
@@ -55,30 +56,31 @@ pub struct FileError {
     pub reason: FileErrorReason,
 }
 
-/// The reason of a [`FileError`].
+/// The reason in a [`FileError`].
 #[derive(Debug, thiserror::Error)]
 pub enum FileErrorReason {
     /// The file cannot be opened or read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// A folder, a pipe or a device.
+    /// The path names a folder, a pipe or a device.
     #[error("must be a regular file")]
     NotRegular,
-    /// Longer than the caller allows.
+    /// The file is longer than the caller allows.
     #[error("must have at most {0} bytes")]
     TooLong(u64),
-    /// Other users can get at the file.
+    /// Other users have access to the file.
     #[error("{0}")]
     Exposed(Exposure),
 }
 
-/// Describes who can get at a file, and the command that ends this. Never proposes to replace or
-/// remove the file.
+/// Describes who has access to a file, and the command that removes this access. The text never
+/// proposes to replace or remove the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exposure {
-    /// The problem, with the owner and the mode that were found.
+    /// The problem, with the actual owner and mode.
     pub problem: String,
-    /// A shell command that ends the problem, if one does without harm to others.
+    /// A shell command that solves the problem, if such a command exists that does not affect other
+    /// users.
     pub remedy: Option<String>,
 }
 
@@ -100,8 +102,8 @@ pub struct TrustedFile {
 }
 
 impl TrustedFile {
-    /// Opens a file and checks what was opened, so that no other file can take its place in
-    /// between. A named pipe does not block. Blocks on the file system.
+    /// Opens a file and checks the open file, so that the file cannot be replaced between check and
+    /// use. Does not wait for a named pipe. Blocks on the file system.
     ///
     /// # Errors
     /// [`FileError`].
@@ -114,12 +116,13 @@ impl TrustedFile {
         for _ in 0..TRIES_MAX {
             let (file, metadata) = open_regular(path).map_err(failed)?;
             let (end, found) = process.walk(path).map_err(failed)?;
-            // A file that was replaced in between, as Kubernetes does with a symbolic link, is
-            // opened again.
+            // The file was replaced between the two steps, as Kubernetes does with a symbolic link.
+            // The file is opened again.
             if (found.dev(), found.ino()) != (metadata.dev(), metadata.ino()) {
                 continue;
             }
-            // Named by its own path, because the remedies do not follow symbolic links.
+            // The error names the file by its path without symbolic links, because the commands do
+            // not follow them.
             if let Some(problem) = process.judge_file(&end, kind, &Attributes::of(&metadata)) {
                 return Err(failed(FileErrorReason::Exposed(problem)));
             }
@@ -134,8 +137,8 @@ impl TrustedFile {
         ))))
     }
 
-    /// Reads the file into one allocation: a growing buffer would leave copies of a secret behind,
-    /// unwiped.
+    /// Reads the file into one allocation. A growing buffer would leave unwiped copies of a secret
+    /// behind.
     ///
     /// # Errors
     /// [`FileErrorReason::TooLong`] for more than `bytes_max` bytes; [`FileErrorReason::Io`].
@@ -152,8 +155,8 @@ impl TrustedFile {
                 reason: FileErrorReason::TooLong(bytes_max),
             });
         }
-        // One byte more than there was, to notice a file that grew. Files that tell no length have
-        // it all beyond.
+        // An additional byte detects a file that grew. A file that reports a length of 0 can have
+        // up to `bytes_max` bytes.
         let room = if length == 0 { bytes_max } else { length };
         let mut bytes = Zeroizing::new(vec![0; room as usize + 1]);
         let mut filled = 0;
@@ -191,7 +194,7 @@ pub fn read(path: &Path, kind: FileKind, bytes_max: u64) -> Result<Zeroizing<Vec
     TrustedFile::open(path, kind)?.read(bytes_max)
 }
 
-/// Quotes a path for a shell, so that it is one argument and no option.
+/// Quotes a path for a shell, so that the path is a single argument and not an option.
 #[must_use]
 pub fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
@@ -223,11 +226,11 @@ pub(crate) fn open_regular(path: &Path) -> Result<(File, Metadata), FileErrorRea
     }
 }
 
-/// The user and the groups as whom this process reads files.
+/// The user and the groups with which this process reads files.
 #[derive(Debug)]
 struct Process {
     user: u32,
-    /// The effective group, then the others.
+    /// The effective group, followed by the other groups.
     groups: Vec<u32>,
 }
 
@@ -236,7 +239,7 @@ struct Process {
 struct Attributes {
     user: u32,
     group: u32,
-    /// Permission bits with the sticky bit.
+    /// Permission bits, including the sticky bit.
     mode: u32,
 }
 
@@ -270,7 +273,7 @@ impl Process {
         }
     }
 
-    /// Returns true for users who can do to this process what they want.
+    /// Returns true for users who have full control of this process in any case.
     fn is_trusted(&self, user: u32) -> bool {
         user == 0 || user == self.user
     }
@@ -295,7 +298,7 @@ impl Process {
             found.user
         );
         if is_folder {
-            // Its owner needs the folder for other files, too.
+            // The owner needs the folder for other files, too.
             let advice = format!(
                 "leave the folder to its owner, and put the file into one of root{or_user}"
             );
@@ -313,7 +316,7 @@ impl Process {
         };
         Some(Exposure {
             problem: format!("{problem}{other_reader}; {CHECK_FIRST}"),
-            // Of a symbolic link itself: its owner chose what it points to.
+            // `-h` changes the symbolic link itself, because its owner chose its target.
             remedy: Some(format!("chown -h {user} {}", quoted(path))),
         })
     }
@@ -343,7 +346,7 @@ impl Process {
                 } else {
                     return None;
                 };
-                // Root's file stays readable for a process of another user through the group alone.
+                // Only the group lets a process of another user read a file of root.
                 let remedy = if found.user == self.user {
                     format!("chmod 600 {shown}")
                 } else if self.is_member(found.group) && found.group != 0 {
@@ -391,8 +394,8 @@ impl Process {
         })
     }
 
-    /// Follows a path from the root folder, and judges every folder and symbolic link on the way.
-    /// Returns its end, by a path without symbolic links, and the metadata.
+    /// Follows a path from the root folder, and checks every folder and symbolic link in it.
+    /// Returns the target's path without symbolic links, and its metadata.
     fn walk(&self, path: &Path) -> Result<(PathBuf, Metadata), FileErrorReason> {
         let judged = |problem: Option<Exposure>| {
             problem.map_or(Ok(()), |problem| Err(FileErrorReason::Exposed(problem)))

@@ -1,5 +1,5 @@
-//! Accepts connections: TCP, TLS, the client's name, and limits on their number. A [`Serve`]
-//! handles the requests.
+//! Accepts connections: performs TLS handshakes, authenticates clients and limits the number of
+//! connections. A [`Serve`] implementation handles the requests.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,17 +24,18 @@ use sealwire_engine::engine::Engine;
 use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::metrics::{ConnectionOutcome, Metrics};
 
-/// Pause after a failed accept, such as a process out of file descriptors.
+/// Pause after a failed accept, for example when the process has no free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Length of the pause after a handshake while other clients use the network threads, as a multiple
-/// of the handshake's time. Handshakes so take at most a quarter of a thread. A handshake is a unit
-/// of some 0.3 ms, which no other task can interrupt.
+/// of the handshake's time. This pause limits handshakes to a quarter of a thread. A handshake
+/// takes about 0.3 ms, which no other task can interrupt.
 const HANDSHAKE_REST: u32 = 3;
-/// Shortest such rest, in which a handshake that was accepted can begin.
+/// Shortest pause. An accepted handshake can start during this time.
 const HANDSHAKE_REST_MIN: Duration = Duration::from_millis(1);
-/// Longest such rest, so that no burst of handshakes closes a listener to others for longer.
+/// Longest pause. Limits the time for which a burst of handshakes stops a listener from accepting
+/// other clients.
 const HANDSHAKE_REST_MAX: Duration = Duration::from_millis(20);
-/// Connections the kernel queues before they are accepted.
+/// Number of connections that the kernel queues before they are accepted.
 const BACKLOG: i32 = 1_024;
 
 /// Binds an address.
@@ -44,7 +45,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         socket2::Type::STREAM,
         None,
     )?;
-    socket.set_reuse_address(true)?; // A restart need not wait for old connections to time out.
+    socket.set_reuse_address(true)?; // Lets a restarted engine bind while old connections time out.
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -53,7 +54,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Serves connections of authenticated clients.
 pub(crate) trait Serve: Clone + Send + Sync + 'static {
-    /// Serves it to its end.
+    /// Serves one connection until it ends.
     fn serve<S>(self, peer: Peer, stream: S, shutdown: Shutdown) -> impl Future<Output = ()> + Send
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static;
@@ -68,24 +69,24 @@ impl Serve for Arc<Engine> {
     }
 }
 
-/// Takes connections in and hands them on.
+/// Accepts connections and passes authenticated ones to a service.
 pub(crate) struct Acceptor<T> {
     pub(crate) listener: TcpListener,
-    /// The settings of handshakes, and the registry of connections.
+    /// Settings of handshakes, and the registry of open connections.
     pub(crate) gate: Arc<ConnectionRegistry>,
     pub(crate) engine: Arc<Engine>,
-    /// The service.
     pub(crate) service: T,
-    /// A permit for each connection there may be.
+    /// Permits for open connections.
     pub(crate) connections: Arc<Semaphore>,
-    /// A permit for each handshake at once.
+    /// Permits for concurrent handshakes.
     pub(crate) handshakes: Arc<Semaphore>,
     pub(crate) per_principal_max: usize,
     pub(crate) principals: Arc<Principals>,
     /// Shares the network threads among principals.
     pub(crate) network: NetworkScheduler,
-    /// The share of all clients of this listener whose handshakes are not complete. Each listener
-    /// has its own, so that strangers at one delay nobody at another.
+    /// Network share of all clients of this listener whose handshakes are not complete. Each
+    /// listener has its own share, so unauthenticated clients of one listener cannot delay clients
+    /// of another.
     pub(crate) handshaking: Arc<Flow>,
     pub(crate) drains: watch::Receiver<bool>,
 }
@@ -104,15 +105,15 @@ impl<T: Serve> Acceptor<T> {
             slice.count_unit(0).await;
             let now = (Instant::now(), self.handshaking.used());
             let (began, before) = std::mem::replace(&mut last, now);
-            // The time since then has been rest, too: most of it was spent waiting for this
-            // connection.
+            // The time since the last accept counts as a pause, because most of it was spent
+            // waiting for this connection.
             if let Some(rest) = rest(before, now.1, now.0 - began)
                 && self.drains_within(rest).await
             {
                 return;
             }
-            // Waiting for a handshake's admission before accepting leaves the others in the
-            // kernel's queue.
+            // The handshake permit is acquired before the accept, so that further connections wait
+            // in the kernel's queue.
             let handshake = tokio::select! {
                 handshake = Arc::clone(&self.handshakes).acquire_owned() => handshake,
                 _ = self.drains.wait_for(|draining| *draining) => return,
@@ -136,7 +137,7 @@ impl<T: Serve> Acceptor<T> {
         }
     }
 
-    /// Waits. Returns true, earlier, if the engine drains.
+    /// Waits for `time`. Returns true early if the engine drains.
     async fn drains_within(&mut self, time: Duration) -> bool {
         timeout(time, self.drains.wait_for(|draining| *draining))
             .await
@@ -162,7 +163,7 @@ impl<T: Serve> Acceptor<T> {
         let (principals, network) = (Arc::clone(&self.principals), self.network.clone());
         let (handshaking, nameless) = (Arc::clone(&self.handshaking), Arc::clone(nameless));
         if stream.set_nodelay(true).is_err() {
-            return; // The peer is gone already.
+            return; // The peer has already disconnected.
         }
         tokio::spawn(async move {
             let _admission = admission;
@@ -228,8 +229,8 @@ impl<T: Serve> Acceptor<T> {
     }
 }
 
-/// Logs that a certificate names no principal. The names in the certificate can contain any bytes,
-/// so the log names it by its fingerprint.
+/// Logs that a certificate does not name a principal. The log identifies the certificate by its
+/// fingerprint, because the names in it can contain any bytes.
 fn log_nameless(
     throttle: &LogThrottle,
     error: PrincipalError,
@@ -247,8 +248,8 @@ fn log_nameless(
     tracing::warn!(%error, sha256, suppressed, "rejected a client certificate that names no principal; see access.name_order");
 }
 
-/// Returns how long the next handshake must wait, by the time that handshakes and all others have
-/// used, before and now, and by the time that has passed between.
+/// Returns how long the next handshake must wait. `before` and `now` hold the network time used by
+/// handshakes and by all other tasks. `passed` is the time between the two measurements.
 fn rest(before: [Duration; 2], now: [Duration; 2], passed: Duration) -> Option<Duration> {
     let [handshakes, others] = [0, 1].map(|at| now[at].saturating_sub(before[at]));
     if handshakes.is_zero() || others.is_zero() {
@@ -260,7 +261,7 @@ fn rest(before: [Duration; 2], now: [Duration; 2], passed: Duration) -> Option<D
     (!rest.is_zero()).then(|| rest.clamp(HANDSHAKE_REST_MIN, HANDSHAKE_REST_MAX))
 }
 
-/// Counts a connection as open for as long as it lives.
+/// Counts an open connection in the metrics until it is dropped.
 struct OpenConnection(Arc<Metrics>);
 
 impl OpenConnection {
@@ -276,7 +277,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// Open connections by principal.
+/// The number of open connections per principal.
 #[derive(Debug, Default)]
 pub(crate) struct Principals(Mutex<HashMap<Principal, Connections>>);
 
@@ -288,8 +289,8 @@ struct Connections {
 }
 
 impl Principals {
-    /// Counts one more connection of a principal, until dropped; `None` when it has as many as it
-    /// may.
+    /// Counts a connection of a principal until the returned entry is dropped. Returns `None` if
+    /// the principal has reached its maximum.
     fn enter(
         self: &Arc<Self>,
         principal: &Principal,

@@ -1,9 +1,12 @@
 //! The paths of an engine's admin listener.
 //!
-//! `/live` says that the process runs, and nothing else: a lost dependency is no reason to restart
-//! it. `/ready` says whether to send requests here: those that need no store are served while the
-//! store is lost. `/ready/store` says whether the others are served, too. None asks anything of
-//! anybody while answering, and only atomics are shared with the engine.
+//! `/live` reports only that the process runs, because a lost dependency is no reason to restart
+//! it. `/ready` reports whether to send requests to this engine. Requests that need no store are
+//! served while the store is lost. `/ready/store` reports whether the other requests are served,
+//! too.
+//!
+//! No path contacts another service while it responds. The admin listener shares only atomics with
+//! the engine.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,13 +1,16 @@
-//! Certificates in use: reloaded without a dropped connection, and watched for their expiry.
+//! Manages the certificates in use: reloads them without dropping connections, and watches their
+//! expiry.
 //!
-//! One task reloads them, at an operator's request or when files have changed and then stayed
-//! unchanged for [`SETTLE`], because files can be written piece by piece. Files that do not load
-//! change nothing: the log says why once, and a metric shows it. Files that load serve every later
-//! handshake, and the [`ConnectionRegistry`] of each listener rechecks the connected clients.
+//! A single task reloads the files, at an operator's request or after they changed. Files can be
+//! written piece by piece, so the task loads them only after they stayed unchanged for [`SETTLE`].
+//! Files that fail to load change nothing. The log gives the reason once, and a metric counts the
+//! failure. Files that load serve every later handshake, and the [`ConnectionRegistry`] of each
+//! listener verifies the connected clients again.
 //!
-//! No request of a client begins later than `tls.watch_s`, twice [`SETTLE`], and two milliseconds
-//! per certificate in use after the files revoke its certificate or its authority; or more than a
-//! second after its certificate expires.
+//! A client whose certificate or authority is revoked by new files can start no request after a
+//! bounded delay. The delay is at most `tls.watch_s`, plus twice [`SETTLE`], plus two milliseconds
+//! per certificate in use. After its certificate expires, a client can start requests for at most
+//! one second.
 
 mod connection_registry;
 
@@ -25,30 +28,30 @@ use sealwire_settings::{Config, ControlListen, Tls};
 use sealwire_telemetry::metrics::{CertificateLabel, Metrics, ReloadLabel};
 use sealwire_telemetry::{Condition, Telemetry};
 
-/// How long files must hold still before they are loaded.
+/// How long files must stay unchanged before they are loaded.
 const SETTLE: Duration = Duration::from_millis(500);
-/// Looks at files that do not hold still.
+/// Maximum number of further reads while files keep changing. Then loading fails.
 const SETTLE_LOOKS_MAX: u32 = 10;
-/// How often ends are looked at.
+/// Interval between checks for expired certificates.
 const END_PERIOD: Duration = Duration::from_secs(1);
-/// Certificates and lists that are logged by name when they come into service. A bundle may have
-/// hundreds.
+/// Maximum number of certificates and revocation lists that are logged by name when they are put in
+/// service. A bundle can contain hundreds.
 const LOGGED_MAX: usize = 16;
-/// Operators that wait for a reload at once.
+/// Number of queued reload requests of operators.
 const ASKED_MAX: usize = 4;
 
-/// An operator's word that the files, or where they are, have changed.
+/// An operator's request to reload the files, possibly from new paths.
 struct ReloadRequest {
     tls: Tls,
     control: Option<ControlListen>,
     done: oneshot::Sender<Result<(), TlsError>>,
 }
 
-/// Tells the task to look now.
+/// Sends reload requests to the task that manages the certificates.
 #[derive(Clone, Debug)]
 pub(crate) struct Reload(mpsc::Sender<ReloadRequest>);
 
-/// The certificates of an engine, and the task that keeps them.
+/// The certificates of an engine. [`Certificates::keep`] is the task that manages them.
 pub(crate) struct Certificates {
     tls: Tls,
     control: Option<ControlListen>,
@@ -57,15 +60,15 @@ pub(crate) struct Certificates {
     admin: Arc<Telemetry>,
     in_service: [u8; 32],
     held: Vec<CertificateInfo>,
-    /// Expiry stages that were logged.
+    /// Expiry stages that were logged, per certificate.
     said: HashMap<(CertificateLabel, [u8; 32]), ExpiryStage>,
-    /// The files that did not load, and why.
+    /// Digest of the files that failed to load, and the error.
     refused: Option<([u8; 32], String)>,
     asked: mpsc::Receiver<ReloadRequest>,
 }
 
 impl Certificates {
-    /// Loads the files of a configuration. Blocks on them.
+    /// Loads the files of a configuration. Blocks while it reads them.
     ///
     /// # Errors
     ///
@@ -100,18 +103,18 @@ impl Certificates {
         Ok((certificates, Reload(ask)))
     }
 
-    /// The gate of the listener of documents and tokens.
+    /// Returns the connection registry of the data listener.
     pub(crate) fn data_gate(&self) -> Arc<ConnectionRegistry> {
         Arc::clone(&self.data_gate)
     }
 
-    /// The gate of the control listener, if there is one.
+    /// Returns the connection registry of the control listener, if it is configured.
     pub(crate) fn control_gate(&self) -> Option<Arc<ConnectionRegistry>> {
         self.control_gate.clone()
     }
 
-    /// Keeps them until dropped. `reloaded` hears `ok` or `refused` of files that were put in
-    /// service or did not load.
+    /// Manages the certificates until the future is dropped. Calls `reloaded` with `ok` after new
+    /// files were put in service, and with `refused` after files failed to load.
     pub(crate) async fn keep(mut self, reloaded: impl Fn(&'static str)) {
         let mut ends = interval(END_PERIOD);
         ends.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -129,7 +132,7 @@ impl Certificates {
                 Some(ReloadRequest { tls, control, done }) = self.asked.recv() => {
                     let outcome = self.reload(tls, control).await;
                     reloaded(if outcome.is_ok() { "ok" } else { "refused" });
-                    // Whoever asked may have gone; it is done all the same.
+                    // The operator may have stopped waiting. The reload is complete in any case.
                     let _ = done.send(outcome);
                     looked = Instant::now();
                 }
@@ -137,7 +140,7 @@ impl Certificates {
         }
     }
 
-    /// One look, and what follows from it. Gives what became of other files than before.
+    /// Reads the files and loads them if they changed. Returns the outcome if they changed.
     async fn look_at_files(&mut self) -> Option<&'static str> {
         let files = look(&self.tls, self.control.as_ref()).await?;
         if files.digest() == self.in_service {
@@ -147,8 +150,8 @@ impl Certificates {
             }
             return None;
         }
-        // Files that were refused may have become good by themselves: a certificate's time may have
-        // come.
+        // Files that failed to load can become valid without a change, when a certificate's
+        // validity period starts.
         let known = self
             .refused
             .as_ref()
@@ -182,7 +185,7 @@ impl Certificates {
         }
     }
 
-    /// Puts the files of a configuration in service.
+    /// Loads the files of a configuration and puts them in service.
     async fn reload(&mut self, tls: Tls, control: Option<ControlListen>) -> Result<(), TlsError> {
         let files = look(&tls, control.as_ref())
             .await
@@ -197,7 +200,7 @@ impl Certificates {
             }
             Err(error) => {
                 if (&tls, &control) == (&self.tls, &self.control) {
-                    // Whoever asked says why.
+                    // The caller of `reload` logs the error.
                     self.refuse(digest, &error);
                 }
                 Err(error)
@@ -234,8 +237,8 @@ impl Certificates {
         }
     }
 
-    /// Leaves what is in service there. Whether this is news: other files, or another fault of the
-    /// same.
+    /// Notes that files failed to load; the files in service stay. Returns true if this failure was
+    /// not noted before: other files, or another error of the same files.
     fn refuse(&mut self, digest: [u8; 32], error: &TlsError) -> bool {
         let refused = Some((digest, error.with_cause()));
         if self.refused == refused {
@@ -246,7 +249,7 @@ impl Certificates {
         true
     }
 
-    /// These are in service now.
+    /// Logs the certificates that are now in service and updates their expiry metrics.
     fn hold(&mut self, held: Vec<CertificateInfo>) {
         for one in held.iter().take(LOGGED_MAX) {
             tracing::info!(
@@ -285,8 +288,8 @@ impl Certificates {
         }
     }
 
-    /// Says of each that comes near its end so, once at each stage; the engine is ready while its
-    /// own certificate holds.
+    /// Logs a warning for each certificate that is near its expiry, once per stage. Sets the
+    /// readiness condition, which is true until the server's own certificate expires.
     fn say_ends(&mut self) {
         let now = OffsetDateTime::now_utc();
         let mut own = true;
@@ -336,12 +339,12 @@ impl Certificates {
 }
 
 impl Reload {
-    /// Puts the files of a configuration in service, and returns when everybody who is connected is
-    /// judged by them.
+    /// Reloads the files of a configuration. Returns after every connected client was verified
+    /// against the new files.
     ///
     /// # Errors
     ///
-    /// The error of the files, in which case nothing has changed.
+    /// The error of the files. In this case nothing has changed.
     pub(crate) async fn ask(
         &self,
         tls: Tls,
@@ -357,7 +360,7 @@ impl Reload {
     }
 }
 
-/// Looks at the files, off the network threads. `None`: the runtime ends.
+/// Reads the files on a blocking thread. Returns `None` if the runtime shuts down.
 async fn look(tls: &Tls, control: Option<&ControlListen>) -> Option<Files> {
     let (tls, control) = (tls.clone(), control.cloned());
     tokio::task::spawn_blocking(move || Files::look(&tls, control.as_ref()))
@@ -365,7 +368,7 @@ async fn look(tls: &Tls, control: Option<&ControlListen>) -> Option<Files> {
         .ok()
 }
 
-/// Looks until two looks in a row find the same.
+/// Reads the files until two reads in a row find the same contents.
 async fn settle(
     mut files: Files,
     tls: &Tls,
@@ -382,7 +385,7 @@ async fn settle(
     Err(TlsError::Restless)
 }
 
-/// Makes TLS of the files, off the network threads: a list may be long.
+/// Builds the TLS settings on a blocking thread, since a revocation list can be long.
 async fn load(
     files: Files,
     tls: Tls,

@@ -1,20 +1,21 @@
-//! A connection from its first byte to its last. Every request passes through this file and its
-//! submodules.
+//! Handles a connection from its first byte to its last. Every request passes through this file and
+//! its submodules.
 //!
 //! [`serve`] reads and writes concurrently. The reader finds messages, decodes them, asks the
 //! [scheduler](sealwire_engine::jobs::scheduler) for admission, and spawns `request::handle` for each.
 //! Responses are written in the order in which they are ready. Network threads scan, look up, copy
 //! and do the smallest jobs; the crypto threads seal and open.
 //!
-//! A request is offered to the scheduler when its message is complete or, if the message is long,
+//! A request is offered to the scheduler when its message is complete. A long message is offered
 //! before its body is read. A rejected request gets its response at once, and requests of its size
-//! class or above pause for a while. Requests that must wait for that pause, or for an in-flight
-//! permit, are deferred, at most as many as one read brings. Then reading stops. Requests that cost
-//! nothing, and above all `cancel`, never wait behind deferred ones.
+//! class or a larger class pause for a while.
 //!
-//! Everything has a time limit: the arrival of a message, the reading of a response by the client,
-//! the handling of a request, and an idle connection. When the connection ends, every request on it
-//! is stopped.
+//! Requests that must wait for that pause, or for an in-flight permit, are deferred, at most as
+//! many as one read returns. Then reading stops. Methods that cost nothing never wait behind
+//! deferred requests, and neither does `cancel`.
+//!
+//! Time limits apply to the arrival of a message, the client's reading of a response, the handling
+//! of a request, and an idle connection. When the connection ends, every request on it is stopped.
 
 mod audit;
 mod input;
@@ -94,10 +95,10 @@ struct Connection {
     state: Arc<PrincipalState>,
     cancel_tokens: CancelTokens,
     memory: Arc<ConnectionMemory>,
-    /// Permits for requests in flight. A permit is held until the response is written.
+    /// Permits for requests in flight. Each permit is held until the response is written.
     in_flight_permits: Arc<Semaphore>,
     replies: mpsc::Sender<Outgoing>,
-    /// Permits for responses that hold no in-flight permit and wait for their audit record.
+    /// Permits for responses that wait for their audit record without an in-flight permit.
     recordings: Arc<Semaphore>,
     /// The client asked for errors as text.
     text_errors: AtomicBool,
@@ -110,7 +111,7 @@ enum End {
     Closed,
     /// The peer violated the protocol or a time limit. Queued responses are still written.
     Expelled,
-    /// The engine drains or the client is disconnected, and every request is answered.
+    /// The engine drains or the client is disconnected, and every request has its response.
     Drained,
 }
 
@@ -147,7 +148,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     let end = tokio::select! {
         end = reader.read_calls() => end,
         () = connection.drain(shutdown.clone()) => End::Drained,
-        // The peer reads no responses, so its requests are of no use.
+        // The peer does not read responses, so its requests are of no use.
         _ = &mut writer => End::Closed,
     };
     tracing::debug!(principal = %connection.principal, ?end, in_flight = connection.cancel_tokens.len(), "connection ends");
@@ -176,7 +177,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     }
 }
 
-/// Returns true for codes that a client never gets if it follows the contract and knows its
+/// Returns true for error codes that a client never gets if it follows the protocol and knows its
 /// permissions.
 const fn is_fault_of_sender(code: ErrorCode) -> bool {
     matches!(
@@ -244,7 +245,7 @@ impl Connection {
         })
     }
 
-    /// Waits for an in-flight permit. A dropped future loses its position in the queue.
+    /// Waits for an in-flight permit. Dropping the future loses the position in the queue.
     async fn in_flight(self: Arc<Self>) -> Option<InFlightPermit> {
         self.memory.below_max().await;
         let connection = Arc::clone(&self.in_flight_permits)
@@ -324,8 +325,8 @@ impl Connection {
         out
     }
 
-    /// Disconnects a client that reuses a msgid: it could not tell two responses to one msgid
-    /// apart.
+    /// Disconnects a client that reuses a msgid in flight, because the client could not tell the
+    /// two responses apart.
     async fn expel_for_msgid(&self) -> End {
         self.send_protocol_error(&RpcError::new(
             ErrorCode::BadRequest,

@@ -1,13 +1,15 @@
 //! The control plane: a listener for changes of apps, keys and collections.
 //!
-//! Control requests are few and small, so one task serves a connection, one request after the
-//! other, without the scheduler. Clients are authorized twice: by the authority of their
-//! certificate, and by the configured list of principals. A client that is not listed gets one
-//! error and is disconnected; few such connections are served at a time. The operations are in
-//! `calls.rs`, which the command line also uses on a file.
+//! Control requests are rare and small. Each connection therefore has a single task, which handles
+//! one request at a time and does not use the scheduler. The operations are in
+//! [`sealwire_engine::control`], which the command line also uses on a file.
 //!
-//! A change that has begun completes, even if its client disconnects or stops waiting; a drain
-//! waits for it.
+//! Clients are authorized twice: by the authority that issued their certificate, and by the
+//! configured list of principals. A client that is not listed gets one error and is disconnected.
+//! The number of such connections that are served at a time is limited.
+//!
+//! A change that has started always completes, even if its client disconnects or stops waiting. A
+//! drain waits for it.
 
 mod audit;
 mod connection;
@@ -41,33 +43,34 @@ use sealwire_engine::{access, control};
 use sealwire_settings::{Access, Caller, ControlListen};
 use sealwire_telemetry::LogThrottle;
 
-/// Connections to the control listener at most.
+/// Maximum number of connections to the control listener.
 const CONNECTIONS_MAX: usize = 64;
-/// Largest number of connections of one principal.
+/// Maximum number of connections per principal.
 const CONNECTIONS_PER_PRINCIPAL_MAX: usize = 16;
-/// Handshakes at once.
+/// Maximum number of concurrent handshakes.
 const HANDSHAKES_MAX: usize = 8;
-/// Callers at once that are not listed: what they hold, no operator has.
+/// Maximum number of concurrent clients that are not listed. Their connections are not available to
+/// operators.
 const STRANGERS_MAX: usize = 8;
-/// How long one of them has for its first message and what it is told. The command line speaks at
-/// once.
+/// Time limit for an unlisted client to send its first message and receive the error. The command
+/// line sends its request immediately.
 const STRANGER_TIME_MAX: Duration = Duration::from_secs(3);
-/// Calls at once, with those that nobody waits for any more.
+/// Maximum number of concurrent requests, including those whose client no longer waits.
 const CALLS_MAX: usize = CONNECTIONS_MAX;
-/// The longest message: a private key and its names take a tenth.
+/// Maximum length of a message. A private key with its names takes a tenth of it.
 const MESSAGE_BYTES_MAX: u64 = 1 << 20;
-/// Values in one message; `roles.set` has the most.
+/// Maximum number of values in one message. `roles.set` needs the most.
 const ELEMENTS_MAX: u64 = 1_000;
-/// Nested containers; a call has three.
+/// Maximum nesting of containers. A request has three levels.
 const DEPTH_MAX: u32 = 8;
-/// How long a caller waits for a call. The store answers sooner, whatever has become of it.
+/// How long a client waits for its request. The store responds earlier, with a result or an error.
 const CALL_MAX: Duration = Duration::from_secs(30);
-/// How long a rotation of the root key waits for live engines within one call.
+/// How long one request to rotate the root key waits for live engines.
 const ROTATION_WAIT: Duration = Duration::from_secs(15);
-/// How long the call that unseals the store waits until this engine serves and can record.
+/// How long an unseal request waits until this engine serves requests and can write audit records.
 const UNSEAL_WAIT: Duration = Duration::from_secs(10);
 
-/// The control listener while it is open.
+/// A running control listener.
 #[derive(Debug)]
 pub(crate) struct ControlServer {
     address: SocketAddr,
@@ -76,7 +79,7 @@ pub(crate) struct ControlServer {
     calls: Arc<Semaphore>,
 }
 
-/// A listener that nobody takes connections from yet.
+/// A bound listener that does not accept connections yet.
 pub(crate) struct Bound {
     listener: TcpListener,
     address: SocketAddr,
@@ -99,7 +102,7 @@ impl ControlServer {
         Ok(Bound { listener, address })
     }
 
-    /// Takes connections until the engine drains.
+    /// Accepts connections until the engine drains.
     pub(crate) fn start(
         bound: Bound,
         gate: Arc<ConnectionRegistry>,
@@ -133,13 +136,13 @@ impl ControlServer {
         }
     }
 
-    /// Where control calls are taken, with the port the system chose.
+    /// Returns the address of the control listener, with the port that the system chose.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns when every connection has ended, which the drain tells them to: after its call. Then
-    /// every call has, too.
+    /// Waits until every connection and every request has ended. Each connection ends after its
+    /// current request when the engine drains.
     pub(crate) async fn ended(self) {
         let _ = self.accepting.await;
         let _ = self.connections.acquire_many(CONNECTIONS_MAX as u32).await;
@@ -154,26 +157,29 @@ pub(crate) struct ControlService {
     engine: Arc<Engine>,
     /// Changes the root key.
     root: RootAdmin,
-    /// The principals of `access.administrators`. `None`: nobody needs a role.
+    /// The principals of `access.administrators`. `None` if access control is off, so that no role
+    /// is needed.
     ///
-    /// While the store is sealed, these alone may read the state of the root key and unseal. Their
-    /// list is in a file that only the machine's owner writes. Roles are in the store, and the key
-    /// that verifies its records is wiped.
+    /// While the store is sealed, only these principals can read the state of the root key and
+    /// unseal the store. Their list is in a file that only the owner of the machine can write.
+    /// Roles cannot be used: they are in the store, and the key that verifies its records is wiped.
     administrators: Option<Vec<Principal>>,
-    /// The permitted clients; empty: everyone with a certificate of the authority.
+    /// The permitted clients. An empty list permits every client with a certificate of the
+    /// authority.
     callers: Vec<Caller>,
-    /// A permit for each call at once.
+    /// Permits for concurrent requests.
     calls: Arc<Semaphore>,
     /// State of the operations on the rows of key versions.
     keys: control::KeyPermits,
-    /// A permit for each caller at once that is not listed.
+    /// Permits for concurrent clients that are not listed.
     strangers: Semaphore,
-    /// Says who they are, once in a while.
+    /// Throttles the log messages that name unlisted clients.
     stranger: LogThrottle,
 }
 
 impl ControlService {
-    /// Serves an engine to these clients; empty: to everyone with a certificate of the authority.
+    /// Creates the service for an engine. `callers` lists the permitted clients. An empty list
+    /// permits every client with a certificate of the authority.
     pub(crate) fn new(
         engine: Arc<Engine>,
         root: RootAdmin,
@@ -205,8 +211,9 @@ impl ControlService {
         self.callers.is_empty() || self.callers.iter().any(listed)
     }
 
-    /// Fails where a call cannot begin now. A sealed engine has two methods left. One that started
-    /// sealed has no audit trail yet, which is no reason not to unseal it.
+    /// Checks that a request can start now. A sealed engine accepts only the status and unseal
+    /// requests. An engine that started sealed has no audit trail yet, but it must still accept
+    /// these two requests.
     fn ready(&self, call: &Control<'_>) -> Result<(), CallFailure> {
         let is_open = matches!(
             call,
@@ -219,15 +226,15 @@ impl ControlService {
         }
     }
 
-    /// Returns true if the store is sealed, also if this engine has not heard of that yet: roles in
-    /// its cache must not unseal. `None`: the store has no root key.
+    /// Returns true if the store is sealed, even if this engine has not noticed that yet: a role in
+    /// its cache must not unseal the store. Returns `None` if the store has no root key.
     async fn is_sealed(&self) -> Result<Option<bool>, RpcError> {
         let apps = &self.engine.apps;
         let (_, root) = apps.control().root().await.map_err(control::refused)?;
         Ok(root.map(|root| apps.is_sealed() || root.sealed_unix_s.is_some()))
     }
 
-    /// Decides on a call and answers it: appends its result.
+    /// Authorizes a request, executes it and appends its result to `out`.
     async fn answer(
         &self,
         principal: &Principal,
@@ -266,7 +273,7 @@ impl ControlService {
             .await
             .map_err(|failure| failure.answer())?;
         if let Control::Root(RootOperation::Unseal) = call {
-            // A seal since then must not be undone by a role.
+            // The store may have been sealed since the check. A role must not undo that.
             return match sealed {
                 Some(_) => {
                     self.change_root(principal, call.method(), &RootOperation::Status, out)
@@ -284,7 +291,7 @@ impl ControlService {
             .is_err_and(|error| error.code == ErrorCode::Internal)
             && is_change(call)
         {
-            // A change can have been made, although its anchor was not written.
+            // The change may have been made even though its anchor was not written.
             self.engine.apps.changed_here().await;
         }
         done
@@ -433,15 +440,15 @@ impl ControlService {
             if changed.is_ok() {
                 self.engine.apps.changed_here().await;
             } else {
-                // A part may be done. No role is changed by it, so cached permissions stay: the
-                // store may be lost.
+                // A part of the operation may be complete. The operation changes no role, so cached
+                // permissions stay valid. Keep them, because the store may be lost.
                 self.engine.apps.look();
             }
         }
         let changed = changed.map_err(control::refused)?;
         if matches!(operation, RootOperation::Unseal) {
-            // Its own record needs the audit trail, which an engine that started sealed opens only
-            // now.
+            // The audit record of this request needs the audit trail. An engine that started sealed
+            // opens the trail only now.
             let _ = timeout(UNSEAL_WAIT, async {
                 self.engine.apps.unsealed().await;
                 self.engine.audit.opened().await;
@@ -496,8 +503,8 @@ fn not_listed() -> RpcError {
         "this certificate may not change control state: control.principals lists who may",
     )
 }
-/// Returns true if a request changes what is granted, or what is served to whom. Cached permissions
-/// are no longer true after it.
+/// Returns true if a request changes grants or the objects that clients can use. Cached permissions
+/// are outdated after such a request.
 const fn is_change(call: &Control<'_>) -> bool {
     matches!(
         call,

@@ -1,22 +1,23 @@
-//! Fair shares of network-thread time among principals.
+//! Shares the time of network threads fairly among principals.
 //!
-//! What network threads do for one client runs in tasks under [`Flow::run`]: handshakes, reading,
-//! TLS, scanning, decoding, rejecting, discarding, small jobs, and writing. Each poll of such a
-//! task is timed and charged to its principal, whatever it was for. A principal that has used its
-//! share of a round (`fair_queue`) is not polled before the others were: its tasks wait here,
-//! outside the runtime's queue, which serves tasks rather than principals.
+//! Network threads do the work for one client in tasks under [`Flow::run`]: handshakes, reading,
+//! TLS, scanning, decoding, rejecting, discarding, small jobs and writing. Each poll of such a task
+//! is timed and charged to its principal. A principal that has used its share of a round
+//! (`fair_queue`) is not polled again until the other principals were polled. Its tasks wait here
+//! and not in the runtime's queue, because that queue serves tasks, not principals.
 //!
-//! What network threads do for all is charged to nobody: sessions of the database and their
-//! queries, which permits bound, store batches, and the writing of a group of audit records, for
-//! which others wait.
+//! Shared work of network threads is charged to no principal. Shared work is: database sessions and
+//! their queries, which permits limit; store batches; and writes of audit record groups, for which
+//! other principals wait.
 //!
-//! A round ends when the runtime has polled everything that is ready and has asked the system for
-//! new events. So a request of another principal waits for at most one share of a flood, however
-//! many connections the flood has.
+//! A round ends when the runtime has polled all ready tasks and has asked the system for new
+//! events. A request of another principal therefore waits for at most one share of a flood,
+//! regardless of the number of connections in the flood.
 //!
-//! A poll that takes long would delay the others all the same. So loops over messages, bytes and
-//! records call [`NetworkSlice::count_unit`] or [`next_slice`], which yield after a bounded number
-//! of messages and bytes and after `QUANTUM`, and [`SlicedStream`] ends a read that brings no data.
+//! A long poll would still delay other principals. Loops over messages, bytes and records therefore
+//! call [`NetworkSlice::count_unit`] or [`next_slice`]. These functions yield after a bounded
+//! number of messages and bytes, and after `QUANTUM`. [`SlicedStream`] ends reads that return no
+//! data.
 
 mod fair_queue;
 
@@ -34,26 +35,27 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use fair_queue::{FairQueue, FlowId, Granted, QUANTUM};
 
-/// Most bytes written in one unit of work: two TLS records, about 20 us. A read brings one.
+/// Maximum number of bytes written in one unit of work: two TLS records, which take about 20 us. A
+/// read returns one record.
 pub const PIECE_BYTES: usize = 32 << 10;
-/// Most messages in one slice.
+/// Maximum number of messages in one slice.
 const SLICE_MESSAGES: u32 = 64;
-/// Most bytes of messages in one slice.
+/// Maximum number of message bytes in one slice.
 const SLICE_BYTES: usize = 64 << 10;
-/// Times that a request waits for network time: to be read, run and written.
+/// Number of times that a request waits for network time: to be read, run and written.
 const WAITS_PER_REQUEST: u32 = 3;
-/// Shortest and longest pause that a rejection for lack of network time suggests.
+/// Shortest and longest retry time that a rejection for lack of network time suggests.
 const RETRY_AFTER: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
 
 thread_local! {
-    /// When the slice that this thread runs must end; `None` outside of [`Flow::run`].
+    /// End of the slice that this thread runs. `None` outside of [`Flow::run`].
     static SLICE_ENDS: Cell<Option<Instant>> = const { Cell::new(None) };
-    /// The thread has slept since it last ran a slice.
+    /// True if the thread has slept since it last ran a slice.
     static WOKE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Tells that the calling network thread wakes up. It had nothing to do, so every principal has its
-/// share again.
+/// Reports that the calling network thread woke up. Since the thread was idle, every principal gets
+/// a new share.
 pub fn thread_woke() {
     WOKE.set(true);
 }
@@ -65,34 +67,34 @@ pub struct NetworkScheduler(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     queue: Mutex<FairQueue<Arc<Task>>>,
-    /// A task that begins the next round exists.
+    /// True while a task exists that starts the next round.
     is_round_due: AtomicBool,
 }
 
-/// The share of one principal. All its connections must use the same.
+/// The network share of one principal. All connections of the principal must use the same flow.
 #[derive(Debug)]
 pub struct Flow {
     scheduler: NetworkScheduler,
     id: FlowId,
-    /// Nanoseconds that its last task waited for the others of its principal.
+    /// Nanoseconds that the last task waited for other tasks of the same principal.
     delay: AtomicU64,
 }
 
-/// State of one task under [`Flow::run`]. It changes under the lock of the queue.
+/// State of one task under [`Flow::run`]. Changed only under the lock of the queue.
 #[derive(Debug)]
 struct Task(Mutex<TaskState>);
 
 #[derive(Debug)]
 enum TaskState {
-    /// Runs, or waits for an event.
+    /// Running, or waiting for an event.
     Idle,
     Queued(Waker),
-    /// May run, after so long a delay.
+    /// Allowed to run, after this delay in the queue.
     Granted(Duration),
 }
 
 impl NetworkScheduler {
-    /// Creates a scheduler for so many network threads.
+    /// Creates a scheduler for `threads` network threads.
     pub fn new(threads: usize) -> Self {
         Self(Arc::new(Shared {
             queue: Mutex::new(FairQueue::new(threads)),
@@ -111,11 +113,12 @@ impl NetworkScheduler {
     }
 
     fn lock(&self) -> MutexGuard<'_, FairQueue<Arc<Task>>> {
-        // Nothing under the lock panics midway.
+        // No code under the lock panics between two related changes.
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a task that begins rounds until no task is queued, unless there is one.
+    /// Spawns a task that starts rounds until no task is queued. Does nothing if this task already
+    /// runs.
     fn schedule_rounds(&self) {
         if self.0.is_round_due.swap(true, Ordering::AcqRel) {
             return;
@@ -123,7 +126,7 @@ impl NetworkScheduler {
         let scheduler = self.clone();
         tokio::spawn(async move {
             loop {
-                // Tokio polls this again after all other tasks that are ready, and after asking for
+                // Tokio polls this task again after all other ready tasks, and after it asked for
                 // new events.
                 tokio::task::yield_now().await;
                 if !scheduler.begin_round() {
@@ -133,7 +136,7 @@ impl NetworkScheduler {
         });
     }
 
-    /// Begins a round. Returns true if another one must follow.
+    /// Starts a round. Returns true if another round must follow.
     fn begin_round(&self) -> bool {
         let mut woken = Vec::new();
         let mut queue = self.lock();
@@ -147,7 +150,7 @@ impl NetworkScheduler {
     }
 }
 
-/// Lets a queued task run. Returns its waker.
+/// Allows a queued task to run. Returns its waker.
 fn grant(Granted { task, delay }: Granted<Arc<Task>>) -> Option<Waker> {
     match std::mem::replace(&mut *task.lock(), TaskState::Granted(delay)) {
         TaskState::Queued(waker) => Some(waker),
@@ -156,8 +159,8 @@ fn grant(Granted { task, delay }: Granted<Arc<Task>>) -> Option<Waker> {
 }
 
 impl Flow {
-    /// Runs a future, polled only when the principal may use a network thread. Charges each poll to
-    /// the principal.
+    /// Runs a future. Polls it only when the principal may use a network thread, and charges each
+    /// poll to the principal.
     pub async fn run<F: Future>(self: Arc<Self>, future: F) -> F::Output {
         let mut future = pin!(future);
         let task = TaskGuard {
@@ -167,8 +170,8 @@ impl Flow {
         poll_fn(|context| task.poll(context, future.as_mut())).await
     }
 
-    /// Returns why and for how long the principal's next request should be rejected, if the
-    /// principal's own work delays its tasks so much that a request would be late by `wait_max`.
+    /// Returns a rejection if the principal's own work delays its tasks too much. The principal's
+    /// next request is rejected if its predicted delay reaches `wait_max`.
     pub fn rejection(&self, wait_max: Duration) -> Option<Rejection> {
         overload(
             Duration::from_nanos(self.delay.load(Ordering::Relaxed)),
@@ -176,7 +179,7 @@ impl Flow {
         )
     }
 
-    /// Returns the network time that the principal has used, and that all others have.
+    /// Returns the network time used by the principal, and the time used by all others.
     pub fn used(&self) -> [Duration; 2] {
         self.scheduler.lock().used(self.id)
     }
@@ -195,7 +198,7 @@ impl Drop for Flow {
     }
 }
 
-/// Returns the rejection of a request of a principal whose tasks wait for `delay` each.
+/// Returns the rejection of a request whose principal's tasks each wait for `delay`.
 fn overload(delay: Duration, wait_max: Duration) -> Option<Rejection> {
     let predicted = delay.saturating_mul(WAITS_PER_REQUEST);
     let [shortest, longest] = RETRY_AFTER;
@@ -213,7 +216,7 @@ impl Task {
     }
 }
 
-/// A task of a flow. Dropped, it leaves the queue.
+/// A task of a flow. Leaves the queue when dropped.
 struct TaskGuard {
     flow: Arc<Flow>,
     task: Arc<Task>,
@@ -228,7 +231,7 @@ impl TaskGuard {
         future.poll(context)
     }
 
-    /// Returns true if the task may be polled now. If not, it is queued and will be woken.
+    /// Returns true if the task can be polled now. Otherwise queues the task, which is woken later.
     fn may_run(&self, context: &Context<'_>) -> bool {
         let Flow { scheduler, id, .. } = &*self.flow;
         let mut queue = scheduler.lock();
@@ -255,7 +258,7 @@ impl TaskGuard {
         *state = TaskState::Queued(context.waker().clone());
         drop(state);
         queue.push(*id, Arc::clone(&self.task));
-        // Under the lock, or a round that ends now would not see the task.
+        // Called under the lock. Otherwise a round that ends at this moment would miss the task.
         scheduler.schedule_rounds();
         false
     }
@@ -263,8 +266,8 @@ impl TaskGuard {
     fn charge(&self, time: Duration) {
         let Flow { scheduler, id, .. } = &*self.flow;
         let mut queue = scheduler.lock();
-        // Under the lock, or a task that is dropped meanwhile would find itself neither queued nor
-        // granted, and its right to run would be lost.
+        // The grant happens under the lock. Otherwise a task that is dropped at this moment would
+        // be neither queued nor granted, and its right to run would be lost.
         let woken = queue.charge(*id, time).and_then(grant);
         drop(queue);
         if let Some(waker) = woken {
@@ -273,11 +276,11 @@ impl TaskGuard {
     }
 }
 
-/// A poll of a task. Ended, also by a panic, it is charged.
+/// A poll of a task. The poll is charged when this guard is dropped, also by a panic.
 struct Unit<'a> {
     task: &'a TaskGuard,
     began: Instant,
-    /// End of the slice around this one.
+    /// End of the surrounding slice.
     outer: Option<Instant>,
 }
 
@@ -309,7 +312,7 @@ impl Drop for TaskGuard {
             TaskState::Idle => (),
             TaskState::Queued(_) => queue.withdraw(*id, |task| Arc::ptr_eq(task, &self.task)),
             TaskState::Granted(_) => {
-                // Its right to run passes to the next task.
+                // The right to run passes to the next task.
                 drop(queue);
                 self.charge(Duration::ZERO);
             }
@@ -317,7 +320,7 @@ impl Drop for TaskGuard {
     }
 }
 
-/// Ends the current slice: lets other tasks run, and returns when the principal may go on.
+/// Ends the current slice. Lets other tasks run, and returns when the principal can continue.
 pub async fn next_slice() {
     let mut has_yielded = false;
     poll_fn(|context| {
@@ -330,7 +333,7 @@ pub async fn next_slice() {
     .await;
 }
 
-/// Returns the time. Tests set it.
+/// Returns the time. Tests can set it.
 fn now() -> Instant {
     #[cfg(test)]
     if let Some(now) = tests::NOW.get() {
@@ -339,7 +342,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Returns true if the calling thread's slice has taken as long as it may.
+/// Returns true if the calling thread's slice has reached its time limit.
 fn is_slice_over() -> bool {
     SLICE_ENDS.get().is_some_and(|ends| now() >= ends)
 }
@@ -349,14 +352,14 @@ fn is_slice_over() -> bool {
 pub struct NetworkSlice {
     messages: u32,
     bytes: usize,
-    /// Slices that have ended.
+    /// Number of ended slices.
     #[cfg(test)]
     pub(crate) ended: u64,
 }
 
 impl NetworkSlice {
-    /// Counts one message, or a part of one, of so many bytes. Yields if the slice is over: by
-    /// messages, bytes or time.
+    /// Counts a message, or a part of a message, of `bytes` bytes. Yields if the slice has reached
+    /// its limit of messages, bytes or time.
     pub async fn count_unit(&mut self, bytes: usize) {
         self.messages += 1;
         self.bytes = self.bytes.saturating_add(bytes);
@@ -372,8 +375,8 @@ impl NetworkSlice {
     }
 }
 
-/// A socket whose reads end when the slice is over. TLS reads on by itself while records without
-/// data arrive.
+/// A socket whose reads stop when the slice is over. Otherwise TLS would continue to read while
+/// records without data arrive.
 #[derive(Debug)]
 pub struct SlicedStream<S>(pub S);
 

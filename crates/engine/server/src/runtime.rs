@@ -22,9 +22,10 @@ const SPARE_BLOCKING_THREADS: usize = 8;
 
 /// Number of ready tasks that a network thread polls before it asks the system for events. Asking
 /// also starts a round of the [`network_scheduler`], which should start only after every ready task
-/// was polled. Otherwise a flood gets its next share before another principal gets its first. The
-/// default of 61 is less than the connections of a flood, each of which is polled once without a
-/// result. The shares bound the time until then, not this number.
+/// was polled. Otherwise a flood gets its next share before another principal gets its first.
+///
+/// Tokio's default of 61 is too small. A flood has more connections, each of which is polled once
+/// without a result. The delay of other principals is limited by the shares, not by this number.
 const POLLS_BETWEEN_EVENTS: u32 = 1_024;
 
 /// Starts a runtime with the configured numbers of threads, and waits until every network thread

@@ -1,8 +1,8 @@
-//! Puts the engine together from its configuration, accepts connections, and takes it down in
+//! Assembles the engine from its configuration, starts its listeners and shuts the engine down in
 //! order.
 //!
-//! Everything that can be wrong is found before a port is bound: configuration, key-encryption key,
-//! apps, certificates. Call [`Server::start`] on a multi-threaded runtime.
+//! [`Server::start`] checks the configuration, the key-encryption key, the apps and the
+//! certificates before it binds a port. Call it on a multi-threaded runtime.
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -43,14 +43,15 @@ use sealwire_service::spans::{Service, Traces};
 use sealwire_settings::{Config, ControlListen};
 use sealwire_telemetry::metrics::AppGauges;
 
-/// Pause after a failed attempt to finish the start on a store that was sealed.
+/// Pause between attempts to complete the start after the store was unsealed.
 const COMPLETION_PAUSE: Duration = Duration::from_secs(1);
 
 /// The data listener.
 #[derive(Debug)]
 struct DataListener {
     address: SocketAddr,
-    /// Starts to accept connections. Dropped instead if the engine ends before.
+    /// Makes the listener accept connections. The sender is dropped unused if the engine shuts down
+    /// first.
     open: Option<oneshot::Sender<()>>,
     accepting: JoinHandle<()>,
 }
@@ -58,7 +59,7 @@ struct DataListener {
 /// A running engine.
 #[derive(Debug)]
 pub struct Server {
-    /// `None`: this engine serves control requests alone.
+    /// `None` if this engine serves only control requests.
     data: Option<DataListener>,
     admin: AdminServer,
     control: Option<ControlServer>,
@@ -69,42 +70,42 @@ pub struct Server {
     config: Config,
     certificates: Reload,
     watching: Vec<JoinHandle<()>>,
-    /// Ends by itself when the engine drains.
+    /// Ends without an abort when the engine drains.
     sweeping: Option<JoinHandle<()>>,
     connections: Arc<Semaphore>,
 }
 
 impl Server {
-    /// Starts the engine. Reads files; needs a multi-threaded runtime with room for the crypto
+    /// Starts the engine. Reads files. Needs a multi-threaded runtime with room for the crypto
     /// threads.
     ///
     /// # Errors
     ///
-    /// [`StartError`]; nothing is left running.
+    /// [`StartError`]. Every task that was started is stopped.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         let mut server = Self::start_closed(config).await?;
         server.open();
         Ok(server)
     }
 
-    /// Starts the server, but data connections wait in the system's queue until [`Server::open`].
-    /// For programs that must create apps or roles first, over the control listener.
+    /// Starts the server, but leaves data connections in the kernel's queue until [`Server::open`].
+    /// Use this function if apps or roles must first be created over the control listener.
     ///
     /// # Errors
     ///
-    /// [`StartError`]; nothing is left running.
+    /// [`StartError`]. Every task that was started is stopped.
     pub async fn start_closed(config: &Config) -> Result<Self, StartError> {
         let unsealer = Unsealer::open(config)?;
         Self::start_over(config, unsealer, Stores::open(config, Access::Serve).await?).await
     }
 
-    /// Takes calls from now on.
+    /// Starts to accept data connections.
     pub fn open(&mut self) {
         if self.state.readiness.phase() != Phase::Starting {
             return;
         }
-        // Before the first connection is accepted: a client that gets a response finds the engine
-        // ready.
+        // The engine becomes ready before it accepts the first connection, so that no client gets a
+        // response from an engine that reports that it is not ready.
         self.state.readiness.enter(Phase::Ready);
         if let Some(open) = self.data.as_mut().and_then(|data| data.open.take()) {
             let _ = open.send(());
@@ -115,11 +116,11 @@ impl Server {
         tracing::info!(address, control, %admin, generation, "ready");
     }
 
-    /// Starts the server over stores that are already open.
+    /// Starts the server with stores that are already open.
     ///
     /// # Errors
     ///
-    /// [`StartError`]; nothing is left running.
+    /// [`StartError`]. Every task that was started is stopped.
     pub async fn start_with(config: &Config, stores: Stores) -> Result<Self, StartError> {
         let mut server = Self::start_over(config, Unsealer::open(config)?, stores).await?;
         server.open();
@@ -150,7 +151,7 @@ impl Server {
                     Err(error) => return Err(error.into()),
                 }
             }
-            // Of the verified root record.
+            // The audit key derives from the verified root record.
             let audit_key = match apps.control().kek().await {
                 Ok(kek) => Some(AuditKey::new(kek.audit_secret())),
                 Err(StoreError::Sealed) => None,
@@ -174,7 +175,8 @@ impl Server {
                 Ok(server)
             }
             Err(error) => {
-                // It never served; names need not wait for it.
+                // This instance never served a request, so names can be reused without waiting for
+                // it.
                 let _ = apps.leave().await;
                 Err(error)
             }
@@ -362,12 +364,12 @@ impl Server {
         self.data.as_ref().map(|data| data.address)
     }
 
-    /// Where `/live`, `/ready` and `/metrics` are served.
+    /// Returns the address that serves `/live`, `/ready` and `/metrics`.
     pub fn admin_address(&self) -> SocketAddr {
         self.admin.address()
     }
 
-    /// Where apps, keys and collections are changed, if that is on.
+    /// Returns the address of the control listener, if it is configured.
     pub fn control_address(&self) -> Option<SocketAddr> {
         self.control.as_ref().map(ControlServer::address)
     }
@@ -377,22 +379,23 @@ impl Server {
         &self.engine
     }
 
-    /// Takes over what of a configuration needs no restart of the engine: the certificates,
-    /// revocation lists and what else `[tls]` says, and those of `[control]`. Returns when
-    /// everybody who is connected is judged by them, with the names of what differs from the
-    /// configuration of the start and stays as it was.
+    /// Applies the settings that need no restart: certificates, revocation lists and the other
+    /// settings of `[tls]`, and the certificate files of `[control]`.
+    ///
+    /// Returns after every connected client was verified against the new files. The result names
+    /// the changed settings that take effect only after a restart.
     ///
     /// # Errors
     ///
-    /// The error of the files, in which case nothing has changed.
+    /// The error of the files. In this case nothing has changed.
     pub async fn reload(&self, config: &Config) -> Result<Vec<&'static str>, TlsError> {
         let control = self
             .config
             .control
             .clone()
             .map(|own| match &config.control {
-                // Changes of the named principals need a restart, since they decide whether the
-                // authority can be that of all clients.
+                // A change of `control.principals` needs a restart, because that list decides
+                // whether the control listener may share the authority of all clients.
                 Some(new) => ControlListen {
                     client_ca: new.client_ca.clone(),
                     client_crl: new.client_crl.clone(),
@@ -404,9 +407,9 @@ impl Server {
         Ok(self.config.needs_restart_for(config))
     }
 
-    /// Takes the engine down. For `limits.drain_delay_ms` only `/ready` changes. Then no new
-    /// connections or requests are accepted, running requests finish within `limits.drain_ms_max`,
-    /// and the rest get `unavailable`. Returns when every connection has ended.
+    /// Shuts the engine down. For `limits.drain_delay_ms` only `/ready` changes. Then the engine
+    /// accepts no new connections or requests. Running requests can finish within
+    /// `limits.drain_ms_max`; the rest get `unavailable`. Returns when every connection has ended.
     pub async fn shutdown(self) {
         self.state.readiness.enter(Phase::Draining);
         tracing::info!("draining");
@@ -426,8 +429,8 @@ impl Server {
         }
         let limits = &self.engine.limits;
         let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
-        // Each connection keeps its own drain limit; this one is behind it, for a peer that does
-        // not even close.
+        // Each connection enforces its own drain limit. This later limit covers peers that do not
+        // close their side of the connection.
         let patience = Duration::from_millis(limits.drain_ms_max + 2 * limits.write_stall_ms_max);
         let ended = async {
             let _ = self.connections.acquire_many(all).await;
@@ -459,7 +462,7 @@ impl Server {
     }
 }
 
-/// Gives the configured administrators their role, if this is the first start on the store.
+/// Grants the configured administrators their role if this is the first start on the store.
 async fn make_administrators(config: &Config, apps: &Apps) -> Result<(), StoreError> {
     if first_start(&config.access, &**apps.control().store()).await? {
         apps.changed_here().await;
@@ -467,8 +470,8 @@ async fn make_administrators(config: &Config, apps: &Apps) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Finishes the start of an engine that found its store sealed, once the store is unsealed.
-/// Requests that must be recorded fail until then.
+/// Completes the start of an engine that found its store sealed, as soon as the store is unsealed.
+/// Until then, requests that need an audit record fail.
 async fn complete_start(
     config: Config,
     engine: Arc<Engine>,
@@ -505,7 +508,7 @@ async fn complete_start(
     }
 }
 
-/// Looks at what is served whenever somebody scrapes.
+/// Returns a function that collects the gauges of apps and stores for each scrape of the metrics.
 fn served(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> AppGauges + Send + Sync> {
     let links = stores.links();
     Box::new(move || {
@@ -537,14 +540,14 @@ fn bind_data(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartErro
     Ok((listener, address))
 }
 
-/// Prints the address of an instance; one without a data listener has an empty one.
+/// Formats the address of an instance. An instance without a data listener has an empty address.
 fn shown(address: Option<SocketAddr>) -> String {
     address
         .map(|address| address.to_string())
         .unwrap_or_default()
 }
 
-/// The apps of a configuration, to change them where no engine has them open.
+/// Opens the apps of a configuration so that a program can change them without a running engine.
 ///
 /// # Errors
 ///

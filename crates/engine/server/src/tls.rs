@@ -1,18 +1,20 @@
-//! Builds the TLS side of the listeners from files: TLS 1.3, a client certificate always,
-//! post-quantum first.
+//! Builds the TLS settings of the listeners from files. Listeners use TLS 1.3 by default, always
+//! require a client certificate, and prefer post-quantum key exchange.
 //!
-//! Every refusal names its file and what to do about it. No ALPN: a listener speaks one protocol.
-//! Nothing is cached: what another look at the files finds is loaded the same way, and
-//! `certificates.rs` puts it in service.
+//! Every error names the file and the correction. ALPN is not used, because each listener speaks
+//! one protocol. This module caches nothing. When the files change, they are loaded in the same
+//! way, and `certificates.rs` puts the result in service.
 //!
-//! Session resumption is off. A resumed session carries the client's identity from the first
-//! handshake and skips the look at its certificate, so an expired or revoked certificate would live
-//! on in a ticket. Callers keep their connections, and a full handshake costs about 0.2 ms of CPU.
-//! No tickets also means no ticket keys to rotate, no early data and nothing to replay.
+//! Session resumption is off. A resumed session keeps the client's identity from the first
+//! handshake and skips the certificate check. An expired or revoked certificate would therefore
+//! stay usable through a ticket. Clients keep their connections open, and a full handshake takes
+//! only about 0.2 ms of CPU.
 //!
-//! A revocation list past its `nextUpdate` stays in force. Rejecting all clients instead would turn
-//! a missed delivery of a file into an outage of every relay. The log warns before and after, and a
-//! metric shows the time.
+//! Without tickets there are also no ticket keys to rotate, no early data and no replay.
+//!
+//! A revocation list stays in force after its `nextUpdate`. Rejecting all clients instead would
+//! turn one missed delivery of a file into an outage of every relay. The log warns before and after
+//! `nextUpdate`, and a metric shows the time.
 
 mod certificate_info;
 mod files;
@@ -41,7 +43,7 @@ use sealwire_telemetry::metrics::CertificateLabel;
 /// TLS settings of a listener.
 #[derive(Clone, Debug)]
 pub struct ServerTls {
-    /// For `tokio_rustls::TlsAcceptor`.
+    /// Configuration for `tokio_rustls::TlsAcceptor`.
     pub config: Arc<ServerConfig>,
     /// Verifies client certificates in handshakes, and again while clients are connected.
     pub verifier: Arc<dyn ClientCertVerifier>,
@@ -50,22 +52,22 @@ pub struct ServerTls {
 /// TLS settings from the files of a configuration, all read at one time.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// For the listener of documents and tokens.
+    /// Settings of the data listener.
     pub data: ServerTls,
-    /// For the control listener, if there is one.
+    /// Settings of the control listener, if it is configured.
     pub control: Option<ServerTls>,
-    /// Every certificate and list in them.
+    /// Every certificate and revocation list in the files.
     pub held: Vec<CertificateInfo>,
 }
 
 impl Loaded {
-    /// When the first certificate of the server's chain ends; each was still good when this was
-    /// made.
+    /// Returns the earliest expiry in the server's certificate chain. Every certificate was valid
+    /// when this value was created.
     pub fn server_ends(&self) -> Option<OffsetDateTime> {
         self.ends(CertificateLabel::Server)
     }
 
-    /// When the first of those ends.
+    /// Returns the earliest expiry of the certificates or lists with this label.
     pub fn ends(&self, of: CertificateLabel) -> Option<OffsetDateTime> {
         self.held
             .iter()
@@ -75,10 +77,10 @@ impl Loaded {
     }
 }
 
-/// Why the files cannot serve. All are the operator's to mend.
+/// Errors in the TLS files. The operator must correct each of them.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// Missing, unreadable or far too large.
+    /// The file is missing, unreadable or far too large.
     #[error("{key}: {}: cannot be read", file.display())]
     Unreadable {
         /// The configuration key.
@@ -95,10 +97,10 @@ pub enum TlsError {
         key: &'static str,
         /// The file.
         file: PathBuf,
-        /// Who can get at it, and how to end that.
+        /// Which users have access, and how to remove their access.
         exposure: Arc<Exposure>,
     },
-    /// The file holds nothing of the kind it should hold.
+    /// The file contains no item of the expected kind.
     #[error("{key}: {}: has no {wanted}", file.display())]
     Lacking {
         /// The configuration key.
@@ -108,23 +110,23 @@ pub enum TlsError {
         /// Expected content.
         wanted: &'static str,
     },
-    /// Broken PEM, or a certificate or list that cannot be parsed.
+    /// The PEM is malformed, or a certificate or list in it cannot be parsed.
     #[error("{key}: {}: item {item} is malformed", file.display())]
     Malformed {
         /// The configuration key.
         key: &'static str,
         /// The file.
         file: PathBuf,
-        /// Which item of the file, from 1.
+        /// Position of the item in the file, counted from 1.
         item: usize,
     },
-    /// A key of an algorithm or form that cannot sign.
+    /// The key has an algorithm or a form that cannot sign.
     #[error("tls.key: {}: is not a key that TLS can use; take ECDSA P-256, ECDSA P-384, Ed25519 or RSA", file.display())]
     KeyUnusable {
         /// The file.
         file: PathBuf,
     },
-    /// Certificate and key are of different pairs.
+    /// The certificate and the key do not belong together.
     #[error("tls.key: {}: does not belong to the first certificate in {}", key.display(), certificate.display())]
     KeyMismatch {
         /// The key's file.
@@ -132,17 +134,18 @@ pub enum TlsError {
         /// The certificate's file.
         certificate: PathBuf,
     },
-    /// The server's certificate is over or has not begun, so no caller would accept it.
+    /// The server's certificate has expired or is not valid yet, so every client would reject it.
     #[error("tls.certificate: {}: holds from {not_before} to {not_after}, which is not now", file.display())]
     NotNow {
         /// The file.
         file: PathBuf,
-        /// When it begins.
+        /// Start of the validity period.
         not_before: OffsetDateTime,
-        /// When it ends.
+        /// End of the validity period.
         not_after: OffsetDateTime,
     },
-    /// An authority that signs for all callers would name operators too.
+    /// The authority of operators also issues certificates to other clients, which could then act
+    /// as operators.
     #[error(
         "control.client_ca: {}: holds an authority of tls.client_ca, or one above it, so any caller could change the keys; \
          name operators in control.principals, or give them an authority of their own", file.display()
@@ -151,16 +154,16 @@ pub enum TlsError {
         /// The file.
         file: PathBuf,
     },
-    /// Files that change at every look, or cannot be looked at.
+    /// The files change at every read, or cannot be read.
     #[error("tls: the files keep changing; try again once they hold still")]
     Restless,
-    /// The TLS library refuses the combination.
+    /// The TLS library rejects the combination.
     #[error("tls: {0}")]
     Library(String),
 }
 
 impl TlsError {
-    /// Describes a file of setting `key` that is no PEM file of the wanted kind.
+    /// Describes why the file of the setting `key` is not a PEM file of the expected kind.
     fn pem(key: &'static str, file: &Path, error: PemError) -> Self {
         let file = file.to_owned();
         match error {
@@ -171,7 +174,7 @@ impl TlsError {
 }
 
 impl TlsError {
-    /// The error and its cause, if it has one, as `a: b`.
+    /// Returns the error, followed by its cause if there is one.
     pub(crate) fn with_cause(&self) -> String {
         match self {
             Self::Unreadable { source, .. } => format!("{self}: {source}"),
@@ -180,10 +183,12 @@ impl TlsError {
     }
 }
 
-/// The cryptography behind TLS, passed explicitly so that no process-wide default matters.
+/// Returns the cryptography of TLS. Callers pass it explicitly, so that no process-wide default
+/// applies.
 ///
-/// Key exchange: X25519 with ML-KEM-768 first, so traffic recorded today stays closed to a quantum
-/// computer; then X25519 and P-256 for callers without it.
+/// The preferred key exchange is X25519 with ML-KEM-768, so that a future quantum computer cannot
+/// decrypt traffic that is recorded today. X25519 and P-256 follow for clients that do not support
+/// it.
 pub fn provider() -> CryptoProvider {
     use aws_lc_rs::kx_group::{SECP256R1, X25519, X25519MLKEM768};
     CryptoProvider {
@@ -221,8 +226,8 @@ impl<'a> Clients<'a> {
             )
         });
         match &control.client_ca {
-            // Lists of an authority say nothing of another's certificates, and would refuse them
-            // all.
+            // Revocation lists of `[tls]` do not cover certificates of another authority. With
+            // these lists, the verifier would reject all clients of `control.client_ca`.
             Some(ca) => Self {
                 ca: ("control.client_ca", ca, CertificateLabel::ControlClientCa),
                 crl,
@@ -238,20 +243,20 @@ impl<'a> Clients<'a> {
     }
 }
 
-/// Reads the files of a configuration and makes TLS of them.
+/// Reads the files of a configuration and builds the TLS settings.
 ///
 /// # Errors
 ///
-/// A file that is missing, malformed, exposed, or does not fit the others; [`TlsError::NotOwn`].
+/// A file is missing, malformed or exposed, or does not match the others. [`TlsError::NotOwn`].
 pub fn load(tls: &Tls, control: Option<&ControlListen>) -> Result<Loaded, TlsError> {
     load_from(&Files::look(tls, control), tls, control)
 }
 
-/// Builds the settings from files that were read.
+/// Builds the TLS settings from files that were already read.
 ///
 /// # Errors
 ///
-/// As for [`load`].
+/// The same as for [`load`].
 pub(crate) fn load_from(
     files: &Files,
     tls: &Tls,
@@ -275,8 +280,9 @@ pub(crate) fn load_from(
     })
 }
 
-/// Refuses authorities of operators by which a certificate of any caller passes: the same key, or
-/// one that signed theirs.
+/// Fails if an authority for operators also accepts certificates of other clients. This happens if
+/// both authorities have the same key, or if the authority for operators signed the other
+/// authority.
 fn check_own(files: &Files, tls: &Tls, operators: &Path) -> Result<(), TlsError> {
     const OPERATORS: &str = "control.client_ca";
     let (callers, own) = (
@@ -324,7 +330,7 @@ const TLS13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
 const TLS13_AND_12: &[&SupportedProtocolVersion] =
     &[&rustls::version::TLS13, &rustls::version::TLS12];
 
-/// The server's own side, which its listeners share.
+/// The server's own certificate chain, key and TLS versions, which the listeners share.
 struct Server<'a> {
     provider: &'a Arc<CryptoProvider>,
     versions: &'static [&'static SupportedProtocolVersion],
@@ -341,7 +347,8 @@ impl<'a> Server<'a> {
     ) -> Result<Self, TlsError> {
         let chain = server_chain(files, &tls.certificate, held)?;
         let key = files.private_key("tls.key", &tls.key)?;
-        // Checked here as well as in rustls, to tell a foreign key from an unusable one.
+        // Checked here as well as in rustls, to distinguish a key that does not match from a key
+        // that cannot be used.
         CertifiedKey::from_der(chain.clone(), key.clone_key(), provider).map_err(|error| {
             match error {
                 rustls::Error::InconsistentKeys(_) => TlsError::KeyMismatch {
@@ -362,7 +369,7 @@ impl<'a> Server<'a> {
         })
     }
 
-    /// For a listener that takes these callers.
+    /// Builds the settings of a listener for these clients.
     fn listen(
         &self,
         files: &Files,
@@ -394,7 +401,7 @@ fn client_verifier(
     held: &mut Vec<CertificateInfo>,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let mut keep = |new: Option<CertificateInfo>| {
-        // The control listener may take the authorities and lists of the other.
+        // The control listener can use the same authorities and lists as the data listener.
         held.extend(new.filter(|new| !held.contains(new)));
     };
     let (key, file, of) = clients.ca;
@@ -411,8 +418,8 @@ fn client_verifier(
     let mut builder =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
     if let Some((key, file, of)) = clients.crl {
-        // An authority without a list refuses its callers: a list that got lost must not let the
-        // revoked back in.
+        // If an authority has no list, its clients are rejected. A lost list must not restore
+        // access to clients with a revoked certificate.
         let lists: Vec<CertificateRevocationListDer<'static>> =
             files.items(key, file, "PEM revocation list")?;
         lists

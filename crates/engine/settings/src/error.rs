@@ -1,12 +1,14 @@
-//! Why a configuration is refused, in words for the operator. Names of keys, never their values.
+//! Errors in a configuration, with messages for the operator. Messages name keys and never contain
+//! their values.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why a configuration is refused: every problem that was found, each with its key.
+/// Describes why a configuration is invalid. Contains every problem that was found, each with its
+/// key.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// At least one.
+    /// Contains at least one problem.
     pub problems: Vec<Problem>,
 }
 
@@ -27,7 +29,7 @@ impl ConfigError {
 }
 
 impl fmt::Display for ConfigError {
-    /// One problem per line.
+    /// Writes one problem per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.problems.iter().enumerate() {
             write!(f, "{}{problem}", if index == 0 { "" } else { "\n" })?;
@@ -38,10 +40,11 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// One thing wrong with a configuration. All are the operator's to mend; none carries a value.
+/// A problem in a configuration. The operator must correct each problem. No variant contains a
+/// value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The file is missing, too large, not UTF-8 or not ours to read.
+    /// The file is missing, too large, not UTF-8 or not readable by this process.
     #[error("{}: {problem}", file.display())]
     Unreadable {
         /// The file.
@@ -52,69 +55,69 @@ pub enum Problem {
     /// The file is not TOML.
     #[error("line {line}: not valid TOML: {problem}")]
     Syntax {
-        /// Where, counted from 1.
+        /// Line of the file, counted from 1.
         line: usize,
         /// Expected syntax.
         problem: String,
     },
-    /// A section that does not exist.
+    /// The section does not exist.
     #[error("[{section}]: unknown section (line {line}); see `sealwire config template`")]
     UnknownSection {
-        /// Its name.
+        /// Name of the section.
         section: String,
-        /// Where, counted from 1.
+        /// Line of the file, counted from 1.
         line: usize,
     },
-    /// A section's name with a plain value.
+    /// The name of a section has a plain value.
     #[error("[{section}]: must be a section (line {line})")]
     NotASection {
-        /// Its name.
+        /// Name of the section.
         section: &'static str,
-        /// Where, counted from 1.
+        /// Line of the file, counted from 1.
         line: usize,
     },
-    /// A key that does not exist.
+    /// The key does not exist.
     #[error("{key}: unknown key (line {line}); see `sealwire config template`")]
     UnknownKey {
         /// `section.name`.
         key: String,
-        /// Where, counted from 1.
+        /// Line of the file, counted from 1.
         line: usize,
     },
-    /// A variable that looks like an override and is none.
+    /// An environment variable looks like an override, but no key has this name.
     #[error("{variable}: unknown environment variable; see `sealwire config template`")]
     UnknownVariable {
-        /// Its name.
+        /// Name of the variable.
         variable: String,
     },
-    /// A value of the wrong kind or out of range.
+    /// A value has the wrong kind or is out of range.
     #[error("{key}: {problem}{origin}")]
     Value {
         /// `section.name`.
         key: String,
-        /// Where the value came from.
+        /// Source of the value.
         origin: Origin,
         /// Expected value.
         problem: String,
     },
-    /// Two values, each fine alone, that cannot stand together.
+    /// Two values are each valid, but exclude each other.
     #[error("{key}: {rule} (against {other})")]
     Conflict {
-        /// `section.name` of the one to change.
+        /// `section.name` of the key to change.
         key: String,
-        /// `section.name` of the other.
+        /// `section.name` of the other key.
         other: String,
-        /// The rule.
+        /// The violated rule.
         rule: &'static str,
     },
 }
 
-/// Where a refused value came from.
+/// Source of an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// This line of the file, counted from 1.
+    /// Line of the file, counted from 1.
     Line(usize),
-    /// This environment variable.
+    /// Name of the environment variable.
     Variable(String),
     /// The file or the environment.
     Either,

@@ -1,7 +1,7 @@
 //! The kinds of configuration keys: how their values are parsed and checked.
 //!
-//! A value is checked against its [`ValueKind`] and never shown: an error describes the problem
-//! without the value.
+//! A value is checked against its [`ValueKind`]. Errors describe the problem and never contain the
+//! value.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use sealwire_access::{Identity, Principal, PrincipalKind};
 use sealwire_service::settings::{Kind, Literal, grouped};
 use sealwire_service::spans::Endpoint;
 
-/// One configuration key.
+/// A configuration key.
 pub type Key = sealwire_service::settings::Key<ValueKind>;
 
 /// Type of a key's values.
 #[derive(Clone, Copy, Debug)]
 pub enum ValueKind {
-    /// `ip:port`; names are not looked up.
+    /// `ip:port`. Host names are not accepted.
     Address,
-    /// An address, or the empty string for none.
+    /// `ip:port`, or an empty string for no address.
     OptionalAddress,
     /// A path, relative to the folder of the configuration file.
     Path,
-    /// A path or the empty string, which means none.
+    /// A path, or an empty string for no path.
     OptionalPath,
-    /// A URL in plain HTTP or the empty string, which means none.
+    /// A URL in plain HTTP, or an empty string for no URL.
     OptionalUrl,
     /// The name of an environment variable.
     Variable,
@@ -33,25 +33,25 @@ pub enum ValueKind {
     Text,
     /// `true` or `false`.
     Flag,
-    /// A list of data roles, `*` for every role; in the environment separated by commas.
+    /// A list of data roles. `*` stands for every role. Separated by commas in the environment.
     Roles,
-    /// A list of `principal=weight`; in the environment separated by commas.
+    /// A list of `principal=weight`. Separated by commas in the environment.
     Weights,
-    /// A list of principals; in the environment separated by commas.
+    /// A list of principals. Separated by commas in the environment.
     Principals,
-    /// A list of kinds of names; in the environment separated by commas.
+    /// A list of kinds of certificate names. Separated by commas in the environment.
     Identity,
-    /// A fraction from 0 to 1, kept in millionths.
+    /// A fraction from 0 to 1, stored in millionths.
     Fraction,
-    /// One of a closed list.
+    /// A text from a fixed list.
     Choice(&'static [&'static str]),
-    /// A whole number in a range, both ends included.
+    /// A whole number in an inclusive range.
     Number {
         /// Unit: `bytes`, `ms`, `calls`.
         unit: &'static str,
-        /// The smallest.
+        /// Minimum.
         min: u64,
-        /// The largest.
+        /// Maximum.
         max: u64,
     },
 }
@@ -84,7 +84,7 @@ impl Kind for ValueKind {
     }
 }
 
-/// The value of a default.
+/// Returns the value of a default.
 fn value(default: Literal) -> Option<Value> {
     match default {
         Literal::Text(text) => Some(Value::Text(text.to_owned())),
@@ -95,7 +95,7 @@ fn value(default: Literal) -> Option<Value> {
     }
 }
 
-/// A value as it was given, not yet checked. No `Debug`: it may be a secret in the wrong place.
+/// A value before it is checked. Has no `Debug`, because a secret can be set for the wrong key.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Value {
     Text(String),
@@ -106,7 +106,7 @@ pub(crate) enum Value {
 
 /// Checks a value against its key's kind.
 ///
-/// The text that comes back says what is wrong and never repeats the value.
+/// The error describes the problem and never repeats the value.
 pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
     match (key.kind, value) {
         (ValueKind::Address, Value::Text(text)) => text
@@ -200,7 +200,7 @@ pub(crate) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
     }
 }
 
-/// Parts in which fractions are kept.
+/// Fractions are stored in this number of parts.
 const MILLION: u64 = 1_000_000;
 
 /// Reads a fraction from 0 to 1, to the nearest millionth.
@@ -211,14 +211,14 @@ pub(crate) fn fraction(text: &str) -> Option<Value> {
         .then(|| Value::Number((fraction * MILLION as f64).round() as u64))
 }
 
-/// Longest role in the configuration. The published clients write at most 20 characters.
+/// Maximum length of a data role. The published clients write at most 20 characters.
 const ROLE_BYTES_MAX: usize = 64;
 
-/// Largest weight. Beyond it a caller of weight 1 would wait for minutes.
+/// Maximum weight. With a larger weight, a principal of weight 1 would wait for minutes.
 const WEIGHT_MAX: u32 = 1_000;
 
-/// Reads `name=weight`. A SPIFFE name may hold `=`, a weight may not. Names of different kinds are
-/// different callers.
+/// Parses `name=weight`. A SPIFFE name can contain `=`, but a weight cannot. Equal names of
+/// different kinds are different principals.
 pub(super) fn weight(text: &str) -> Option<(Caller, u32)> {
     let (name, weight) = text.rsplit_once('=')?;
     let weight = weight
@@ -228,7 +228,7 @@ pub(super) fn weight(text: &str) -> Option<(Caller, u32)> {
     Some((caller(name)?, weight))
 }
 
-/// Reads the name of a caller as configurations write it.
+/// Parses the name of a principal in the notation of the configuration.
 pub(super) fn caller(name: &str) -> Option<Caller> {
     let caller = if name.starts_with("spiffe://") {
         (PrincipalKind::Spiffe, name.to_owned())
@@ -254,7 +254,7 @@ fn is_variable(text: &str) -> bool {
             .all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
-/// One checked value for every key. Each is taken out once, by its name.
+/// A checked value for every key. Each value can be taken once, by the name of its key.
 pub(crate) struct Values(HashMap<(&'static str, &'static str), Value>);
 
 impl Values {
@@ -266,12 +266,12 @@ impl Values {
         )
     }
 
-    /// Puts a checked value in place of the default.
+    /// Replaces a default by a checked value.
     pub(crate) fn set(&mut self, key: &'static Key, value: Value) {
         self.0.insert((key.section, key.name), value);
     }
 
-    /// A text that is still to be taken.
+    /// Returns a text without taking it.
     pub(crate) fn peek_text(&self, section: &'static str, name: &'static str) -> &str {
         match self.0.get(&(section, name)) {
             Some(Value::Text(text)) => text,
@@ -279,7 +279,7 @@ impl Values {
         }
     }
 
-    /// The keys nobody took; a test holds that there are none.
+    /// Returns the keys that were not taken. A test checks that this list is empty.
     #[cfg(test)]
     pub(crate) fn left(&self) -> Vec<String> {
         self.0
@@ -315,7 +315,7 @@ impl Values {
         }
     }
 
-    /// A path from `folder`; `None` where the key is empty.
+    /// Takes a path relative to `folder`. Returns `None` if the value is empty.
     pub(crate) fn optional_path(
         &mut self,
         section: &'static str,

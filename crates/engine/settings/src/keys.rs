@@ -1,7 +1,7 @@
-//! The one table of configuration keys: name, kind, range, default and description.
+//! The table of all configuration keys: name, kind, range, default and description.
 //!
-//! Parsing, checking, the reference text and the tests all read [`all`]; a key that is not in the
-//! table does not exist.
+//! Parsing, checks, the reference text and the tests all use [`all`]. A key that is not in this
+//! table is unknown.
 
 use sealwire_service::keys;
 use sealwire_service::settings::{Form, Literal, Section};

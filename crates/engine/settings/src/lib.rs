@@ -1,10 +1,12 @@
-//! Configuration: one TOML file, environment overrides, parsed once, complete, refused before a
-//! port is bound.
+//! The configuration of an engine: one TOML file with overrides from the environment. The file is
+//! parsed once and checked completely before a port is bound.
 //!
-//! Every key stands in one table ([`keys`]); text becomes a [`Config`] without `Option`s, or an
-//! error that names every wrong key and its line. An error never repeats a value: a secret pasted
-//! into the wrong key must not reach a log. Order: default, then file, then environment. Nothing is
-//! read from the process except what [`Environment`] holds.
+//! The table [`keys`] defines every key. Parsing results in a [`Config`] with a value for every
+//! setting, or in an error that names every invalid key and its line. Errors never repeat values,
+//! because a secret in the wrong key must not reach a log.
+//!
+//! The file overrides the defaults, and the environment overrides the file. Of the process, only
+//! the variables in [`Environment`] are read.
 
 mod error;
 pub mod key;
@@ -35,49 +37,51 @@ pub use limits::{CALL_BYTES, Limits};
 pub use sealwire_access::AccessMode;
 use sealwire_access::{Identity, Principal, PrincipalKind};
 
-/// The longest configuration file, in bytes. The reference is 8 KB; a larger file is a wrong path.
+/// Maximum size of a configuration file, in bytes. The reference has 8 KB, so a larger file
+/// indicates a wrong path.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Everything an engine is told at its start. Paths are absolute or relative to the working folder.
+/// All settings of an engine. Paths are absolute or relative to the working folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where callers connect.
+    /// The data listener for clients.
     pub listen: Listen,
-    /// Where operators look.
+    /// The health and metrics listener for operators.
     pub admin: Admin,
-    /// Where operators change apps, keys and collections.
+    /// The listener on which operators change apps, keys and collections.
     pub control: Option<ControlListen>,
     /// Roles and permissions.
     pub access: Access,
     /// Certificates.
     pub tls: Tls,
-    /// Control state and tokens.
+    /// The store of control state and tokens.
     pub state: State,
     /// The database of [`Mode::Postgres`].
     pub postgres: Postgres,
-    /// Where the key-encryption key comes from.
+    /// The source of the key-encryption key.
     pub kek: KekSource,
-    /// File of more providers of key-encryption keys.
+    /// `kek.providers`: file of further providers of key-encryption keys.
     pub kek_providers: Option<PathBuf>,
-    /// `kek.root_key`: true if a store without a root key is refused.
+    /// `kek.root_key`: true if the engine must not start on a store without a root key.
     pub kek_needs_root: bool,
-    /// `kek.probe_interval_s`: seconds between two checks of a slot of the root key. 0: none.
+    /// `kek.probe_interval_s`: seconds between two checks of a slot of the root key. 0 disables the
+    /// checks.
     pub kek_probe_interval_s: u64,
-    /// Threads for cryptography.
+    /// Settings of the crypto threads and key caches.
     pub crypto: Crypto,
     /// Options for reading the Evervault format.
     pub evervault: Evervault,
-    /// Threads for sockets.
+    /// Settings of the network threads.
     pub network: Network,
-    /// Which call may begin, and whose turn it is.
+    /// Admission and order of requests.
     pub schedule: Schedule,
-    /// Every bound.
+    /// All limits.
     pub limits: Limits,
-    /// Where calls are recorded.
+    /// Audit log of requests.
     pub audit: Audit,
-    /// Where spans of calls go.
+    /// Removal of expired rows.
     pub sweep: SweepSettings,
-    /// See there.
+    /// Export of spans.
     pub traces: TraceSettings,
     /// Log level and format.
     pub log: Log,
@@ -86,7 +90,8 @@ pub struct Config {
 /// `[listen]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// Address of the data listener; `None`: this engine has none. Port 0 lets the system choose.
+    /// Address of the data listener. `None` if the engine has no data listener. Port 0 lets the
+    /// system choose.
     pub address: Option<SocketAddr>,
 }
 
@@ -97,20 +102,20 @@ pub struct Admin {
     pub address: SocketAddr,
 }
 
-/// Which field of a certificate names a caller, and the name.
+/// The certificate field that names a client, and the name.
 pub type Caller = (PrincipalKind, String);
 
-/// `[control]`, if it has an address.
+/// `[control]`, if it sets an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlListen {
     /// Address of the control listener. Port 0 lets the system choose.
     pub address: SocketAddr,
-    /// PEM file: the authorities of its callers; `None`: those of `[tls]`.
+    /// PEM file with the authorities of its clients. `None`: the authorities of `[tls]`.
     pub client_ca: Option<PathBuf>,
-    /// PEM file: revocation lists of those authorities.
+    /// PEM file with the revocation lists of those authorities.
     pub client_crl: Option<PathBuf>,
-    /// Principals that can connect. Empty, with authorities of its own: every client of those
-    /// authorities.
+    /// Principals that can connect. If the list is empty, `client_ca` is a separate authority and
+    /// every client of that authority can connect.
     pub principals: Vec<Caller>,
 }
 
@@ -119,17 +124,17 @@ pub struct ControlListen {
 pub struct Access {
     /// Effect on requests that no role grants.
     pub mode: AccessMode,
-    /// Principals that get the role `administrator` when nobody has any role.
+    /// Principals that get the role `administrator` while no principal has any role.
     pub administrators: Vec<Principal>,
-    /// Which name of a certificate counts.
+    /// Order in which the names of a certificate are used to find its principal.
     pub identity: Identity,
-    /// Principals that are remembered with what they may do.
+    /// Maximum number of principals whose permissions are cached.
     pub cache_entries: usize,
-    /// Seconds for which one is, at most.
+    /// Maximum time for which permissions are cached, in seconds.
     pub cache_s: u64,
-    /// Cache time for principals without a role.
+    /// Maximum time for which the absence of a role is cached, in seconds.
     pub cache_negative_s: u64,
-    /// Seconds for which one is used beyond that while the store is down.
+    /// Additional time for which cached permissions are used while the store is down, in seconds.
     pub stale_s: u64,
 }
 
@@ -165,30 +170,31 @@ impl Access {
 /// `[tls]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// PEM file: the server's certificate, then intermediates.
+    /// PEM file with the server's certificate, followed by intermediates.
     pub certificate: PathBuf,
-    /// PEM file: its private key.
+    /// PEM file with the private key of the certificate.
     pub key: PathBuf,
-    /// PEM file: authorities of client certificates.
+    /// PEM file with the authorities of client certificates.
     pub client_ca: PathBuf,
-    /// PEM file: revocation lists of those authorities, if there are any.
+    /// PEM file with the revocation lists of those authorities.
     pub client_crl: Option<PathBuf>,
-    /// Accepts TLS 1.2 too.
+    /// Also accepts TLS 1.2.
     pub tls12: bool,
-    /// Seconds between two looks at the files; 0: only when told.
+    /// Seconds between two checks of the files for changes. 0: the files are only reloaded on
+    /// request.
     pub watch_s: u64,
 }
 
 /// `[state]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Where it is kept.
+    /// Kind of store.
     pub mode: Mode,
-    /// The file of [`Mode::Stateless`].
+    /// File for [`Mode::Stateless`].
     pub file: PathBuf,
-    /// The folder of [`Mode::Embedded`].
+    /// Folder for [`Mode::Embedded`].
     pub folder: PathBuf,
-    /// Seconds between two looks at what other processes may have changed.
+    /// Seconds between two checks for changes by other processes.
     pub poll_s: u64,
     /// `state.anchor_file`.
     pub anchor_file: Option<PathBuf>,
@@ -196,19 +202,20 @@ pub struct State {
     pub serves_rolled_back: bool,
 }
 
-/// Where an engine keeps its state.
+/// The kind of store in which an engine keeps its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Nowhere: apps and keys come from a file that others write, and no tokens are kept.
+    /// No store. Another program writes the file with apps and keys, and no tokens are stored.
     Stateless,
-    /// In a folder of its own, which no other process uses.
+    /// A folder that no other process uses.
     Embedded,
-    /// In a PostgreSQL database, which several engines share.
+    /// A PostgreSQL database that several engines share.
     Postgres,
 }
 
 impl State {
-    /// How often the store is asked for its generation. A file costs a look at its times.
+    /// Returns the interval at which the store's generation is read. For a file, this only reads
+    /// the file's times.
     pub fn poll(&self) -> Duration {
         match self.mode {
             Mode::Stateless => Duration::from_secs(1),
@@ -221,29 +228,29 @@ impl State {
 /// [`Postgres::PASSWORD`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Postgres {
-    /// Where it is, without a password.
+    /// Address of the database, without a password.
     pub url: String,
-    /// The file with the password.
+    /// File with the password.
     pub password_file: Option<PathBuf>,
-    /// PEM file: the authority of the server's certificate.
+    /// PEM file with the authority of the server's certificate.
     pub ca: Option<PathBuf>,
-    /// PEM file: the certificate to show.
+    /// PEM file with the client certificate.
     pub client_certificate: Option<PathBuf>,
-    /// PEM file: its key.
+    /// PEM file with the key of the client certificate.
     pub client_key: Option<PathBuf>,
-    /// Encrypts TCP connections.
+    /// Encryption of TCP connections.
     pub tls: PostgresTls,
-    /// Connections that write tokens.
+    /// Number of connections that write tokens.
     pub writers: usize,
-    /// Connections that read tokens.
+    /// Number of connections that read tokens.
     pub readers: usize,
-    /// How long a call may take.
+    /// Timeout of a query, in milliseconds.
     pub timeout_ms: u64,
 }
 
 impl Postgres {
-    /// The variable that may hold the password. It is read when the store is opened and kept
-    /// nowhere.
+    /// The environment variable for the password. The variable is read when the store is opened,
+    /// and its value is not kept.
     pub const PASSWORD: &str = "SEALWIRE_POSTGRES_PASSWORD";
 
     fn take(values: &mut Values, folder: &Path) -> Self {
@@ -266,12 +273,12 @@ impl Postgres {
     }
 }
 
-/// `[kek]`: where the key-encryption key comes from.
+/// `[kek]`: the source of the key-encryption key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KekSource {
-    /// This file holds it.
+    /// A file that contains the key.
     File(PathBuf),
-    /// The environment variable of this name holds it.
+    /// The name of an environment variable that contains the key.
     Environment(String),
 }
 
@@ -280,18 +287,22 @@ pub enum KekSource {
 pub struct Crypto {
     /// Threads for cryptography; 0 means one per core. See [`Crypto::threads_on`].
     pub threads: usize,
-    /// Key versions that get a table of multiples, 150 KB each; 0 switches tables off.
+    /// Number of key versions with a table of precomputed multiples, 150 KB each. 0 disables the
+    /// tables.
     pub precomputed_tables: usize,
-    /// Ready ephemeral keys per hot key version; 0 switches them off.
+    /// Number of ephemeral keys that are prepared per frequently used key version. 0 disables the
+    /// preparation.
     pub ready_keys: usize,
-    /// Opened key schedules kept over all calls; 0 switches that off.
+    /// Number of opened key schedules in the cache that all requests share. 0 disables the cache.
     pub open_key_cache_entries: usize,
-    /// Seconds that one is kept, counted from its first use.
+    /// Maximum time for which an opened key schedule is cached, in seconds, counted from its first
+    /// use.
     pub open_key_cache_s: u64,
 }
 
 impl Crypto {
-    /// The threads to start on a machine of that many cores. At least 1.
+    /// Returns the number of threads to start on a machine with `cores` cores. The result is at
+    /// least 1.
     pub fn threads_on(&self, cores: usize) -> usize {
         if self.threads == 0 {
             cores.max(1)
@@ -304,14 +315,14 @@ impl Crypto {
 /// `[evervault]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evervault {
-    /// Reads tags and file versions that the vendor has given up.
+    /// Also reads tags and file versions that the vendor no longer supports.
     pub legacy: bool,
-    /// Data roles whose values are opened. `*` stands for every role.
+    /// Data roles whose values are decrypted. `*` stands for every role.
     pub open_roles: Vec<String>,
 }
 
 impl Evervault {
-    /// Returns true if a value of this data role, or of none, is opened.
+    /// Returns true if a value with this data role, or without a data role, is decrypted.
     pub fn opens(&self, role: Option<&str>) -> bool {
         role.is_none_or(|role| {
             self.open_roles
@@ -329,7 +340,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// The threads to start on a machine of that many cores: one per eight, from 1 to 4.
+    /// Returns the number of threads to start on a machine with `cores` cores: one per eight cores,
+    /// from 1 to 4.
     pub fn threads_on(&self, cores: usize) -> usize {
         if self.threads == 0 {
             cores.div_ceil(8).clamp(1, 4)
@@ -342,15 +354,15 @@ impl Network {
 /// `[schedule]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// Predicted wait at which a call of ordinary size is refused.
+    /// Predicted wait, in milliseconds, at which a request of ordinary size is rejected.
     pub wait_max_ms: u64,
-    /// Work between two decisions, in microseconds.
+    /// Time for which a crypto thread works between two scheduling decisions, in microseconds.
     pub slice_us: u64,
-    /// Work that a network thread may do itself each time it wakes up, in microseconds.
+    /// Work that a network thread can do itself each time it wakes up, in microseconds.
     pub inline_us: u64,
-    /// Memory for requests and replies over all connections.
+    /// Memory for requests and responses over all connections, in MiB.
     pub memory_mib: u64,
-    /// Weights of callers; 1 for those that are not there.
+    /// Weights of principals. Principals that are not listed have weight 1.
     pub weights: HashMap<(PrincipalKind, String), u32>,
     /// Order of requests.
     pub order: Order,
@@ -366,23 +378,23 @@ impl Schedule {
 /// `[audit]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audit {
-    /// Where; `None`: nowhere.
+    /// Folder of the audit log. `None` if the audit log is off.
     pub folder: Option<PathBuf>,
     /// Effect on requests that cannot be recorded.
     pub on_failure: OnFailure,
-    /// Syncs each write to disk before it counts.
+    /// Syncs each write to disk before the write counts as complete.
     pub sync: bool,
-    /// Size at which a segment ends.
+    /// Size in MiB at which a segment ends.
     pub segment_mib: u64,
-    /// Age at which a segment ends.
+    /// Age in hours at which a segment ends.
     pub segment_hours: u64,
-    /// Most MiB of all files; 0: as the disk holds.
+    /// Maximum total size of the files in MiB. 0: limited only by the disk.
     pub folder_mib_max: u64,
-    /// MiB that are kept for permitted calls.
+    /// Space in MiB that is reserved for records of permitted requests.
     pub reserve_mib: u64,
-    /// Most records that wait.
+    /// Maximum number of queued records.
     pub queue_records: usize,
-    /// Most MiB of them.
+    /// Maximum size of the queued records in MiB.
     pub queue_mib: usize,
 }
 
@@ -405,9 +417,9 @@ impl Audit {
 /// `[sweep]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SweepSettings {
-    /// Seconds between two sweeps; 0: none.
+    /// Seconds between two sweeps. 0 disables sweeps.
     pub interval_s: u64,
-    /// Most rows looked at in a second.
+    /// Maximum number of rows read per second.
     pub rows_per_s: u64,
 }
 
@@ -427,23 +439,23 @@ fn traces(values: &mut Values) -> TraceSettings {
 /// `[log]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// How a line looks.
+    /// Format of a log line.
     pub format: LogFormat,
     /// Level, or levels per module, in the syntax of `tracing_subscriber::filter::Targets`:
     /// `info,sealwire_server=debug`.
     pub filter: String,
 }
 
-/// How a log line looks.
+/// Format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For a terminal.
+    /// Text for a terminal.
     Human,
-    /// One JSON object per line.
+    /// A JSON object per line.
     Json,
 }
 
-/// The `SEALWIRE_` variables that concern the configuration. No `Debug`: a value may be a secret.
+/// The `SEALWIRE_` variables of the configuration. Has no `Debug`, because a value can be a secret.
 #[derive(Default)]
 pub struct Environment(BTreeMap<String, OsString>);
 
@@ -455,8 +467,8 @@ impl Environment {
         )
     }
 
-    /// The given variables; those that concern no section are dropped, so no key material is kept
-    /// here.
+    /// Keeps the given variables that belong to a section of the configuration. Drops all others,
+    /// so that no key material is kept.
     pub fn from_pairs<N: Into<String>, V: Into<OsString>>(
         pairs: impl IntoIterator<Item = (N, V)>,
     ) -> Self {
@@ -471,8 +483,8 @@ impl Environment {
     }
 }
 
-/// The section that a variable overrides: `SEALWIRE_LISTEN_ADDRESS` is of `listen`, `SEALWIRE_KEK`
-/// is of none.
+/// Returns the section that a variable overrides. `SEALWIRE_LISTEN_ADDRESS` belongs to `listen`;
+/// `SEALWIRE_KEK` belongs to no section.
 fn section_of(variable: &str) -> Option<&'static str> {
     let rest = variable.strip_prefix("SEALWIRE_")?;
     let (section, key) = SECTIONS.iter().find_map(|section| {
@@ -482,25 +494,26 @@ fn section_of(variable: &str) -> Option<&'static str> {
                 .strip_prefix('_')?,
         ))
     })?;
-    // Kubernetes gives every container SEALWIRE_ADMIN_PORT and the like, once a service is called
-    // sealwire-admin.
+    // If a Kubernetes service is named sealwire-admin, every container gets variables such as
+    // SEALWIRE_ADMIN_PORT.
     let injected = key == "PORT"
         || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"]
             .iter()
             .any(|name| key.starts_with(name));
-    // It is no key, so that no file holds it and no error names it.
+    // The password variable is not a key. No file can contain the password, and no error names the
+    // variable.
     (!injected && variable != Postgres::PASSWORD).then_some(section)
 }
 
 impl Config {
-    /// Reads the file, applies the environment, checks everything.
+    /// Reads the file, applies the environment and checks the result.
     ///
-    /// Relative paths in it are taken from the file's folder. A file that cannot be read is
-    /// refused, also when every key has a default.
+    /// Relative paths in the file are relative to the file's folder. An unreadable file is an
+    /// error, even though every key has a default.
     ///
     /// # Errors
     ///
-    /// Every problem at once, by key name.
+    /// All problems together, by key name.
     pub fn load(file: &Path, environment: &Environment) -> Result<Self, ConfigError> {
         let refuse = |problem| {
             ConfigError::one(Problem::Unreadable {
@@ -521,11 +534,11 @@ impl Config {
         Self::parse(&text, environment, folder)
     }
 
-    /// Parses text. `folder` is put before relative paths.
+    /// Parses a configuration. Relative paths are joined to `folder`.
     ///
     /// # Errors
     ///
-    /// Every problem at once, by key name.
+    /// All problems together, by key name.
     pub fn parse(
         text: &str,
         environment: &Environment,
@@ -542,18 +555,19 @@ impl Config {
         Ok(config)
     }
 
-    /// A commented file with every key at its default: what `sealwire config template` prints.
+    /// Returns a commented file with every key at its default, as `sealwire config template` prints
+    /// it.
     pub fn reference() -> String {
         template::text()
     }
 
-    /// Returns the reference as Markdown, as `sealwire config template --markdown` prints it and
-    /// `docs/configuration.md` has it.
+    /// Returns the reference as Markdown, as `sealwire config template --markdown` prints it. The
+    /// page `docs/configuration.md` has the same content.
     pub fn reference_markdown() -> String {
         template::markdown()
     }
 
-    /// Every default, with paths relative to `folder`.
+    /// Returns every default, with paths relative to `folder`.
     pub fn defaults(folder: &Path) -> Self {
         Self::build(&mut Values::defaults(keys::all()), folder)
     }
@@ -647,7 +661,8 @@ impl Config {
         }
     }
 
-    /// Whoever may change keys is named by an authority of their own or by name.
+    /// Checks that only operators can change keys: by a separate authority or by a list of
+    /// principals. Also checks that the control listener has its own port.
     fn check_control(&self, control: &ControlListen, problems: &mut Vec<Problem>) {
         let own_ca = control
             .client_ca
@@ -758,7 +773,7 @@ fn address(values: &mut Values, section: &'static str) -> SocketAddr {
         .unwrap_or_else(|| unreachable!("{section}.address was checked"))
 }
 
-/// Takes an address that was checked. `None` if it is empty.
+/// Takes a checked address. Returns `None` if the address is empty.
 fn optional_address(values: &mut Values, section: &'static str) -> Option<SocketAddr> {
     values.text(section, "address").parse().ok()
 }
@@ -769,7 +784,8 @@ fn read_file(
     problems: &mut Vec<Problem>,
 ) -> Result<(), ConfigError> {
     let root = DeTable::parse(text).map_err(|error| {
-        // Only the parser's own words: its full text quotes the line, and with it a value.
+        // Uses only the parser's message. The full error text quotes the line, which can contain a
+        // secret value.
         let line = error.span().map_or(1, |span| line_of(text, span.start));
         ConfigError::one(Problem::Syntax {
             line,
@@ -829,7 +845,8 @@ fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
         DeValue::Boolean(flag) => Ok(Value::Flag(*flag)),
         DeValue::Integer(integer) => match u64::from_str_radix(integer.as_str(), integer.radix()) {
             Ok(number) => Ok(Value::Number(number)),
-            // Negative or beyond 64 bits. Let the range speak, if there is one.
+            // The number is negative or exceeds 64 bits. The error states the key's range if it has
+            // one.
             Err(_) => Err(match key.kind {
                 key::ValueKind::Number { unit, min, max } => {
                     format!("must be in {min}..={max} {unit}")
@@ -859,8 +876,8 @@ fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
 }
 
 fn read_environment(environment: &Environment, values: &mut Values, problems: &mut Vec<Problem>) {
-    // The variable that holds the key may look like one of ours: SEALWIRE_KEK_PROD. It is only
-    // asked for by name.
+    // The variable that contains the key-encryption key can look like an override, for example
+    // SEALWIRE_KEK_PROD. This variable is only read by its configured name.
     let kek = values.peek_text("kek", "env_var").to_owned();
     let kek = environment
         .0

@@ -1,19 +1,17 @@
-//! Every bound an operator may turn, in one place: unit, range, default and the sum behind the
-//! default.
+//! All limits that an operator can set, with unit, range, default and the reason for the default.
 //!
-//! Numbers only: nothing here counts, waits or refuses. The code that holds a bound takes the
-//! number from [`Limits`]. One list below makes the struct, its documentation, the `[limits]`
-//! section of the configuration and its reference text, so a limit cannot exist in one of them
-//! alone.
+//! This module only defines numbers. The code that enforces a limit reads the number from
+//! [`Limits`]. The list below generates the struct, its documentation, the `[limits]` section of
+//! the configuration and its reference text. A limit therefore always exists in all four places.
 //!
-//! Sizes add up: see [`Limits::check`] for what must hold between them.
+//! Some sizes depend on each other: [`Limits::check`] checks these rules.
 
 use sealwire_service::settings::Literal;
 
 use crate::key::{Key, ValueKind, Values};
 use crate::{ConfigError, Problem};
 
-/// Bytes that a call is counted with beside its messages, for its books, its walk and its keys.
+/// Bytes that a request is charged in addition to its messages, for accounting, traversal and keys.
 pub const CALL_BYTES: usize = 4 << 10;
 
 /// Turns the list of limits into the struct, its defaults and its configuration keys.
@@ -126,18 +124,18 @@ limits! {
     token_value_bytes_max: usize, "bytes", 1..=1_048_576, 65_536;
 }
 
-/// A limit's number in the type of its field.
+/// Takes the number of a limit in the type of its field.
 fn number<T: TryFrom<u64>>(values: &mut Values, name: &'static str) -> T {
     let number = values.number("limits", name);
     T::try_from(number).unwrap_or_else(|_| unreachable!("{name}: every range above fits its type"))
 }
 
 impl Limits {
-    /// Checks what must hold between limits; each alone is already in its range.
+    /// Checks the rules between limits. Each single limit was already checked against its range.
     ///
     /// # Errors
     ///
-    /// One [`Problem::Conflict`] per broken rule, with the names of both keys.
+    /// Returns a [`Problem::Conflict`] per violated rule, with the names of both keys.
     pub fn check(&self) -> Result<(), ConfigError> {
         let one_call = self.message_bytes_max.saturating_add(self.reply_bytes_max);
         let rules = [

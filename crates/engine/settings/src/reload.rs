@@ -1,13 +1,13 @@
-//! Finds changes of the configuration that a running engine cannot take over.
+//! Finds configuration changes that a running engine cannot apply.
 
 use super::{Config, ControlListen, Log};
 
 impl Config {
-    /// The sections and keys in which `other` differs and that only a restart takes over. All of
-    /// `[tls]`, `client_ca` and `client_crl` of `[control]`, and `log.filter` are taken over
-    /// without one.
+    /// Returns the sections and keys that differ in `other` and take effect only after a restart.
+    /// All of `[tls]`, `client_ca` and `client_crl` of `[control]`, and `log.filter` need no
+    /// restart.
     pub fn needs_restart_for(&self, other: &Self) -> Vec<&'static str> {
-        // Whole, so that a new section has to find its place here.
+        // The pattern lists every field, so that a new section must be handled here.
         let Self {
             listen,
             admin,

@@ -1,7 +1,8 @@
-//! The reference, made from the table of keys: a commented configuration with every key at its
-//! default, and the same for people to read (`docs/configuration.md`).
+//! The configuration reference, generated from the table of keys. The template is a commented
+//! configuration with every key at its default. The Markdown text is the page
+//! `docs/configuration.md`.
 //!
-//! It is written from what the parser reads, so it cannot say anything that does not hold.
+//! The parser uses the same table, so the reference always matches the program.
 
 use sealwire_service::settings;
 
@@ -13,7 +14,7 @@ const HEAD: &str = "\
 # Each key can be overridden by the environment variable SEALWIRE_<SECTION>_<KEY>.
 ";
 
-/// The whole text. Parses to the defaults.
+/// Returns the template. Parsing it results in the defaults.
 pub(super) fn text() -> String {
     settings::template(HEAD, SECTIONS, "")
 }

@@ -1,19 +1,19 @@
-//! The address of a collector.
+//! The endpoint of a collector.
 
 use crate::http_client::Origin;
 
-/// An address in plain HTTP.
+/// A URL in plain HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// A name or an IP address, and a port.
+    /// Host and port of the collector.
     pub origin: Origin,
-    /// The path, with a query if there is one.
+    /// The path, including a query.
     pub path: String,
 }
 
 impl Endpoint {
-    /// Reads `http://host[:port][/path]`. Returns `None` for anything else, and for an address with
-    /// a user or password.
+    /// Parses `http://host[:port][/path]`. Returns `None` for any other text, including URLs with a
+    /// user or password.
     pub fn parse(text: &str) -> Option<Self> {
         let uri: http::Uri = text
             .parse()

@@ -1,16 +1,15 @@
-//! Takes spans to a collector: OTLP/HTTP in JSON, from a thread of its own, so that neither making
-//! JSON nor a slow name server takes time of the network threads.
+//! Exports spans to a collector with OTLP/HTTP in JSON. The exporter has its own thread, so that
+//! encoding and slow name servers take no time from the network threads.
 //!
-//! Written here and not taken from `opentelemetry-otlp`: that and its SDK are eleven crates, of
-//! which the encoding would be used. Its processor counts what it drops where only its own log sees
-//! it, keeps a batch for no second attempt, and lets `OTEL_` variables of the environment change
-//! limits and headers that our configuration states. The JSON of OTLP is specified, stable and
-//! small.
+//! `opentelemetry-otlp` is not used. This crate and its SDK consist of eleven crates, of which only
+//! the encoding would be needed. The processor of the SDK reports dropped spans only in its own log
+//! and never retries a batch. The SDK also lets `OTEL_` environment variables change limits and
+//! headers that the configuration sets. The JSON format of OTLP is specified, stable and small.
 //!
-//! Everything has a bound: the queue, a batch, the time for one attempt, attempts, the answer that
-//! is read, the stop. A connection carries one batch. A batch of which an attempt was cut off may
-//! arrive twice, with the same ids. Plain HTTP to a collector beside the engine; HTTPS is that
-//! collector's to speak.
+//! Everything is bounded: the queue, a batch, the time of an attempt, the number of attempts, the
+//! response and the shutdown. Each connection carries one batch. If an attempt is interrupted, its
+//! batch can arrive twice, with the same ids. The exporter uses plain HTTP to a collector on the
+//! same machine, which can forward the spans over HTTPS.
 
 use std::cell::Cell;
 use std::io;
@@ -30,24 +29,24 @@ use crate::spans::metrics::{SpanMetrics, SpanOutcome};
 use crate::spans::span::{self, Service, Span};
 use crate::spans::{Endpoint, Settings};
 
-/// How often a batch is sent, if the collector may take it another time.
+/// Maximum number of attempts to send a batch.
 const ATTEMPTS_MAX: u32 = 4;
-/// The first pause between two; the next are twice as long each, and each is cut by up to a half by
-/// chance.
+/// Pause after the first attempt. Each further pause doubles. Each pause is shortened randomly by
+/// up to a half.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The longest that a collector may ask for.
+/// Maximum pause that a collector can request.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// How much of an answer is read. A full one has some hundred bytes.
+/// Maximum number of response bytes that are read. A complete response has a few hundred bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// The way to the collector.
+/// The queue to the exporter thread.
 pub(crate) struct Exporter {
     queue: mpsc::Sender<Span>,
     batch_spans: usize,
-    /// A batch is there.
+    /// Notified when the queue contains a full batch.
     full: Arc<Notify>,
     metrics: SpanMetrics,
-    /// To stop the thread, and to wait for it.
+    /// Stops the thread, and waits for its end.
     thread: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
 }
 
@@ -77,7 +76,7 @@ impl Exporter {
             .name("sealwire-traces".into())
             .spawn(move || {
                 runtime.block_on(sender.run(spans, stopped));
-                // A name server that does not answer is not waited for.
+                // Does not wait for a name server that does not respond.
                 runtime.shutdown_background();
             })?;
         let batch_spans = settings.batch_spans.min(settings.queue_spans);
@@ -90,9 +89,9 @@ impl Exporter {
         })
     }
 
-    /// Queues a span, or drops it where there is no room.
+    /// Queues a span. Drops the span if the queue is full.
     pub(crate) fn take(&self, span: Span) {
-        // The first of a batch is out of the queue already.
+        // The first span of a batch has already left the queue.
         let waiting = self.metrics.enter();
         if self.queue.try_send(span).is_err() {
             self.metrics.leave(SpanOutcome::NoRoom, 1);
@@ -101,7 +100,7 @@ impl Exporter {
         }
     }
 
-    /// Has what is left sent, and waits for it, no longer than one attempt may take.
+    /// Sends the queued spans and waits until they are sent, for at most the time of one attempt.
     pub(crate) fn close(&self) {
         let thread = self
             .thread
@@ -110,24 +109,24 @@ impl Exporter {
             .take();
         if let Some((stop, thread)) = thread {
             let _ = stop.send(());
-            // A panic there was printed there.
+            // A panic of the thread was already printed.
             let _ = thread.join();
         }
     }
 }
 
-/// The thread's half.
+/// The part of the exporter that runs on the thread.
 struct Sender {
     endpoint: Endpoint,
     service: Service,
     settings: Settings,
     full: Arc<Notify>,
     metrics: SpanMetrics,
-    /// True after a batch that the collector did not take.
+    /// True after a batch that the collector did not accept.
     is_failing: Cell<bool>,
 }
 
-/// Why spans did not arrive.
+/// The reason why spans were not delivered.
 #[derive(Debug, thiserror::Error)]
 enum ExportFault {
     #[error(transparent)]
@@ -153,11 +152,11 @@ impl ExportFault {
 }
 
 impl Sender {
-    /// Sends batches until it is stopped, then what is left.
+    /// Sends batches until it is stopped, and then the queued spans.
     async fn run(self, mut queue: mpsc::Receiver<Span>, stopped: oneshot::Receiver<()>) {
         let mut batch = Vec::new();
         tokio::select! {
-            // An engine that goes without a word stops it too.
+            // Dropping the engine without a stop request also ends this wait.
             _ = stopped => (),
             () = self.work(&mut queue, &mut batch) => (),
         }
@@ -205,7 +204,7 @@ impl Sender {
         }
     }
 
-    /// Sends a batch and empties it, whatever comes of it.
+    /// Sends a batch and empties it, whether the attempts succeed or fail.
     async fn deliver(&self, batch: &mut Vec<Span>, attempts: u32) {
         let (count, body) = (
             batch.len() as u64,
@@ -243,7 +242,7 @@ impl Sender {
         self.metrics.leave(SpanOutcome::Undelivered, refused);
     }
 
-    /// One attempt. How many of the spans the collector refused.
+    /// Makes one attempt. Returns the number of spans that the collector rejected.
     async fn post(&self, body: Bytes) -> Result<u64, ExportFault> {
         let request = Request::post(&*self.endpoint.path)
             .header(CONTENT_TYPE, "application/json")
@@ -270,20 +269,21 @@ impl Sender {
                 retry_after,
             });
         }
-        // Spans that arrived are not sent again because the rest of the answer did not.
+        // The spans have arrived. They are not sent again if only the response is incomplete.
         let answer = read_body(response.into_body(), ANSWER_BYTES_MAX).await;
         Ok(rejected(&answer.map_err(|_| ExportFault::Unreadable)?))
     }
 }
 
-/// How long to wait after an attempt, by chance, so that engines do not come in step.
+/// Returns the pause after an attempt. The pause is random, so that several engines do not retry at
+/// the same time.
 fn pause_after(attempt: u32) -> Duration {
     let longest = PAUSE * (1 << (attempt - 1));
     longest - rand::random_range(Duration::ZERO..=longest / 2)
 }
 
-/// The spans that an `ExportTraceServiceResponse` says were refused. One that says nothing refused
-/// none.
+/// Returns the number of spans that an `ExportTraceServiceResponse` reports as rejected, or 0 if
+/// the response reports none.
 fn rejected(answer: &[u8]) -> u64 {
     let answer: serde_json::Value = serde_json::from_slice(answer).unwrap_or_default();
     let rejected = &answer["partialSuccess"]["rejectedSpans"];

@@ -19,7 +19,7 @@ crate::label! {
     }
 }
 
-/// Counters of spans. A clone shares them.
+/// Counters of spans. A clone shares the counters.
 #[derive(Clone, Debug, Default)]
 pub struct SpanMetrics {
     /// Spans by outcome.
@@ -34,12 +34,12 @@ impl SpanMetrics {
         self.spans.of(outcome).inc_by(spans);
     }
 
-    /// Counts a span into the queue. Returns the number of spans that wait.
+    /// Counts a span that enters the queue. Returns the number of queued spans.
     pub(crate) fn enter(&self) -> usize {
         usize::try_from(self.waiting.inc() + 1).unwrap_or_default()
     }
 
-    /// Counts spans out of the queue.
+    /// Counts spans that leave the queue.
     pub(crate) fn leave(&self, outcome: SpanOutcome, spans: u64) {
         self.waiting
             .dec_by(i64::try_from(spans).unwrap_or(i64::MAX));

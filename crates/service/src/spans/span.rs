@@ -1,4 +1,4 @@
-//! A span, and its form in the JSON of OTLP.
+//! A span and its encoding in the JSON of OTLP.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,17 +14,18 @@ const SAMPLED: u32 = 1;
 const PARENT_KNOWN: u32 = 0x100;
 const PARENT_REMOTE: u32 = 0x200;
 
-/// Facts about a request at its end. A collector must never be told a value, token, path of a
-/// field, context or reason.
+/// Information about a finished request. A span must never contain a value, a token, the path of a
+/// field, a context or a reason.
 #[derive(Debug)]
 pub struct SpanEnd {
     /// Name of the operation, from a closed set.
     pub name: Cow<'static, str>,
     /// Time since the request arrived.
     pub took: Duration,
-    /// Attributes by name, as OpenTelemetry's conventions name them where these have a name.
+    /// Attributes by name. The names follow OpenTelemetry's conventions where these define a name.
     pub attributes: Vec<Attribute>,
-    /// The failure, if the server caused one. A client's mistake is no error of a server's span.
+    /// The failure, if the server caused one. Client errors do not mark the span of a server as
+    /// failed.
     pub failure: Option<&'static str>,
 }
 
@@ -43,7 +44,7 @@ enum AttributeValue {
 }
 
 impl Attribute {
-    /// A text.
+    /// Creates a text attribute.
     pub fn text(key: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
         Self {
             key,
@@ -51,7 +52,7 @@ impl Attribute {
         }
     }
 
-    /// A number.
+    /// Creates a number attribute.
     pub const fn number(key: &'static str, value: u64) -> Self {
         Self {
             key,
@@ -59,7 +60,7 @@ impl Attribute {
         }
     }
 
-    /// A time in seconds.
+    /// Creates an attribute with a time in seconds.
     pub const fn seconds(key: &'static str, value: Duration) -> Self {
         Self {
             key,
@@ -70,7 +71,7 @@ impl Attribute {
     fn encode(&self) -> Value {
         let value = match &self.value {
             AttributeValue::Text(text) => json!({ "stringValue": text }),
-            // A 64-bit number is text in the JSON of protocol buffers.
+            // The JSON encoding of protocol buffers represents 64-bit numbers as text.
             AttributeValue::Number(number) => {
                 json!({ "intValue": i64::try_from(*number).unwrap_or(i64::MAX).to_string() })
             }
@@ -80,12 +81,12 @@ impl Attribute {
     }
 }
 
-/// A span to send.
+/// A finished span, ready for export.
 #[derive(Debug)]
 pub(crate) struct Span {
     traced: Traced,
     end: SpanEnd,
-    /// Since 1970.
+    /// Time since 1970.
     ended: Duration,
 }
 
@@ -129,12 +130,12 @@ impl Span {
     }
 }
 
-/// The process that makes spans.
+/// The process that creates spans.
 #[derive(Clone, Debug)]
 pub struct Service {
     /// Name of the program.
     pub name: &'static str,
-    /// Name of this process, which differs between processes.
+    /// Unique name of this process.
     pub instance: String,
 }
 

@@ -1,15 +1,19 @@
-//! A listener's gate: what it accepts connections under now, and whose certificates opened those
-//! that live.
+//! The connection registry of a listener: its current TLS settings, and the open connections by
+//! client certificate chain.
 //!
-//! Connections are kept by the chain that opened them, whole, once for all that share it: only the
-//! certificates themselves can be judged by other authorities and lists than those of their
-//! handshake. A chain is judged again when either changes and when one of its certificates ends;
-//! refused, every connection that it opened is told to end.
+//! Connections with the same certificate chain share one entry, which holds the whole chain. Only
+//! the certificates themselves can be verified against authorities and revocation lists that are
+//! newer than the handshake. A chain is verified again when the authorities or lists change, and
+//! when one of its certificates expires. If the verification fails, every connection of the chain
+//! is closed.
 //!
-//! A judgement is a signature, another over the list that could revoke it, and a look into that:
-//! some 0.2 ms, and longer with a list of megabytes, which is hashed each time. Network threads do
-//! none but for a handshake that a change overtook: the others are made on the blocking pool, a
-//! slice at a time, with rests four times as long.
+//! A verification checks the signature of the certificate and the signature of the revocation list,
+//! and searches the list. This takes about 0.2 ms, and longer with a list of several megabytes,
+//! since the list is hashed each time.
+//!
+//! A network thread verifies a chain only if the settings changed during the handshake. All other
+//! verifications run on the blocking pool, in slices. After each slice the task pauses for four
+//! times the slice's time.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -27,65 +31,65 @@ use crate::tls::ServerTls;
 use sealwire_access::{Identity, Principal};
 use sealwire_telemetry::metrics::{ExpulsionLabel, Metrics};
 
-/// How long chains are judged without a rest, but for the last one.
+/// Maximum time of a slice. The chain that is being verified at its end is still completed.
 const SLICE: Duration = Duration::from_millis(2);
-/// The rest after a slice, in times of what it took: a fifth of one core is the most that judging
-/// takes.
+/// Length of the pause after a slice, as a multiple of the slice's time. The pause limits
+/// verification to a fifth of one core.
 const REST: u32 = 4;
-/// When a chain ends that never does.
+/// Expiry of a chain if none of its certificates expires in the future.
 const NEVER: i64 = i64::MAX;
 
 /// TLS settings and open connections of one listener.
 pub(crate) struct ConnectionRegistry {
     serving: RwLock<HandshakeSettings>,
-    /// By digest. Those that were refused are not in it any more.
+    /// Chains with open connections, by digest. Chains that failed verification are removed.
     chains: Mutex<HashMap<[u8; 32], Arc<Chain>>>,
-    /// Which names of a certificate count, for the log.
+    /// Determines which names of a certificate identify a principal in the log.
     identity: Identity,
     metrics: Arc<Metrics>,
 }
 
-/// Settings for handshakes.
+/// TLS settings with their version.
 #[derive(Clone)]
 struct HandshakeSettings {
     tls: ServerTls,
-    /// Grows with every change.
+    /// Incremented by every change of the settings.
     number: u64,
 }
 
-/// Settings of one handshake.
+/// TLS settings of one handshake.
 pub(crate) struct HandshakeConfig {
-    /// For `tokio_rustls::TlsAcceptor`.
+    /// Configuration for `tokio_rustls::TlsAcceptor`.
     pub(crate) config: Arc<ServerConfig>,
     number: u64,
 }
 
-/// Certificates that opened connections, the callers' own first.
+/// A client certificate chain with open connections. The client's own certificate comes first.
 struct Chain {
     digest: [u8; 32],
     certificates: Vec<CertificateDer<'static>>,
-    /// When the first of them ends that is not over, in seconds since 1970.
+    /// Earliest future expiry of a certificate of the chain, in seconds since 1970.
     ends: AtomicI64,
-    /// Open connections. Changed under the lock of the table.
+    /// Number of open connections. Changed only under the lock of the table.
     connections: AtomicU64,
     expelled: watch::Sender<Option<ExpulsionLabel>>,
 }
 
-/// A live connection's entry, until dropped.
+/// Registers an open connection until it is dropped.
 pub(crate) struct Caller {
     gate: Arc<ConnectionRegistry>,
     chain: Arc<Chain>,
     expelled: watch::Receiver<Option<ExpulsionLabel>>,
 }
 
-/// Result of judging connections.
+/// Result of verifying connected clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct JudgedConnections {
-    /// Chains looked at.
+    /// Number of verified chains.
     pub(crate) chains: u64,
-    /// Chains refused.
+    /// Number of chains that failed verification.
     pub(crate) refused: u64,
-    /// Connections that end for that.
+    /// Number of connections that are closed because their chain failed.
     pub(crate) connections: u64,
 }
 
@@ -100,7 +104,7 @@ impl ConnectionRegistry {
         })
     }
 
-    /// Returns the settings of the next handshake.
+    /// Returns the TLS settings for the next handshake.
     pub(crate) fn entrance(&self) -> HandshakeConfig {
         let HandshakeSettings { tls, number } = self.serving();
         HandshakeConfig {
@@ -109,7 +113,7 @@ impl ConnectionRegistry {
         }
     }
 
-    /// Uses `tls` for later handshakes. Does not recheck the connected clients.
+    /// Uses `tls` for later handshakes. Does not verify the connected clients again.
     pub(crate) fn replace(&self, tls: ServerTls) {
         let mut serving = self.serving.write().unwrap_or_else(PoisonError::into_inner);
         *serving = HandshakeSettings {
@@ -118,12 +122,12 @@ impl ConnectionRegistry {
         };
     }
 
-    /// Enters a connection by the certificates that its handshake showed.
+    /// Registers a connection with the certificates from its handshake.
     ///
     /// # Errors
     ///
-    /// They would not be accepted any more: the handshake was made under what has been replaced
-    /// since.
+    /// The reason why the current settings reject the certificates. Only possible if the settings
+    /// changed during the handshake.
     pub(crate) fn enter(
         self: &Arc<Self>,
         certificates: &[CertificateDer<'_>],
@@ -142,7 +146,8 @@ impl ConnectionRegistry {
                 expelled: chain.expelled.subscribe(),
             }
         };
-        // After it is in the table, so that a change judges it there or is seen here.
+        // The entry must be in the table first. Then a concurrent change either verifies it there,
+        // or its new version is seen here.
         let serving = self.serving();
         if serving.number != entrance.number {
             caller.chain.judge(&*serving.tls.verifier)?;
@@ -150,13 +155,13 @@ impl ConnectionRegistry {
         Ok(caller)
     }
 
-    /// Judges everybody who is connected.
+    /// Verifies the chains of all connected clients.
     pub(crate) async fn judge_all(self: &Arc<Self>) -> JudgedConnections {
         let all = self.chains().values().cloned().collect();
         self.judge(all).await
     }
 
-    /// Judges those of whose certificates one has ended since they were judged last.
+    /// Verifies the chains in which a certificate has expired since the last verification.
     pub(crate) async fn judge_ended(self: &Arc<Self>) -> JudgedConnections {
         let now = now().as_secs() as i64;
         let ended = |chain: &&Arc<Chain>| chain.ends.load(Ordering::Relaxed) <= now;
@@ -169,7 +174,7 @@ impl ConnectionRegistry {
         while next < chains.len() {
             let (gate, slice) = (Arc::clone(self), Arc::clone(&chains));
             let done = tokio::task::spawn_blocking(move || gate.judge_slice(&slice[next..])).await;
-            // It ends early only with the runtime.
+            // The slice fails only if the runtime shuts down.
             let Ok((part, took)) = done else { break };
             next += part.chains as usize;
             judged.chains += part.chains;
@@ -182,7 +187,7 @@ impl ConnectionRegistry {
         judged
     }
 
-    /// Judges one chain at least.
+    /// Verifies at least one chain, and stops at the end of the slice.
     fn judge_slice(&self, chains: &[Arc<Chain>]) -> (JudgedConnections, Duration) {
         let (begun, serving, mut judged) =
             (Instant::now(), self.serving(), JudgedConnections::default());
@@ -199,8 +204,8 @@ impl ConnectionRegistry {
         (judged, begun.elapsed())
     }
 
-    /// Ends every connection that the chain has opened. A later handshake with it is another
-    /// matter.
+    /// Closes every connection of a chain. Later handshakes with the same certificates are verified
+    /// as usual.
     fn expel(&self, chain: &Arc<Chain>, why: ExpulsionLabel) -> u64 {
         let connections = {
             let mut chains = self.chains();
@@ -234,7 +239,7 @@ impl ConnectionRegistry {
     }
 
     fn chains(&self) -> MutexGuard<'_, HashMap<[u8; 32], Arc<Chain>>> {
-        // Whole after any panic: each change of it is one step.
+        // The table stays consistent after a panic, since each change of it is a single step.
         self.chains.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -256,7 +261,7 @@ impl Chain {
         chain
     }
 
-    /// Judges it as a handshake now would.
+    /// Verifies the chain as a handshake at this moment would.
     fn judge(&self, verifier: &dyn ClientCertVerifier) -> Result<(), ExpulsionLabel> {
         let Some((own, others)) = self.certificates.split_first() else {
             return Err(ExpulsionLabel::Untrusted);
@@ -264,7 +269,7 @@ impl Chain {
         let now = now();
         match verifier.verify_client_cert(own, others, now) {
             Ok(_) => {
-                // One of the others may be over without being needed.
+                // A certificate that the verification does not need may have expired.
                 self.set_end(now);
                 Ok(())
             }
@@ -282,7 +287,7 @@ impl Chain {
     fn set_end(&self, now: UnixTime) {
         let ends = |der: &CertificateDer<'_>| {
             let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
-            // The last second in which it holds.
+            // A certificate is still valid in the second of `not_after`.
             Some(
                 certificate
                     .validity()
@@ -302,7 +307,7 @@ impl Chain {
 }
 
 impl Caller {
-    /// Some once its certificate is not accepted any more.
+    /// Returns a receiver that holds a reason after the client's certificate is no longer accepted.
     pub(crate) fn expelled(&self) -> watch::Receiver<Option<ExpulsionLabel>> {
         self.expelled.clone()
     }

@@ -68,9 +68,9 @@ impl<R: AsyncRead + Unpin> Input<R> {
         self.read.read_buf(&mut self.buffer).await
     }
 
-    /// Reads and drops bytes until the rest is `written`, and for a moment longer. A peer may begin
-    /// to read only after it has sent everything; and if we closed with unread bytes, the system
-    /// would reset the connection and the last responses might never arrive.
+    /// Reads and drops bytes until the responses are `written`, and for a moment longer. Some peers
+    /// start to read only after they have sent everything. If the engine closed the connection with
+    /// unread bytes, the system would reset it and the last responses could be lost.
     pub(super) async fn linger(mut self, written: impl Future<Output = ()>) {
         let drop_all = async {
             let mut slice = NetworkSlice::default();

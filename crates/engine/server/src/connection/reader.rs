@@ -46,8 +46,8 @@ pub(super) struct Reader<R> {
     backoff: ClassBackoff,
     /// An in-flight permit for the next request, acquired while this request could not start.
     in_flight: Option<InFlightPermit>,
-    /// The pending acquisition of `in_flight`. It survives events, since otherwise each event would
-    /// cost the connection its position in the queue of its principal.
+    /// The pending acquisition of `in_flight`. The acquisition survives other events. Otherwise
+    /// each event would cost the connection its position in the queue of its principal.
     acquiring: Option<Acquiring>,
     slice: NetworkSlice,
 }
@@ -86,11 +86,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 return end;
             }
             if self.next_deferred().is_none() && !self.has_long_to_offer() {
-                // Other connections of the principal can use the permit.
+                // Other connections of the principal can use the permit meanwhile.
                 self.drop_permit();
             }
-            // Counted after every step, so that every kind of message has a cost: one step consumes
-            // a message or reads once.
+            // Counted after every step, so that every kind of message has a cost. A step consumes
+            // one message or reads once.
             self.slice
                 .count_unit(buffered.abs_diff(self.input.buffer.len()))
                 .await;
@@ -167,7 +167,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             MessageHeader::Notification {
                 notice: Some(Notification::Cancel),
             } => {
-                // A malformed cancel is ignored: a notification has no response.
+                // A malformed cancel is ignored, because a notification has no response.
                 match decode_cancel(&frame) {
                     // The request was already counted.
                     Ok(msgid) if self.connection.cancel_tokens.contains(msgid) => {
@@ -193,13 +193,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Counts a message without a response in the principal's pace, like a request with an
-    /// immediate response.
+    /// Counts a message without a response in the principal's pace. Such a message costs as much as
+    /// a request with an immediate response.
     fn count_ignored(&self) {
         self.connection.state.pace.answered(Instant::now());
     }
 
-    /// Starts a request on data, defers it, or rejects it.
+    /// Starts a data request, defers it or rejects it.
     async fn start(
         &mut self,
         message: Message,
@@ -220,7 +220,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 ..
             }) => (in_flight, Some(admission), cancel),
             streaming => {
-                drop(streaming); // Otherwise its bytes would count twice until the next offer.
+                drop(streaming); // Otherwise its bytes would be counted twice until the next offer.
                 match self.connection.cancel_tokens.issue(msgid) {
                     Some(cancel) => (None, None, cancel),
                     None => return Err(self.connection.expel_for_msgid().await),
@@ -294,8 +294,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Responds to a request that does not start. The client can reuse its msgid as soon as it can
-    /// read the response.
+    /// Responds to a request that does not start. The msgid is released first, since the client can
+    /// reuse it as soon as it reads the response.
     async fn reject(&self, request: Request, failure: &CallFailure) {
         let Request {
             msgid,
@@ -406,7 +406,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             ..
         } = self;
         tokio::select! {
-            // A clean end and a broken one are handled alike: the client is gone.
+            // A clean and an unclean close are handled alike, because the client is gone in both
+            // cases.
             read = input.more(), if on => return if matches!(read, Ok(1..)) { Ok(()) } else { Err(End::Closed) },
             taken = acquired(acquiring, connection), if wants_permit => *in_flight = taken,
             () = sleep_until(wake_at.unwrap_or(read_deadline)), if wake_at.is_some() => (),
@@ -421,7 +422,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 .await;
         }
         if !on {
-            // The engine paused reading, so that time does not count against the peer.
+            // Time during which the engine pauses reading does not count against the peer.
             if let Some(began) = &mut self.message_began {
                 began.counts_from = Instant::now();
             }
@@ -434,7 +435,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.streaming.is_none() && self.input.is_long()
     }
 
-    /// Drops the in-flight permit that no request has, and stops waiting for one.
+    /// Drops an in-flight permit that no request uses, and stops waiting for a permit.
     fn drop_permit(&mut self) {
         (self.in_flight, self.acquiring) = (None, None);
     }
@@ -449,7 +450,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     async fn nothing_came(&self) -> Result<(), End> {
-        // A connection with requests in flight is not idle, however long they take.
+        // A connection with requests in flight is not idle, regardless of how long they take.
         if self.message_began.is_none() && (self.connection.is_busy() || !self.deferred.is_empty())
         {
             return Ok(());
@@ -480,7 +481,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 /// A wait for an in-flight permit.
 type Acquiring = Pin<Box<dyn Future<Output = Option<InFlightPermit>> + Send + Sync>>;
 
-/// Waits for an in-flight permit. Dropped, it keeps its place in `acquiring`.
+/// Waits for an in-flight permit. If the future is dropped, the position in the queue stays in
+/// `acquiring`.
 async fn acquired(
     acquiring: &mut Option<Acquiring>,
     connection: &Arc<Connection>,
@@ -495,10 +497,10 @@ async fn acquired(
 /// The times of a message that is arriving.
 #[derive(Clone, Copy)]
 struct MessageBegan {
-    /// Its first bytes were there.
+    /// Time when the first bytes of the message were received.
     at: Instant,
-    /// Its limit counts from then: from its first bytes, or from the end of the last pause of
-    /// reading.
+    /// Start of the message's time limit: when its first bytes were received, or at the end of the
+    /// last pause of reading.
     counts_from: Instant,
 }
 
@@ -512,11 +514,11 @@ impl MessageBegan {
     }
 }
 
-/// A request's message, before and besides what it asks for.
+/// Data about a request's message, apart from the request itself.
 #[derive(Clone, Copy)]
 struct Message {
     msgid: u32,
-    /// `None`: a method that does not exist on this listener.
+    /// `None` if the method does not exist on this listener.
     method: Option<Method>,
     size: MessageSize,
     arrived: Instant,
@@ -539,7 +541,8 @@ impl Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     On,
-    /// Not before a message that is buffered has begun, which a pause can delay until then.
+    /// Do not read before a buffered message has started. A pause can delay this start until
+    /// `until`.
     Paused {
         until: Option<Instant>,
     },

@@ -13,8 +13,8 @@ use sealwire_engine::jobs::scheduler::AdmissionPermit;
 
 /// Responses up to this many bytes are written together, in one TLS record where they fit.
 const BATCH_BYTES: usize = 16 << 10;
-/// Lowest average rate at which a peer must read a response, in bytes per second, about as fast as
-/// a message must arrive. A slower peer would hold the memory of the response for days.
+/// Minimum average rate at which a peer must read a response, in bytes per second. A message must
+/// arrive at about the same rate. A slower peer would occupy the memory of the response for days.
 const REPLY_BYTES_PER_S_MIN: u64 = 1 << 20;
 
 /// A response for the writer, and the permits that are released after it is written.
@@ -24,8 +24,8 @@ pub(super) struct Outgoing {
     pub(super) _in_flight: Option<InFlightPermit>,
 }
 
-/// Writes responses in the order of the queue, small ones together, and flushes when the queue is
-/// empty.
+/// Writes responses in the order of the queue. Combines small responses, and flushes when the queue
+/// is empty.
 pub(super) async fn write_replies(
     mut write: impl AsyncWrite + Unpin,
     mut outgoing: mpsc::Receiver<Outgoing>,
@@ -61,8 +61,8 @@ pub(super) async fn write_replies(
     timeout(stall, write.shutdown()).await?
 }
 
-/// Writes everything. Fails if the peer reads nothing for as long as `stall`, or everything too
-/// slowly.
+/// Writes all bytes. Fails if the peer reads nothing for the time `stall`, or reads too slowly on
+/// average.
 async fn write_all(
     write: &mut (impl AsyncWrite + Unpin),
     mut bytes: &[u8],

@@ -1,4 +1,4 @@
-//! Handles a request on data, from its decoded message to its response. The steps, in the order of
+//! Handles a data request, from its decoded message to its response. The steps, in the order of
 //! this file:
 //!
 //! 1. `reader::dispatch` decodes the message ([`decode`](sealwire_engine::operations::decode)) and
@@ -146,8 +146,9 @@ pub(super) fn prepare(
     ) {
         return Err(overloaded(CallFailure::Overloaded(rejection)));
     }
-    // Before memory is reserved. The decision uses the current time, not the time of arrival: the
-    // request can have waited for longer than the cached permissions of its principal are valid.
+    // The permission is checked before memory is reserved. The decision uses the current time and
+    // not the time of arrival. The request can have waited for longer than the cached permissions
+    // of its principal are valid.
     let authorization = request.options.authorization()?;
     let permit = engine
         .decider
@@ -543,7 +544,7 @@ impl Drop for Idle<'_> {
     }
 }
 
-/// Counts a request in flight for as long as it lives.
+/// Counts a request in flight until it is dropped.
 struct InFlight(Arc<Engine>);
 
 impl InFlight {

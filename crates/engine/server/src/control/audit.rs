@@ -1,4 +1,5 @@
-//! Audit records of control requests: the principal and the change, never a private key.
+//! Audit records of control requests. A record names the principal and the change and never
+//! contains a private key.
 
 use sealwire_audit::{Change, Record};
 use sealwire_wire::control::{
@@ -17,11 +18,11 @@ use sealwire_telemetry::metrics::{CallCode, MethodLabel};
 /// Result of a control request.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
-    /// The generation of the answer.
+    /// The generation in the response.
     pub(super) generation: u64,
-    /// The key version that was made or changed.
+    /// The key version that was created or changed.
     pub(super) key: Option<String>,
-    /// Rows that were changed, and rows that could not be.
+    /// The number of rows that were changed, and of rows that could not be changed.
     pub(super) rows: (u64, u64),
 }
 
@@ -34,7 +35,7 @@ impl Applied {
     }
 }
 
-/// A call as it was heard.
+/// Information about a received request.
 pub(super) struct RequestInfo<'a> {
     pub(super) principal: &'a Principal,
     pub(super) method: MethodLabel,
@@ -44,7 +45,7 @@ pub(super) struct RequestInfo<'a> {
 }
 
 impl ControlService {
-    /// Takes the record of a call.
+    /// Records a request.
     pub(super) fn record(
         &self,
         heard: &RequestInfo<'_>,
@@ -80,7 +81,7 @@ impl ControlService {
             generation: done.map_or_else(|_| self.engine.apps.generation(), |done| done.generation),
             took: heard.arrived.elapsed(),
         };
-        // Anybody can send invalid and denied requests without limit.
+        // Invalid and denied requests are aggregated, since any client can send them without limit.
         let is_refused =
             done.is_err_and(|code| heard.call.is_none() || code == ErrorCode::Forbidden);
         if is_refused {
@@ -93,7 +94,7 @@ impl ControlService {
 
 /// Returns the error for a request whose record was lost.
 pub(super) fn unrecorded() -> RpcError {
-    // Without a time to come again: a change is not to be repeated blindly.
+    // The error suggests no retry time, because a client must not repeat a change blindly.
     RpcError::new(
         ErrorCode::Unavailable,
         "the audit trail cannot be written; the change may have been made",
@@ -155,7 +156,7 @@ fn of_app<'a>(ask: &AppOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)
     match ask {
         AppOperation::Create => (),
         AppOperation::Rotate { kind } => facts.push(("kind", Change::Text(kind.name()))),
-        // The key itself stays out.
+        // The record never contains the key.
         AppOperation::Import {
             suite,
             private_key: _,

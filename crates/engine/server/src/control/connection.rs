@@ -1,4 +1,4 @@
-//! One control connection: a call is read, answered and forgotten before the next.
+//! A control connection: reads a request, responds to it and wipes it before it reads the next.
 
 use std::io;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use sealwire_engine::jobs::cancel_token::StopReason;
 use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::metrics::{CallCode, CallReport, MethodLabel};
 
-/// Pause while too many calls are under way that nobody waits for any more.
+/// Suggested retry time, in milliseconds, while too many requests run whose clients no longer wait.
 const CALLS_RETRY_MS: u32 = 1_000;
-/// Room for any call that carries a private key, so that its bytes are never moved and left behind
-/// unwiped.
+/// Capacity for any request that carries a private key. The buffer is therefore not reallocated,
+/// which would leave an unwiped copy of the key behind.
 const BUFFER_BYTES: usize = 128 << 10;
 
 pub(super) struct Connection<S> {
@@ -38,17 +38,17 @@ pub(super) struct Connection<S> {
     state: Arc<PrincipalState>,
     stream: S,
     scanner: Scanner,
-    /// Bytes that were received. Wiped, since they can hold a private key.
+    /// Received bytes. The buffer is wiped, since it can contain a private key.
     buffer: Zeroizing<Vec<u8>>,
-    /// Bytes at the front of the buffer that were processed and wiped.
+    /// Number of bytes at the front of the buffer that were processed and wiped.
     processed: usize,
     slice: NetworkSlice,
     message_began: Option<Instant>,
-    /// The form of errors that the client asked for.
+    /// The error format that the client requested.
     error_format: ErrorFormat,
 }
 
-/// Nothing more is said to this peer.
+/// The connection must close. Nothing more is sent to the peer.
 struct Over;
 
 impl From<io::Error> for Over {
@@ -85,11 +85,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Answers calls until the peer leaves, is silent for too long, is expelled, or the engine
-    /// drains.
+    /// Serves requests until the peer disconnects, is idle for too long or is disconnected, or the
+    /// engine drains.
     pub(super) async fn serve(mut self, mut shutdown: Shutdown) {
         if self.desk.admits(&self.principal) {
-            // Also before a call that is there: who is expelled changes nothing any more.
+            // The reason is checked before each request, including buffered ones. A client whose
+            // certificate was revoked can therefore make no further change.
             while shutdown.reason() != Some(StopReason::Expelled)
                 && self.step(&mut shutdown).await.is_ok()
             {}
@@ -105,8 +106,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let _ = timeout(self.patience(), self.stream.shutdown()).await;
     }
 
-    /// Tells a caller that is not listed so, whatever it says first; where too many are told
-    /// already, it is let go at once.
+    /// Reads the first message of a client that is not listed, and responds with an error. If too
+    /// many such clients are being served, closes the connection at once.
     async fn reject_incomplete(&mut self) -> Result<(), Over> {
         let desk = Arc::clone(&self.desk);
         let _one_of_few = desk.strangers.try_acquire().map_err(|_| Over)?;
@@ -134,7 +135,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     async fn step(&mut self, shutdown: &mut Shutdown) -> Result<(), Over> {
-        // Whatever the last message was, also one without a response.
+        // Every message counts, including messages without a response.
         self.slice.count_unit(0).await;
         if let Some(until) = self.state.pace.pause(Instant::now()) {
             self.desk.engine.metrics.read_paused();
@@ -197,14 +198,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Some(began) => began + Duration::from_millis(limits.message_ms_max),
             None => Instant::now() + Duration::from_millis(limits.idle_ms_max),
         };
-        // A full buffer is reallocated. Only a message without a key is long enough for that.
+        // A full buffer is reallocated. Only a message that carries no key is long enough to fill
+        // it.
         match timeout_at(deadline, self.stream.read_buf(&mut *self.buffer)).await {
             Ok(Ok(1..)) => Ok(()),
             _ => Err(Over),
         }
     }
 
-    /// Answers the message at the front of the buffer; a notification gets none.
+    /// Processes the message at the front of the buffer. Notifications get no response.
     async fn take_call(&mut self, boundary: &FrameLayout) -> Result<(), Over> {
         let MessageHeader::Request { msgid, method } = boundary.head else {
             self.take_error_format(boundary);
@@ -240,8 +242,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Sets the form of errors if the message at the front of the buffer asks for one. Returns
-    /// whether it does.
+    /// Sets the error format if the message at the front of the buffer is a notification that
+    /// requests one. Returns true if it is.
     fn take_error_format(&mut self, boundary: &FrameLayout) -> bool {
         if boundary.head
             != (MessageHeader::Notification {
@@ -257,7 +259,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         true
     }
 
-    /// Refuses a call that nothing was done for.
+    /// Records and rejects a request that was not executed.
     async fn turn_down(
         &mut self,
         msgid: u32,
@@ -297,7 +299,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.send(&out).await
     }
 
-    /// Says why the connection ends, where no call can be blamed.
+    /// Sends the reason why the connection closes if the error belongs to no request.
     async fn send_protocol_error(&mut self, error: &RpcError) -> Result<(), Over> {
         let mut out = Vec::new();
         reply::protocol_error(&mut out, error);
@@ -325,27 +327,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .map_err(Over::from)
     }
 
-    /// How long a reply may be in nobody's hands.
+    /// Returns how long a write to the peer may stall.
     fn patience(&self) -> Duration {
         Duration::from_millis(self.desk.engine.limits.write_stall_ms_max)
     }
 
-    /// Returns the message at the front of the bytes that were not processed.
+    /// Returns the message at the front of the unprocessed bytes.
     fn front(&self, boundary: &FrameLayout) -> &[u8] {
         &self.buffer[self.processed..][..boundary.bytes]
     }
 
-    /// Wipes the message at the front.
+    /// Wipes the message at the front of the buffer.
     fn discard(&mut self, bytes: usize) {
         self.buffer[self.processed..][..bytes].zeroize();
         self.processed += bytes;
     }
 
-    /// Moves the bytes that were not processed to the front. Once per read, since it takes as long
-    /// as they are many.
+    /// Moves the unprocessed bytes to the front of the buffer. Called only once per read, since the
+    /// time grows with the number of these bytes.
     fn compact(&mut self) {
         if self.processed == 0 {
-            return; // A message that arrives in many parts would be copied as many times.
+            return; // Otherwise a message that arrives in many parts would be copied once per part.
         }
         let left = self.buffer.len() - self.processed;
         self.buffer.copy_within(self.processed.., 0);
@@ -355,7 +357,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// The reply to the call that a message holds, once that is recorded.
+/// Decodes, executes and records a request. Returns its response after the record is kept.
 async fn answer(
     desk: &ControlService,
     heard: RequestInfo<'_>,
@@ -410,7 +412,7 @@ fn method_of(head: Option<MessageHeader>) -> MethodLabel {
     }
 }
 
-/// Runs a call to its end, and waits for that as long as a caller does.
+/// Runs a request to completion in its own task, and waits for at most [`CALL_MAX`].
 async fn to_its_end<T: Send + 'static>(
     call: impl Future<Output = Result<T, RpcError>> + Send + 'static,
 ) -> Result<T, RpcError> {

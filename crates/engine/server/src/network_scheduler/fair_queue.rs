@@ -1,24 +1,27 @@
-//! Deficit round robin (Shreedhar and Varghese, 1995) among principals, over the time of network
+//! Deficit round robin (Shreedhar and Varghese, 1995) among principals over the time of network
 //! threads.
 //!
-//! Bookkeeping only: no clock, threads or wakers, so that tests simulate what production runs. A
-//! task is whatever the caller wants to be told to run: see [`FairQueue::begin_round`].
+//! This module only does the accounting. It uses no clock, threads or wakers, so that tests
+//! simulate exactly the code that production runs. The caller chooses the type of a task: see
+//! [`FairQueue::begin_round`].
 //!
-//! In each round, the tasks of a flow may use [`QUANTUM`] per network thread. A flow that has used
-//! more must wait for as many rounds as its excess takes. Credit that is not used is lost, so a
-//! flow that was idle gets no burst.
+//! In each round, the tasks of a flow can use [`QUANTUM`] per network thread. A flow that has used
+//! more must skip rounds until its excess is repaid. Unused credit is lost, so an idle flow cannot
+//! save credit for a burst.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Time that the tasks of one principal may use in a round, per network thread. A round also polls
-/// the sockets once, which takes about 1 us. Another principal's request waits for at most this and
-/// one unit of work, which can be longer: see [`CHARGE_MAX`].
+/// Time per network thread that the tasks of one principal can use in a round. A round also polls
+/// the sockets once, which takes about 1 us. A request of another principal waits for at most this
+/// time and one unit of work, which can be longer: see [`CHARGE_MAX`].
 pub(super) const QUANTUM: Duration = Duration::from_micros(50);
-/// Longest time that one unit of work is charged with. A thread that the system suspended did not
-/// work for that long. Few units take longer, since loops yield: those that move or free tens of
-/// MiB at once, such as the buffer of a long message that grows, or a response whose connection
-/// ends. Of these, the others wait for all and only this much is paid back.
+/// Maximum charge for one unit of work. A longer time usually means that the system suspended the
+/// thread.
+///
+/// Few units really take longer, since loops yield. Exceptions move or free tens of MiB at once: a
+/// growing buffer of a long message, or a response whose connection ends. Other principals wait for
+/// the whole unit, but only this much is charged.
 const CHARGE_MAX: Duration = Duration::from_millis(2);
 
 /// Identifies a flow. Valid until [`FairQueue::remove`].
@@ -30,42 +33,44 @@ pub(super) struct FlowId(usize);
 pub(super) struct Granted<T> {
     /// The task.
     pub(super) task: T,
-    /// Network time that its own principal caused it to wait for: see [`FairQueue::charge`].
+    /// Network time for which other tasks of the same principal delayed the task: see
+    /// [`FairQueue::charge`].
     pub(super) delay: Duration,
 }
 
-/// The tasks that wait for network time, by flow.
+/// Tasks that wait for network time, by flow.
 #[derive(Debug)]
 pub(super) struct FairQueue<T> {
     flows: Vec<FlowState<T>>,
     free: Vec<usize>,
-    /// Flows in the order in which rounds serve them: those with queued tasks, and some that have
-    /// none any more, which the next round takes off. So nothing has to be searched.
+    /// Flows in the order in which rounds serve them. The list contains every flow with queued
+    /// tasks. A flow whose queue became empty stays until the next round removes it, so that no
+    /// search is needed.
     listed: VecDeque<usize>,
     /// Number of flows with queued tasks.
     waiting: usize,
     round: u64,
-    /// Nanoseconds that all flows have used.
+    /// Nanoseconds used by all flows.
     used: u64,
     threads: usize,
 }
 
 #[derive(Debug)]
 struct FlowState<T> {
-    /// Nanoseconds that its tasks may still use in this round. Below zero: used in excess.
+    /// Nanoseconds that the flow can still use in this round. A negative value is its excess.
     credit: i64,
-    /// Last round that gave credit.
+    /// The last round that gave credit.
     refilled: u64,
-    /// Nanoseconds that its tasks have used.
+    /// Nanoseconds used by the flow's tasks.
     used: u64,
     /// Queued tasks, each with `used` at the time when it was queued.
     queue: VecDeque<(T, u64)>,
-    /// It is in [`FairQueue::listed`].
+    /// True if the flow is in [`FairQueue::listed`].
     is_listed: bool,
 }
 
 impl<T> FairQueue<T> {
-    /// Creates a queue for so many network threads.
+    /// Creates a queue for `threads` network threads.
     pub(super) fn new(threads: usize) -> Self {
         Self {
             flows: Vec::new(),
@@ -104,8 +109,8 @@ impl<T> FairQueue<T> {
         self.free.push(id.0);
     }
 
-    /// Returns true if a task of the flow may run now, without being queued: the flow has credit
-    /// and no queued task.
+    /// Returns true if a task of the flow can run now without being queued. This requires that the
+    /// flow has credit and no queued task.
     pub(super) fn may_run(&mut self, id: FlowId) -> bool {
         let (round, quantum) = (self.round, self.quantum());
         let flow = &mut self.flows[id.0];
@@ -113,7 +118,7 @@ impl<T> FairQueue<T> {
         flow.credit > 0 && flow.queue.is_empty()
     }
 
-    /// Queues a task. The caller must see to it that a round begins soon.
+    /// Queues a task. The caller must ensure that a round starts soon.
     pub(super) fn push(&mut self, id: FlowId, task: T) {
         let flow = &mut self.flows[id.0];
         self.waiting += usize::from(flow.queue.is_empty());
@@ -123,7 +128,7 @@ impl<T> FairQueue<T> {
         flow.queue.push_back((task, flow.used));
     }
 
-    /// Removes a queued task that is not wanted any more.
+    /// Removes a queued task that is no longer needed.
     pub(super) fn withdraw(&mut self, id: FlowId, is_withdrawn: impl Fn(&T) -> bool) {
         let queue = &mut self.flows[id.0].queue;
         let Some(at) = queue.iter().position(|(task, _)| is_withdrawn(task)) else {
@@ -133,12 +138,12 @@ impl<T> FairQueue<T> {
         self.waiting -= usize::from(queue.is_empty());
     }
 
-    /// Charges a flow for a unit of work that took `time`. Returns the flow's next task, if its
-    /// credit lasts.
+    /// Charges a flow for a unit of work that took `time`. Returns the flow's next task if the flow
+    /// still has credit.
     ///
-    /// The delay of that task is the network time that its flow has used since it was queued, times
-    /// the number of flows that waited meanwhile. A suspended thread or another principal's flood
-    /// therefore adds little to it.
+    /// The delay of that task is the network time that its flow used since the task was queued,
+    /// times the number of flows with queued tasks. A suspended thread or a flood of another
+    /// principal therefore adds little to the delay.
     pub(super) fn charge(&mut self, id: FlowId, time: Duration) -> Option<Granted<T>> {
         let (round, quantum) = (self.round, self.quantum());
         let nanos = time.min(CHARGE_MAX).as_nanos() as u64;
@@ -154,9 +159,9 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Begins a round: every waiting flow gets credit, and those with credit are granted one task
-    /// per network thread. [`FairQueue::charge`] grants the others. Returns true if tasks remain
-    /// queued, so that another round must follow.
+    /// Starts a round. Gives every waiting flow credit, and grants each flow with credit one task
+    /// per network thread. [`FairQueue::charge`] grants the other tasks. Returns true if tasks
+    /// remain queued, so that another round must follow.
     pub(super) fn begin_round(&mut self, mut grant: impl FnMut(Granted<T>)) -> bool {
         self.round += 1;
         let (round, quantum) = (self.round, self.quantum());
@@ -182,12 +187,12 @@ impl<T> FairQueue<T> {
         self.waiting > 0
     }
 
-    /// Begins a round for a thread that had nothing to do.
+    /// Starts a round because a thread was idle.
     pub(super) fn thread_woke(&mut self) {
         self.round += 1;
     }
 
-    /// Returns the time that a flow has used, and the time that all others have.
+    /// Returns the time used by a flow, and the time used by all others.
     pub(super) fn used(&self, id: FlowId) -> [Duration; 2] {
         let own = self.flows[id.0].used;
         [own, self.used - own].map(Duration::from_nanos)
@@ -208,7 +213,7 @@ impl<T> FairQueue<T> {
 }
 
 impl<T> FlowState<T> {
-    /// Gives the credit of the rounds since the last refill, at most that of one round in all.
+    /// Adds the credit of the rounds since the last refill, up to the credit of one round.
     fn refill(&mut self, round: u64, quantum: i64) {
         let rounds = i64::try_from(round - self.refilled).unwrap_or(i64::MAX);
         self.refilled = round;

@@ -1,5 +1,5 @@
-//! Certificates for logs, metrics and `sealwire config check`: names, fingerprints and expiry.
-//! Nothing secret.
+//! Information about certificates for logs, metrics and `sealwire config check`: names,
+//! fingerprints and expiry. This information is not secret.
 
 use std::fmt;
 
@@ -12,39 +12,38 @@ use x509_parser::revocation_list::CertificateRevocationList;
 
 use sealwire_telemetry::metrics::CertificateLabel;
 
-/// Longest text of names that is shown, in characters.
+/// Maximum length of the logged names, in characters.
 const NAMES_MAX: usize = 128;
-/// Shown in place of a name whose bytes are no text.
+/// Replaces a name that is not valid text.
 const UNREADABLE: &str = "(unreadable name)";
-/// Days before its end at which a certificate or list is worth a warning.
+/// Days before expiry at which a warning is logged.
 const WARNING_DAYS: [i64; 3] = [30, 7, 1];
 
 /// A certificate or revocation list in service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateInfo {
-    /// Its use.
+    /// The use of the certificate or list.
     pub of: CertificateLabel,
-    /// SHA-256 of its DER.
+    /// SHA-256 digest of the DER encoding.
     pub fingerprint: [u8; 32],
-    /// Names: the common and alternative names of a certificate, or the issuer of a list.
-    /// Printable.
+    /// The common and alternative names of a certificate, or the issuer of a list. Printable.
     pub names: String,
-    /// From when it holds.
+    /// Start of the validity period, or `thisUpdate` of a list.
     pub begins: OffsetDateTime,
-    /// Its `notAfter` or `nextUpdate`; a list need not have one.
+    /// `notAfter` of a certificate, or `nextUpdate` of a list, which is optional.
     pub ends: Option<OffsetDateTime>,
-    /// How many certificates a list revokes.
+    /// Number of certificates that a list revokes. `None` for a certificate.
     pub revoked: Option<usize>,
 }
 
-/// How near the end is: the more, the nearer.
+/// How close the expiry is, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ExpiryStage {
-    /// Not near.
+    /// No warning is due.
     Good,
     /// The first, second or third warning is due.
     Warned(u8),
-    /// It is over.
+    /// The certificate or list has expired.
     Over,
 }
 
@@ -98,9 +97,9 @@ impl CertificateInfo {
         })
     }
 
-    /// How near its end is. Warnings come at 30 days, 7 days and one day, but for what lives for
-    /// less than three times that: then when a third of its time is left, so that what is renewed
-    /// each day warns of no month.
+    /// Returns how close the expiry is. Warnings are due 30 days, 7 days and one day before the
+    /// expiry, but not before a third of the lifetime is left. A certificate that is renewed every
+    /// day therefore causes no 30-day warning.
     pub fn stage(&self, now: OffsetDateTime) -> ExpiryStage {
         let Some(ends) = self.ends else {
             return ExpiryStage::Good;
@@ -121,7 +120,7 @@ impl CertificateInfo {
         }
     }
 
-    /// The configuration key of the file that holds it.
+    /// Returns the configuration key of the file that contains the certificate or list.
     pub fn key(&self) -> &'static str {
         match self.of {
             CertificateLabel::Server => "tls.certificate",
@@ -132,7 +131,7 @@ impl CertificateInfo {
         }
     }
 
-    /// The fingerprint in hexadecimal.
+    /// Returns the fingerprint in hexadecimal.
     pub fn fingerprint(&self) -> String {
         self.fingerprint
             .iter()
@@ -142,7 +141,7 @@ impl CertificateInfo {
 }
 
 impl fmt::Display for CertificateInfo {
-    /// One line, as `config check` prints it.
+    /// Formats one line for `config check`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.key(), self.names)?;
         if let Some(revoked) = self.revoked {
@@ -170,7 +169,7 @@ impl fmt::Display for CertificateInfo {
     }
 }
 
-/// `2026-03-14 09:26:53 UTC`.
+/// Formats a time, for example `2026-03-14 09:26:53 UTC`.
 pub(crate) fn second(at: OffsetDateTime) -> String {
     let (date, time) = (at.date(), at.time());
     format!(
@@ -187,7 +186,7 @@ fn address(bytes: &[u8]) -> Option<String> {
     v4.or_else(|_| v6()).ok().map(|address| address.to_string())
 }
 
-/// Fit for a log: a name is its authority's word, in bytes of its choice.
+/// Makes names safe for a log. An authority can put any bytes into a name.
 fn printable(names: &str) -> String {
     let shown = |c: char| {
         if c.is_alphanumeric() || c.is_ascii_graphic() || c == ' ' {

@@ -1,9 +1,10 @@
-//! The PEM files of a configuration as one look found them, told apart from another look by what is
-//! in them.
+//! The contents of a configuration's PEM files, read at one time. Two reads are compared by
+//! content.
 //!
-//! Contents, not times: names that are swapped (a rename, a symlink as Kubernetes moves it), a
-//! clock too coarse for two writes, a file put back as it was, all come out right. They are few and
-//! small, so a look costs well under a millisecond, and a list of the longest size some ten.
+//! Contents are compared and not modification times. This detects every change: a rename, a symlink
+//! that Kubernetes moves, or two writes within the clock's resolution. A file that was restored
+//! counts as unchanged. The files are few and small, so a read takes much less than 1 ms, and about
+//! 10 ms with a revocation list of maximum size.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,18 +20,19 @@ use zeroize::Zeroizing;
 use super::TlsError;
 use sealwire_settings::{ControlListen, Tls};
 
-/// The bytes of a file, or why it cannot be used. Wiped: one of them is a private key.
+/// The bytes of a file, or the reason why it cannot be used. Wiped, since one of the files is a
+/// private key.
 type FileContent = Result<Zeroizing<Vec<u8>>, FileProblem>;
 
-/// Why a file cannot be used.
+/// The reason why a file cannot be used.
 enum FileProblem {
-    /// It cannot be read.
+    /// The file cannot be read.
     Unreadable(io::ErrorKind, String),
-    /// Other users can get at it.
+    /// Other users have access to the file.
     Exposed(Arc<Exposure>),
 }
 
-/// Contents of all files.
+/// The contents of all files.
 pub(crate) struct Files {
     found: Vec<(PathBuf, FileContent)>,
     digest: [u8; 32],
@@ -83,8 +85,8 @@ impl Files {
         }
     }
 
-    /// Returns a digest of the files' content, to detect changes. Must not be shown: it covers a
-    /// private key.
+    /// Returns a digest of the contents, which detects changes. The digest must not be logged,
+    /// since it covers a private key.
     pub(crate) fn digest(&self) -> [u8; 32] {
         self.digest
     }
@@ -110,7 +112,7 @@ impl Files {
         }
     }
 
-    /// Every item of one kind in a PEM file; at least one.
+    /// Returns every item of one kind in a PEM file. Fails if the file contains no such item.
     pub(super) fn items<T: PemObject>(
         &self,
         key: &'static str,
@@ -121,7 +123,7 @@ impl Files {
             .map_err(|error| TlsError::pem(key, file, error))
     }
 
-    /// The private key in a PEM file.
+    /// Returns the private key in a PEM file.
     pub(super) fn private_key(
         &self,
         key: &'static str,
@@ -131,8 +133,8 @@ impl Files {
     }
 }
 
-/// Reads a whole file of bounded size. Inspects the file that it opened, so that no other file can
-/// take its place.
+/// Reads a whole file of bounded size. Checks the open file and not the path, so that the file
+/// cannot be replaced in between.
 fn read(file: &Path, kind: FileKind) -> FileContent {
     sealwire_service::trusted_file::read(file, kind, PEM_BYTES_MAX).map_err(|error| {
         match error.reason {

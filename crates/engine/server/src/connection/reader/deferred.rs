@@ -1,5 +1,5 @@
 //! Requests that wait to start: for an in-flight permit, or because a request of their size class
-//! was rejected a moment ago.
+//! was recently rejected.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use sealwire_engine::jobs::error::CallFailure;
 use sealwire_engine::operation::Operation;
 use sealwire_telemetry::metrics::ClassLabel;
 
-/// Longest pause that a rejection causes.
+/// Maximum pause that a rejection causes.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Shortest `retry_after` in a response.
+/// Minimum `retry_after` in a response.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(5);
-/// Bytes of a deferred request besides its message. At most 64 requests are deferred.
+/// Memory of a deferred request in addition to its message. At most 64 requests are deferred.
 const DEFERRED_BYTES: usize = 512;
 /// Number of size classes.
 const CLASSES: usize = ClassLabel::ALL.len();
@@ -30,7 +30,7 @@ pub(super) struct DeferredRequest {
     operation: Box<dyn Operation>,
     estimate: Cost,
     pub(super) deadline: Instant,
-    /// Time at which the request is rejected if a pause still delays it; `None` for a request that
+    /// Time at which the request is rejected if a pause still delays it. `None` for a request that
     /// waits for an in-flight permit.
     pub(super) expires: Option<Instant>,
 }
@@ -45,12 +45,12 @@ impl DeferredRequest {
     }
 }
 
-/// The end of the pause per size class. The rejection of a request of this class or below causes a
-/// pause.
+/// The end of the pause per size class. A rejection of a request of the same or a smaller class
+/// causes the pause.
 pub(super) struct ClassBackoff(pub(super) [Option<Instant>; CLASSES]);
 
 impl ClassBackoff {
-    /// Pauses a class and the classes above: reading requests only to reject them would take time
+    /// Pauses a class and all larger classes. Reading requests only to reject them would take time
     /// from accepted requests.
     pub(super) fn after(&mut self, refusal: &Rejection, class: Class) {
         let until = Instant::now() + refusal.retry_after.min(PAUSE_MAX);

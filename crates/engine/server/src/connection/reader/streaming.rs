@@ -18,18 +18,18 @@ use sealwire_engine::jobs::scheduler::{AdmissionPermit, AdmissionRequest};
 use sealwire_engine::operations;
 use sealwire_telemetry::metrics::MethodLabel;
 
-/// A long message that the scheduler knows while it arrives. Only a request on data has a cancel
-/// token and an in-flight permit.
+/// A long message that was offered to the scheduler while it arrives. Only data requests have a
+/// cancel token and an in-flight permit.
 pub(super) struct StreamingRequest {
     pub(super) admission: AdmissionPermit,
     pub(super) cancel: Option<CancelGuard>,
     pub(super) in_flight: Option<InFlightPermit>,
-    /// Bytes that had arrived when its cost was estimated.
+    /// Number of bytes that had arrived when the cost was last estimated.
     looked_at: usize,
 }
 
-/// Waits for the admission of the message that arrives. Returns the rejection of a message that has
-/// waited for too long.
+/// Waits until the arriving message is admitted. Returns a rejection if the message has waited for
+/// too long.
 pub(super) async fn admitted(streaming: &mut Option<StreamingRequest>) -> Option<Rejection> {
     let Some(StreamingRequest { admission, .. }) = streaming else {
         return None;
@@ -43,14 +43,14 @@ pub(super) async fn admitted(streaming: &mut Option<StreamingRequest>) -> Option
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    /// Makes room for more of a long message: asks the scheduler before more of the body is read.
+    /// Continues to read a long message. Asks the scheduler before it reads more of the body.
     pub(super) async fn make_room(&mut self) -> Result<(), End> {
         let bytes = self.input.buffer.len();
         let Some(streaming) = &mut self.streaming else {
             return self.offer_streaming(bytes).await;
         };
         if bytes / 2 >= streaming.looked_at {
-            // Twice as much has arrived, so the first estimate may be far off.
+            // The size has doubled since the last estimate, so that estimate can be far off.
             streaming.looked_at = bytes;
             let (kind, work_size, ..) = preview(&self.scanner, &self.input.buffer);
             streaming.admission.correct(kind, work_size);
@@ -58,7 +58,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if streaming.admission.resize(bytes) {
             self.wait(Reading::On).await
         } else if streaming.admission.waits() {
-            // The memory quota of its principal is used up. Read on when the message is admitted.
+            // The memory quota of the principal is used up. Reading continues after the message is
+            // admitted.
             self.wait(Reading::Paused { until: None }).await
         } else {
             let class = streaming.admission.class();
@@ -66,10 +67,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Offers a long message whose beginning has arrived.
+    /// Offers a long message whose first bytes have arrived.
     async fn offer_streaming(&mut self, bytes: usize) -> Result<(), End> {
         if let Some(reason) = self.shutdown.reason() {
-            self.drop_permit(); // Or the drain would wait for it.
+            self.drop_permit(); // Otherwise the drain would wait for this permit.
             return self
                 .reject_streaming(CallFailure::Stopped(reason), Class::default())
                 .await;
@@ -106,7 +107,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 Some(cancel) => Some(cancel),
                 None => return Err(connection.expel_for_msgid().await),
             };
-            // The deadline counts from the last byte; reading has a separate limit.
+            // The deadline counts from the last byte. Reading has a separate limit.
             deadline = Some((Instant::now() + connection.engine.deadline(deadline_ms)).into_std());
         }
         let (principal, since) = (&connection.principal, std::time::Instant::now());
@@ -155,7 +156,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.reject_incomplete(head, &failure, disposition).await
     }
 
-    /// Rejects an incomplete message. A notification has no response, but counts as a rejected
+    /// Rejects an incomplete message. A notification gets no response, but counts as a rejected
     /// request.
     pub(super) async fn reject_incomplete(
         &mut self,
@@ -199,8 +200,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 }
 
-/// Predicts the work of a message that is arriving. For a request on data, also returns the msgid
-/// and the deadline in milliseconds.
+/// Predicts the work of an arriving message. For a data request, also returns the msgid and the
+/// deadline in milliseconds.
 fn preview(
     scanner: &Scanner,
     buffered: &[u8],
