@@ -294,7 +294,7 @@ fn concerns_caches(name: &str) -> bool {
 }
 
 /// Returns true for `Expires`, `Max-Age` and their variants for a kind of cache, such as
-/// `X-Accel-Expires`. Headers about a session or a token can have such names too.
+/// `X-Accel-Expires`. Headers of sessions and tokens can end alike, and do not match.
 fn is_lifetime_in_caches(name: &str) -> bool {
     let owner = name
         .strip_suffix("expires")
