@@ -40,8 +40,8 @@ pub enum Expired {
     Stalled,
 }
 
-/// Activity of one connection. Its I/O, its exchanges and the task that enforces its time limits
-/// share it.
+/// Activity of one connection, shared by the connection's I/O, its exchanges and the task that
+/// enforces its time limits.
 #[derive(Debug)]
 pub struct Activity {
     timeouts: Timeouts,

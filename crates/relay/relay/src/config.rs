@@ -1,10 +1,10 @@
-//! Configuration: one TOML file with environment overrides. It is checked completely before a port
-//! is bound.
+//! Configuration: one TOML file with environment overrides, checked completely before a port is
+//! bound.
 //!
 //! [`parse`] checks a text against the table of keys and returns a [`Config`] with defaults.
-//! [`compile`] checks the rules between keys and builds listeners, upstreams and routes. Both
-//! report all errors at once, with line and key. No error repeats a value, because a secret can be
-//! pasted into the wrong key.
+//! [`compile`] checks the rules between keys and builds listeners, upstreams and routes. Each
+//! reports all its errors together, with line and key. No error repeats a value, because a secret
+//! can be pasted into the wrong key.
 
 mod compiler;
 mod document;
@@ -139,8 +139,8 @@ pub struct Limits {
     pub http2_window_bytes: u32,
     /// Longest selected value, in bytes.
     pub value_bytes: usize,
-    /// Longest line of JSON lines, or longest event of an event stream, in bytes. It is held on
-    /// routes where malformed lines or events pass.
+    /// Longest line of JSON lines, or longest event of an event stream, that is held where
+    /// malformed ones pass, in bytes.
     pub record_bytes: usize,
     /// Longest head of a request over HTTP/2, in bytes.
     pub header_bytes: u32,

@@ -1,8 +1,8 @@
 //! Requests to the engine: replaces the values of one batch.
 //!
-//! The values of a batch are sent as one flat array per action, app and context, so the nesting
-//! depth of a body does not matter. Every failure of the engine is converted to a [`Failure`] here.
-//! Dropping a future cancels its requests in the engine.
+//! The values of a batch are sent as one flat array per action, app and context. The nesting depth
+//! of a body therefore does not matter. Every failure of the engine is converted to a [`Failure`]
+//! here. Dropping a future cancels its requests in the engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -314,8 +314,8 @@ impl Engine {
     }
 
     /// Returns true if values may pass in the clear. Fail-open is only for an engine that does not
-    /// respond. It does not apply if the engine rejects the request or had too little time, nor for
-    /// a rule that reveals.
+    /// respond. An engine that rejects the request or had too little time does not count, and a
+    /// rule that reveals never fails open.
     fn may_fail_open(&self, scope: &Scope, failure: &Failure, begun: Instant) -> bool {
         let is_absent = match failure.reason {
             Reason::Overloaded | Reason::EngineUnavailable => true,
@@ -424,7 +424,8 @@ fn is_needed(scope: &Scope, hole: &Hole) -> Result<bool, Failure> {
     let is_native = envelope::is_native(text);
     let is_envelope = is_native || envelope::is_evervault(text);
     match (&rule.action, rule.unneeded) {
-        // A string in another format does not tell its key. It passes only if the rule says so.
+        // A string in another format does not reveal its key, so the string passes only if the rule
+        // permits it.
         (Action::Encrypt, Unneeded::Default) => Ok(!is_native),
         (Action::Encrypt, Unneeded::Pass) => Ok(!is_envelope),
         (Action::Encrypt, Unneeded::Deny) if is_envelope => Err(scope.failure_at(

@@ -1,8 +1,8 @@
 //! Failures of an exchange, and the only mapping from a failure to a status and a problem document
 //! (RFC 9457).
 //!
-//! A failure tells its direction, whether the upstream has seen the request, and whether the client
-//! can retry. It never contains a value, a header value or a key of a body.
+//! A failure contains its direction, whether the upstream has seen the request, and whether the
+//! client can retry. Failures never contain a value, a header value or a key of a body.
 
 use std::fmt::Write as _;
 

@@ -402,8 +402,8 @@ pub(crate) fn refuse(
     if let Some(seconds) = failure.retry_after_s() {
         headers.insert(RETRY_AFTER, seconds.into());
     }
-    // Close the connection if the framing of the next bytes is unknown, if the rest of the body
-    // does not arrive, or if nothing reads it.
+    // Close the connection if the next bytes have unknown framing, or if the rest of the body does
+    // not arrive or is not read.
     let ends = matches!(
         failure.reason,
         Reason::Ambiguous(_)

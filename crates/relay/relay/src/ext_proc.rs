@@ -181,11 +181,11 @@ async fn process<B: Body<Data = Bytes> + Unpin>(
     let first = timeout(relay.limits.header_timeout(), reader.next())
         .await
         .map_err(late)?;
-    let headers = first_headers(first.map_err(Stop::broken)?).map_err(Stop::broken)?; // 2. The mode that the relay can serve.
+    let headers = first_headers(first.map_err(Stop::broken)?).map_err(Stop::broken)?; // 2. A mode that the relay supports.
     let has_body = !headers.end_of_stream;
     let head = mutation::request_head(headers)?;
     completion.carries(&head.parts);
-    let target = request_check::check(&head.parts, head.is_tls)?; // 3. Nothing that can be read in two ways.
+    let target = request_check::check(&head.parts, head.is_tls)?; // 3. No ambiguous request.
     let routes = &completion.peer().listener.routes;
     let (route, segments) = find_route(routes, &head.parts.method, &target)?; // 4. A route.
     let depends_on_target = routes.depends_on_target(&target.host);

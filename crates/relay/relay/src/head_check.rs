@@ -212,7 +212,7 @@ impl Upgrade {
     }
 }
 
-/// I/O that checks incoming heads. It must wrap the plaintext, above TLS.
+/// I/O that checks incoming heads. This wrapper must be above TLS, because it reads plaintext.
 #[derive(Debug)]
 pub struct HeadCheck<T> {
     io: T,

@@ -261,8 +261,8 @@ pub fn body_of_response_changed(headers: &mut HeaderMap, was_decoded: bool) {
 }
 
 /// Adjusts a response that now has plaintext in its body or in a header, so that no cache stores
-/// it. Some caches have their own headers that override `Cache-Control`. They are removed by
-/// pattern.
+/// it. Some caches have their own headers that override `Cache-Control`. Such headers are removed
+/// by pattern.
 pub fn revealed(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .keys()

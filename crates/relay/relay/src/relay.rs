@@ -218,8 +218,8 @@ impl Peer {
         }
     }
 
-    /// Returns the peer inside an intercepted tunnel. Its client was authenticated when the tunnel
-    /// was opened.
+    /// Returns the peer inside an intercepted tunnel, whose client was authenticated when the
+    /// tunnel was opened.
     pub fn inside(&self, tunnel: Destination, client: Client) -> Self {
         Self {
             listener: Arc::clone(&self.listener),

@@ -5,9 +5,9 @@
 //! escapes that an upstream could resolve. The path that is matched against routes is therefore the
 //! path that is forwarded.
 //!
-//! Two forms never reach [`check`] through hyper 1.12. It drops `Content-Length` beside
+//! Two forms never reach [`check`] through hyper 1.12, because hyper drops `Content-Length` beside
 //! `Transfer-Encoding`, and merges equal `Content-Length` lines. [`crate::head_check`] rejects both
-//! forms first. They are checked here anyway, for heads from other sources and for later versions
+//! forms first. [`check`] rejects them anyway, for heads from other sources and for later versions
 //! of hyper.
 
 use std::sync::LazyLock;

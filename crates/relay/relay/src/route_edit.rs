@@ -51,8 +51,7 @@ pub struct RouteEdit {
     pub memory: Account,
 }
 
-/// A request after the rules were applied. It has no `Debug`, because the target can contain
-/// values.
+/// A request after the rules were applied. Not `Debug`, because the target can contain values.
 pub struct EditedRequest<'a> {
     /// Path and query.
     pub target: Cow<'a, str>,
@@ -200,8 +199,8 @@ impl RouteEdit {
 
     /// Adjusts the headers of an edited response. Hop-by-hop headers must already be removed.
     pub fn finish_response_headers(&self, headers: &mut HeaderMap, edited: &EditedResponse) {
-        // A response that only describes a body gets the same headers as with the body. It reveals
-        // nothing itself.
+        // A response that only describes a body reveals nothing, but gets the same headers as with
+        // the body.
         if edited.body.was_changed || edited.describes_edited {
             let was_decoded = headers.contains_key(CONTENT_ENCODING);
             headers::body_of_response_changed(headers, was_decoded);

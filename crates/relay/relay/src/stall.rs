@@ -1,8 +1,9 @@
-//! Ends an HTTP/2 stream whose client reads nothing of its response. Other streams of the
-//! connection continue.
+//! Ends an HTTP/2 stream whose client reads nothing of its response, and keeps the other streams of
+//! the connection.
 //!
 //! hyper and h2 buffer up to 64 KiB of a stream, and the body cannot see the progress of that
-//! buffer. Each buffer therefore reports when it is written to the connection ([`OfferedBytes`]).
+//! buffer. Bytes for hyper therefore report when they are written to the connection
+//! ([`OfferedBytes`]).
 //!
 //! hyper does not poll the body of a stream without a window, so the body cannot fail. Instead the
 //! executor drops the future of the stream. This resets the stream and releases all resources of

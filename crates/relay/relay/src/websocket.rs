@@ -125,7 +125,7 @@ pub struct Permit(
 #[derive(Debug)]
 pub struct Handshake {
     key: HeaderValue,
-    /// The client's connection. It resolves after the response was sent.
+    /// The client's connection, available after the response was sent.
     client: OnUpgrade,
     permit: Permit,
 }
@@ -556,8 +556,8 @@ fn forwarded(scope: &Scope, frame: Option<CloseFrame>) -> CloseFrame {
     }
 }
 
-/// Time of the last message of a session, in either direction. It is updated when a message was
-/// received and when one of its frames was sent, but not by pings or incomplete messages.
+/// Time of the last message of a session, in either direction. A received message and each sent
+/// frame of a message update the time. Pings and incomplete messages do not.
 #[derive(Debug)]
 struct LastMessage(Mutex<Instant>);
 

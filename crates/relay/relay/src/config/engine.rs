@@ -26,8 +26,8 @@ impl EngineConfig {
         client.connections = self.connections;
         client.connection_age_max = Duration::from_secs(self.connection_age_max_s.into());
         client.in_flight_max = self.in_flight_max;
-        // A client of the relay waits for the response. It should get a correct status soon, and
-        // can retry itself.
+        // A client of the relay waits for the response. The client should get a correct status
+        // soon, and can retry itself.
         client.attempts_max = 2;
         client.backoff_max = Duration::from_millis(500);
         client.deadline = Duration::from_millis(self.deadline_ms.into());

@@ -178,8 +178,8 @@ fn has_one_upstream(config: &Config, one: &RouteConfig, other: &RouteConfig) -> 
         || server(one).is_some_and(|server_of_one| server(other) == Some(server_of_one))
 }
 
-/// Returns true if both routes have the same place for values: a collection, such as `/cards`, or
-/// an item of it, such as `/cards/{id}`, on one upstream.
+/// Returns true if both routes address the same place on one upstream: a collection, such as
+/// `/cards`, or an item of it, such as `/cards/{id}`.
 fn is_one_place(config: &Config, one: &RouteConfig, other: &RouteConfig) -> bool {
     let place = |route: &RouteConfig| {
         let prefix = route.strip_prefix.as_deref().unwrap_or_default();
@@ -203,8 +203,8 @@ fn is_one_place(config: &Config, one: &RouteConfig, other: &RouteConfig) -> bool
     has_one_upstream(config, one, other) && place(one) == place(other)
 }
 
-/// Returns true if the rule decrypts only envelopes of its own places: it has a context, and no
-/// rule seals values of other places with that context. The same selector on a route to another
+/// Returns true if the rule decrypts only envelopes of its own places. For that it needs a context
+/// with which no rule seals values of other places. The same selector on a route to another
 /// resource is another place.
 fn is_bound(config: &Config, route: &RouteConfig, rule: &RuleConfig) -> bool {
     let Some(context) = &rule.context else {

@@ -11,7 +11,7 @@ use super::Config;
 use super::document::{self, Lines};
 use super::keys::{Key, Kind, SECTIONS};
 
-/// Environment variable with the path of the configuration file. It overrides no key.
+/// Environment variable with the path of the configuration file. The variable overrides no key.
 pub const FILE_VARIABLE: &str = "SEALWIRE_RELAY_CONFIG";
 
 /// Longest configuration file in bytes. A larger file is probably a wrong path.

@@ -1,10 +1,10 @@
 //! The authority for interception: issues a certificate for each intercepted host, on demand.
 //!
-//! Clients behind the relay trust the authority's certificate. It is constrained to the hosts that
-//! the relay may intercept (RFC 5280, section 4.2.1.10) and to TLS servers. A stolen key can
-//! therefore impersonate no other host, client or mailbox. The name constraints cover all kinds of
-//! names, because some clients ignore the extended key usage of an authority. Leaf certificates are
-//! valid for a day and exist only in memory.
+//! Clients behind the relay trust the authority's certificate. This certificate is constrained to
+//! the hosts that the relay may intercept (RFC 5280, section 4.2.1.10) and to TLS servers. A stolen
+//! key can therefore impersonate no other host, client or mailbox. The name constraints cover all
+//! kinds of names, because some clients ignore the extended key usage of an authority. Leaf
+//! certificates are valid for a day and exist only in memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -89,7 +89,8 @@ pub(super) fn request_head(headers: proto::HttpHeaders) -> Result<RequestHead, F
         .version(Version::HTTP_2)
         .body(());
     let (mut parts, ()) = request.map_err(|_| malformed())?.into_parts();
-    // If the proxy parsed the target differently, the rules could be chosen for another target.
+    // Reject a target that this parser reads differently from the proxy: rules must be chosen by
+    // the target that the proxy uses.
     if parts
         .uri
         .path_and_query()

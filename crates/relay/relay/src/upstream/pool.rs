@@ -29,8 +29,8 @@ use crate::shares::{ClientId, ClientShares};
 
 /// Most idle connections that are tried before a new connection is opened.
 const STALE_MAX: usize = 3;
-/// Time in which an HTTP/1 connection must become ready after the response was read. It is ready at
-/// once, unless the upstream responded early and still reads the request.
+/// Time in which an HTTP/1 connection must become ready after the response was read. The connection
+/// is ready at once, unless the upstream responded early and still reads the request.
 const READY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Connections to one upstream. Clones share the connections.
