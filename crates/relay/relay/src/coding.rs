@@ -747,8 +747,8 @@ mod tests {
         assert!((STEP_BYTES..1 << 20).contains(&short), "{short}");
         assert_eq!(memory("gzip", &gzip(TEXT)), INFLATE_BYTES);
         assert_eq!(memory("deflate", &zlib(TEXT)), INFLATE_BYTES);
-        // zstd gives its output at the end: as many bytes as the frame says, or as its blocks can
-        // have, up to the ratio.
+        // zstd returns its output at the end. Its size is the one that the frame states, or the
+        // most that its blocks can have, up to the ratio.
         let stated = memory("zstd", ZSTD);
         assert!((TEXT.len()..1 << 10).contains(&stated), "{stated}");
         let raw = [b"\x28\xb5\x2f\xfd\x00\x58\x81\x00\x00", &[b'x'; 16][..]].concat();

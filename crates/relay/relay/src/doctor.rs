@@ -395,8 +395,8 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Places and texts of findings that are not good, without those of the engine, which is not
-    /// there.
+    /// Returns places and texts of findings that are not good, except those of the engine, which
+    /// does not run.
     async fn problems(text: &str) -> Vec<String> {
         let config = parse(text, []).unwrap_or_else(|errors| panic!("{errors}"));
         let findings = examine(&config, &compile(&config).unwrap()).await;

@@ -195,9 +195,9 @@ mod tests {
         assert_eq!(refused(0, 1), "connection");
         let second = reserve(1, 64 * KIB).unwrap();
         assert_eq!(refused(2, 1), "client");
-        // What one client takes is not the other client's.
+        // Memory of one client does not count for the other client.
         let third = [reserve(3, 64 * KIB).unwrap(), reserve(4, 32 * KIB).unwrap()];
-        // It leaves a quarter of what the first client leaves.
+        // The second client leaves a quarter of the memory that the first client leaves.
         assert_eq!(refused(5, 1), "client");
         assert_eq!(process.used(256 * KIB), 224 * KIB);
 
@@ -207,7 +207,8 @@ mod tests {
             too_large,
             Reason::TooLarge("limits.connection_memory_bytes", 64 << 10)
         );
-        // A failed growth takes nothing of the other shares, and keeps what was taken.
+        // A failed growth takes nothing from the other shares, and keeps the memory that was
+        // already reserved.
         assert!(first.at_least(65 * KIB).is_err());
         drop((second, third, nothing));
         assert_eq!(process.used(256 * KIB), 64 * KIB);

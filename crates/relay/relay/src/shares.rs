@@ -188,8 +188,8 @@ mod tests {
 
     #[test]
     fn clients_leave_a_part_of_what_others_leave() {
-        // Three quarters of 64: what each of several clients gets while those before it keep
-        // theirs.
+        // Of 64, each of several clients gets three quarters of the rest while earlier clients keep
+        // their permits.
         let mut free = 64;
         let mut used = Vec::new();
         for _ in 0..4 {

@@ -265,7 +265,7 @@ mod tests {
 
     const TIME: Duration = Duration::from_secs(15);
 
-    /// Seconds until a stream with this work ends, or `None` if it is still there after 1,000 s.
+    /// Seconds until a stream with this work ends, or `None` if it still runs after 1,000 s.
     async fn seconds<F: Future<Output = ()> + Send + 'static>(work: F) -> Option<u64> {
         let begun = Instant::now();
         let (held, ended) = oneshot::channel::<()>();

@@ -770,8 +770,9 @@ mod tests {
         assert_eq!(tokio::join!(messages, ages).1, 115);
     }
 
-    /// A side that takes these bytes at once, with pauses of this many seconds, and the seconds
-    /// after which sending ends. The session ends after `idle` seconds without a message.
+    /// Sends `len` bytes to a side that reads `taken` bytes at once, with pauses of `pause`
+    /// seconds. The session ends after `idle` seconds without a message. Returns whether the
+    /// message was sent, and the seconds until sending ended.
     async fn sends(len: usize, taken: usize, pause: u64, idle: u64) -> (bool, u64) {
         let (near, mut far) = tokio::io::duplex(1 << 10);
         let budget = Budget::new(1 << 20, "test");
@@ -894,7 +895,7 @@ mod tests {
             memory.took_control(125);
         }
         assert_eq!(used(), before);
-        // What a frame took stays with its connection, for later ones too.
+        // The buffer of a frame stays with its connection, for later frames too.
         memory.release();
         let kept = used();
         assert!((50_000..60_000).contains(&kept), "{kept}");

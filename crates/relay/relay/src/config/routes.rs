@@ -864,7 +864,7 @@ mod tests {
                 .replace("/orders", "/people")
         };
         let context = "context = 'card'";
-        // Two places that a route tells apart, though their values have one path.
+        // The route distinguishes two places, although their values have the same path.
         let passports = format!(
             "[[route.request]]\naction = 'encrypt'\nselect = ['$.card']\nunneeded = 'deny'\n{context}"
         );

@@ -453,7 +453,7 @@ mod tests {
             ]
         );
 
-        // A library refuses them too, beside a name that is permitted.
+        // A library rejects such leaves too, even beside a permitted name.
         let (authority, root) = authority(&["api.example.com"]);
         let host = "api.example.com";
         for (name, expected) in [

@@ -369,7 +369,7 @@ mod tests {
         )
     }
 
-    /// A hello of a version with extensions; `None` for the form without them.
+    /// A ClientHello of a version with extensions. `None` creates the form without extensions.
     fn old_hello(version: [u8; 2], extensions: Option<&[u8]>) -> Vec<u8> {
         let mut hello = [
             &version[..],

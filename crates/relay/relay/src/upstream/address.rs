@@ -459,7 +459,7 @@ mod tests {
         let hang = Arc::new(Mutex::new(hang));
         let hanging = async |host: &str, client: Option<&ClientId>| {
             let hang = Arc::clone(&hang);
-            // Nobody waits for it in the end, as for a look-up whose time-out has passed.
+            // The task does not wait for the result in the end, as for a look-up that timed out.
             let look_up = LOOKUPS.run(host, client, move |_| {
                 let _ = hang.lock().map(|hang| hang.recv());
                 Ok(Vec::new())
@@ -478,7 +478,8 @@ mod tests {
                 hanging("one.example", None).await;
                 hanging("ONE.example", None).await;
             }
-            // However many names a client has, those of others are found meanwhile.
+            // However many names a client looks up, the names of other clients are resolved
+            // meanwhile.
             for at in 0..3 * LOOKUPS_MAX {
                 hanging(&format!("{at}.of.one"), Some(&ids[0])).await;
             }

@@ -397,7 +397,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn first_short_frames_of_a_stream_leave_at_once() {
         let short_frames = Arc::<ShortFrames>::default();
-        // Another stream uses up those of the connection.
+        // Another stream uses up the short frames of the connection.
         let (other_sender, other, _other_progress) = body_on(Arc::clone(&short_frames));
         let (sender, body, _progress) = body_on(short_frames);
         let begun = Instant::now();
