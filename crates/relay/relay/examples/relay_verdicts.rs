@@ -1,10 +1,10 @@
-//! Tells for each message on standard input whether a relay would forward it, and what it would
-//! forward, without an engine. `proto/interop/relay` reads the answers and compares them with what
-//! other readers find.
+//! Reports for each message on standard input whether a relay would forward it, and the forwarded
+//! form, without an engine. `proto/interop/relay` reads the results and compares them with those of
+//! other readers.
 //!
 //! A line is a JSON object: `kind` (`json`, `form`, `multipart`, `query`), `type` (the content
-//! type), `text` (base64). The answer is `null` for a message that is rejected, else the text in
-//! base64 with `sealed` in place of each selected value.
+//! type), `text` (base64). The result is `null` for a rejected message. Otherwise it is the text in
+//! base64, with `sealed` in place of each selected value.
 
 use std::error::Error;
 use std::io::{BufRead as _, Write as _};
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Pieces of a body; `None` if it is rejected.
+/// Returns the pieces of a body, or `None` if the body is rejected.
 fn body(routes: &RouteTable, content_type: &str, body: &[u8]) -> Option<Vec<Piece>> {
     http::HeaderValue::from_str(content_type).ok()?;
     let (route, _) = routes.find("a", &Method::POST, "/fields").ok()?;
@@ -64,7 +64,7 @@ fn body(routes: &RouteTable, content_type: &str, body: &[u8]) -> Option<Vec<Piec
     Some(pieces)
 }
 
-/// Pieces of a query; `None` if its request is rejected.
+/// Returns the pieces of a query, or `None` if its request is rejected.
 fn query(routes: &RouteTable, query: &[u8]) -> Option<Vec<Piece>> {
     let target = [b"/fields?", query].concat();
     let request = Request::builder()
@@ -91,7 +91,7 @@ fn query(routes: &RouteTable, query: &[u8]) -> Option<Vec<Piece>> {
     )
 }
 
-/// The pieces with a fixed text in each hole.
+/// Joins the pieces, with a fixed text in each hole.
 fn sealed(pieces: &[Piece]) -> Vec<u8> {
     let mut out = Vec::new();
     for piece in pieces {

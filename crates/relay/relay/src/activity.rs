@@ -1,9 +1,9 @@
-//! Time limits of a client's connection: the wait for a request's head, idleness, and a client that
-//! does not read.
+//! Time limits of a client's connection: for the head of a request, for idle connections, and for a
+//! client that does not read.
 //!
-//! hyper's own header timer also runs between two requests, so it cannot tell a slow head from an
-//! idle connection. Here a connection is idle until its next byte arrives, and from then on its
-//! head is due.
+//! hyper's own header timer also runs between two requests, so it cannot distinguish a slow head
+//! from an idle connection. Here a connection is idle until its next byte arrives. The time limit
+//! of the head starts with that byte.
 
 use std::io;
 use std::pin::Pin;
@@ -20,12 +20,12 @@ use crate::stall::Offer;
 /// Time limits of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// From a request's first byte to the end of its head; also from the connection's start to its
-    /// first byte.
+    /// Time from a request's first byte to the end of its head. Also the time from the start of the
+    /// connection to its first byte.
     pub header: Duration,
-    /// Without any request.
+    /// Time without any request.
     pub idle: Duration,
-    /// Without progress of a write.
+    /// Time without progress of a write.
     pub write: Duration,
 }
 
@@ -34,29 +34,28 @@ pub struct Timeouts {
 pub enum Expired {
     /// The head of a request did not arrive in time.
     Header,
-    /// No request for some time.
+    /// No request arrived for some time.
     Idle,
-    /// The client takes no more of a response over HTTP/1.1.
+    /// The client does not read its response over HTTP/1.1.
     Stalled,
 }
 
-/// Activity of one connection, shared by its I/O, its exchanges and the task that enforces its time
-/// limits.
+/// Activity of one connection, shared by the connection's I/O, its exchanges and the task that
+/// enforces its time limits.
 #[derive(Debug)]
 pub struct Activity {
     timeouts: Timeouts,
     in_flight: AtomicUsize,
-    /// Set by the first request over HTTP/2, whose frames between requests begin no head.
+    /// Set by the first request over HTTP/2. Frames between HTTP/2 requests do not start a head.
     is_http2: AtomicBool,
-    /// True if a part of the next head has arrived, also while an exchange runs.
+    /// True if a part of the next head has arrived, even while an exchange runs.
     is_within_head: AtomicBool,
-    /// True if the next byte begins a request over HTTP/1.1: neither a head nor a body is
-    /// incomplete.
+    /// True if the next byte starts a request over HTTP/1.1: no head and no body is incomplete.
     is_between_requests: AtomicBool,
-    /// True while a write, a flush or the end of the connection waits for the client.
+    /// True while a write, a flush or a shutdown waits for the client.
     is_sending: AtomicBool,
     since: Mutex<Since>,
-    /// Responses over HTTP/1.1 of the exchanges that run.
+    /// HTTP/1.1 responses of the running exchanges.
     offers: Mutex<Vec<Weak<Offer>>>,
     received: AtomicU64,
     sent: AtomicU64,
@@ -64,14 +63,14 @@ pub struct Activity {
 
 #[derive(Clone, Copy, Debug)]
 enum Since {
-    /// A head is due since then.
+    /// A head is due, counted from this time.
     Head(Instant),
-    /// Idle since then.
+    /// The connection is idle since this time.
     Idle(Instant),
 }
 
 impl Activity {
-    /// A connection that has just been accepted: its first head is due.
+    /// Creates the state of a new connection, whose first head is due.
     pub fn new(timeouts: Timeouts) -> Self {
         Self {
             timeouts,
@@ -87,7 +86,8 @@ impl Activity {
         }
     }
 
-    /// Notes that the head of a request arrived. The guard notes the end of its response.
+    /// Records that the head of a request arrived. Dropping the guard records the end of its
+    /// response.
     pub fn begin(self: &Arc<Self>, is_http2: bool) -> InFlight {
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         if is_http2 {
@@ -104,8 +104,8 @@ impl Activity {
         }
     }
 
-    /// Returns true if bytes of a response have waited for the client for too long. Streams of
-    /// HTTP/2 end one by one: [`crate::stall`].
+    /// Returns true if bytes of a response have waited for the client too long. HTTP/2 streams are
+    /// ended one by one: see [`crate::stall`].
     fn is_stalled(&self, now: Instant) -> bool {
         let offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);
         offers
@@ -114,18 +114,18 @@ impl Activity {
             .any(|offer| offer.has_waited(self.timeouts.write, now))
     }
 
-    /// Notes if a part of the next head has arrived.
+    /// Records whether a part of the next head has arrived.
     pub fn within_head(&self, is_within_head: bool) {
         self.is_within_head.store(is_within_head, Ordering::Release);
     }
 
-    /// Notes if the next byte begins a request over HTTP/1.1.
+    /// Records whether the next byte starts a request over HTTP/1.1.
     pub fn between_requests(&self, is_between_requests: bool) {
         self.is_between_requests
             .store(is_between_requests, Ordering::Release);
     }
 
-    /// Bytes received and sent so far.
+    /// Returns the bytes received and sent so far.
     pub fn bytes(&self) -> (u64, u64) {
         (
             self.received.load(Ordering::Relaxed),
@@ -150,7 +150,7 @@ impl Activity {
 
     /// Returns the expired limit, or the time of the next check.
     fn check(&self, now: Instant) -> Result<Instant, Expired> {
-        // A request can come and go between two checks, and either limit can be the shorter one.
+        // A request can start and end between two checks, and either limit can be shorter.
         let next = now + self.timeouts.header.min(self.timeouts.idle);
         if self.is_stalled(now) {
             return Err(Expired::Stalled);
@@ -169,12 +169,12 @@ impl Activity {
         }
     }
 
-    /// Waits for this time at least, and until nothing has happened for this time: no exchange, no
-    /// part of a head or of a body, nothing left to send. Returns never before the first exchange.
-    /// Safe to drop.
+    /// Waits for at least `time`, and until the connection was quiet for `time`. A quiet connection
+    /// has no exchange, no partial head or body and nothing to send. Does not return before the
+    /// first exchange. Safe to drop.
     pub async fn becomes_quiet(&self, time: Duration) {
-        // Bytes that begin no request, such as an empty line, would wake a parked connection again
-        // and again.
+        // Wait for at least `time`: bytes that start no request, such as an empty line, would
+        // otherwise wake a parked connection again and again.
         let begun = Instant::now();
         loop {
             let now = Instant::now();
@@ -192,7 +192,7 @@ impl Activity {
         }
     }
 
-    /// Waits until a limit has passed. Safe to drop.
+    /// Waits until a time limit has passed. Safe to drop.
     pub async fn expired(&self) -> Expired {
         loop {
             match self.check(Instant::now()) {
@@ -211,15 +211,15 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Notes that the running task serves the exchange: over HTTP/2 the stream ends if the client
-    /// takes nothing of the response, over HTTP/1.1 the connection does.
+    /// Records that the current task serves the exchange. If the client does not read the response,
+    /// an HTTP/2 stream is reset, and an HTTP/1.1 connection is closed.
     pub fn is_of_stream(&mut self) {
         if let Some(offer) = Offer::of_task() {
             self.offer = offer;
         }
     }
 
-    /// The bytes of the response that wait for the client.
+    /// Returns the bytes of the response that wait for the client.
     pub const fn offer(&self) -> &Arc<Offer> {
         &self.offer
     }
@@ -238,8 +238,8 @@ impl Drop for InFlight {
     }
 }
 
-/// I/O that counts bytes, notes when heads begin, and fails when a write makes no progress for some
-/// time.
+/// I/O that counts bytes, records the start of heads, and fails when a write makes no progress for
+/// some time.
 #[derive(Debug)]
 pub struct Watched<T> {
     io: T,
@@ -257,7 +257,7 @@ impl<T> Watched<T> {
         }
     }
 
-    /// Passes progress on, and turns a stall that lasts too long into an error.
+    /// Returns progress, and converts a stall that lasts too long to an error.
     fn progress<R>(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! The paths of a relay's admin listener. `/live` tells that the process runs; `/ready` whether to
+//! Paths of the relay's admin listener. `/live` reports that the process runs, `/ready` whether to
 //! send requests here.
 
 use std::io;
@@ -15,14 +15,14 @@ use crate::relay::Relay;
 pub struct Readiness {
     /// True once all listeners are bound.
     pub is_listening: AtomicBool,
-    /// True if an engine answered the last probe.
+    /// True if an engine responded to the last probe.
     pub has_engine: AtomicBool,
-    /// True if the relay drains.
+    /// True while the relay drains.
     pub is_draining: AtomicBool,
 }
 
 impl Readiness {
-    /// The reason to send no requests here.
+    /// Returns the reason to send no requests here, if any.
     pub fn refusal(&self) -> Option<&'static str> {
         if self.is_draining.load(Ordering::Relaxed) {
             return Some("draining");
@@ -42,7 +42,7 @@ struct RelayRoutes {
 /// Starts the listener on the thread `relay-admin`.
 ///
 /// # Errors
-/// The address cannot be bound, or the system gives no thread.
+/// The address cannot be bound, or the operating system cannot create a thread.
 pub fn start(
     address: SocketAddr,
     relay: Arc<Relay>,

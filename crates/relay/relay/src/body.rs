@@ -1,8 +1,8 @@
 //! Bodies of messages: sources that the relay reads, and outgoing bodies that hyper polls.
 //!
-//! hyper polls an outgoing body when it can write, so a slow reader slows the source down. An
-//! outgoing body that fails makes hyper break the message off: HTTP/1.1 closes without the last
-//! chunk, HTTP/2 resets the stream. No reader takes a broken body for a complete one.
+//! hyper polls an outgoing body when it can write, so a slow reader slows the source down. If an
+//! outgoing body fails, hyper truncates the message: HTTP/1.1 closes the connection without the
+//! last chunk, HTTP/2 resets the stream. No reader can mistake a truncated body for a complete one.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -23,10 +23,11 @@ use crate::edit::Editor;
 use crate::error::{Failure, Reason};
 use crate::usage::Usage;
 
-/// A body that the relay reads, with every failure already named.
+/// A body that the relay reads, with its errors already converted to failures.
 pub type Source = UnsyncBoxBody<Bytes, Failure>;
 
-/// Creates a source of a client's request. It fails if the relay waits for `idle` without a byte.
+/// Creates a source for a client's request. The source fails if the relay waits for `idle` without
+/// a byte.
 pub fn from_client(body: Incoming, idle: Duration, usage: Arc<Usage>) -> Source {
     let body =
         body.map_err(|_| Failure::request(Reason::Ambiguous("the body is malformed or broke off")));
@@ -38,8 +39,8 @@ pub fn from_client(body: Incoming, idle: Duration, usage: Arc<Usage>) -> Source 
     )
 }
 
-/// Creates a source that fails with `late` if the relay waits for `idle` without a byte, and adds
-/// its bytes to `usage`.
+/// Creates a source that fails with `late` if the relay waits for `idle` without a byte. Its bytes
+/// are added to `usage`.
 pub fn with_idle_limit<B>(
     body: B,
     idle: Duration,
@@ -59,13 +60,14 @@ where
     .boxed_unsync()
 }
 
-/// Fails if no frame arrives for some time.
+/// Fails if no frame arrives within a time limit.
 struct Idle<B> {
     body: B,
     idle: Duration,
     late: Failure,
     usage: Option<Arc<Usage>>,
-    /// Set while the relay waits for a frame: a slow upstream is not the client's fault.
+    /// Set only while the relay waits for a frame, so that the time of a slow upstream does not
+    /// count against the client.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
@@ -104,8 +106,7 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Body for Idle<B> {
     }
 }
 
-/// Returns true if a body has no byte. Waits for its first one, which `source` still has
-/// afterwards.
+/// Returns true if a body has no byte. Waits for the first byte, which stays in `source`.
 ///
 /// # Errors
 /// The failure of the source.
@@ -117,7 +118,7 @@ pub async fn is_empty(source: &mut Source) -> Result<bool, Failure> {
         match source.frame().await.transpose()?.map(Frame::into_data) {
             None => return Ok(true),
             Some(Ok(data)) if data.is_empty() => {}
-            // Rules are not applied to trailers, so those of a message with rules are dropped.
+            // No rule is applied to trailers, so a message with rules drops them.
             Some(Err(_trailers)) => {}
             Some(Ok(data)) => {
                 let rest = std::mem::replace(
@@ -135,7 +136,7 @@ pub async fn is_empty(source: &mut Source) -> Result<bool, Failure> {
     }
 }
 
-/// A body whose first frame was taken.
+/// A body whose first frame was already read.
 struct Begun {
     first: Option<Bytes>,
     rest: Source,
@@ -171,7 +172,7 @@ impl Body for Begun {
     }
 }
 
-/// Longest frame that is given to hyper, which holds it until it is written.
+/// Longest frame for hyper, which buffers the frame until it is written.
 const FRAME_BYTES_MAX: usize = 32 << 10;
 
 /// Edited frames, as a stream.
@@ -183,12 +184,13 @@ enum Content {
     Edited(Edited),
 }
 
-/// A body that leaves the relay.
+/// A body that the relay sends.
 pub struct Outgoing {
     content: Content,
     /// The rest of a frame that is longer than [`FRAME_BYTES_MAX`].
     rest: Bytes,
-    /// Takes the failure of the body, for the side that only sees that it broke off.
+    /// Receives the failure of the body, because hyper's side sees only that the body was
+    /// truncated.
     failed: Arc<OnceLock<Failure>>,
     allowed_trailers: fn(&mut HeaderMap),
 }
@@ -209,17 +211,17 @@ impl Outgoing {
         }
     }
 
-    /// A body without bytes.
+    /// Creates a body without bytes.
     pub fn empty() -> Self {
         Self::new(Content::Whole(None))
     }
 
-    /// A body with these bytes.
+    /// Creates a body with these bytes.
     pub fn whole(bytes: Bytes) -> Self {
         Self::new(Content::Whole((!bytes.is_empty()).then_some(bytes)))
     }
 
-    /// A body that passes unchanged. `filter` removes trailers that must not pass.
+    /// Creates a body that passes unchanged. `filter` removes trailers that must not pass.
     pub fn pass(source: Source, filter: fn(&mut HeaderMap)) -> Self {
         Self {
             allowed_trailers: filter,
@@ -227,7 +229,7 @@ impl Outgoing {
         }
     }
 
-    /// A body that is edited while it passes. The first frames were edited before.
+    /// Creates a body that is edited while it is sent. The frames in `first` are already edited.
     pub fn edited(first: VecDeque<Bytes>, editor: Editor) -> Self {
         let next =
             async |(mut first, mut editor): (VecDeque<Bytes>, Editor)| match first.pop_front() {
@@ -240,7 +242,7 @@ impl Outgoing {
         ))))
     }
 
-    /// The cell that takes the failure of this body.
+    /// Returns the cell that receives the failure of this body.
     pub fn failed(&self) -> Arc<OnceLock<Failure>> {
         Arc::clone(&self.failed)
     }
@@ -249,8 +251,7 @@ impl Outgoing {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
-        // Empty frames are dropped: HTTP/2 libraries end a connection that has had a hundred of
-        // them.
+        // Drop empty frames, because HTTP/2 libraries close a connection after a hundred of them.
         while self.rest.is_empty() {
             match ready!(self.poll_whole_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
                 Some(Ok(Ok(data))) => self.rest = data,
@@ -260,8 +261,8 @@ impl Outgoing {
             }
         }
         let piece = self.rest.split_to(self.rest.len().min(FRAME_BYTES_MAX));
-        // Over HTTP/1.1 the last piece can stay with hyper after the exchange has ended. A part of
-        // a body that was held would keep all of it, whose memory is not counted any more.
+        // Over HTTP/1.1, hyper can keep the last piece after the end of the exchange. A slice of a
+        // held body would keep the whole body, whose memory is no longer counted. Copy it instead.
         let is_part_of_held = self.rest.is_empty() && !matches!(self.content, Content::Pass(_));
         let piece = if is_part_of_held {
             Bytes::copy_from_slice(&piece)

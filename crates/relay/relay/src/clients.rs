@@ -1,4 +1,4 @@
-//! Authentication of clients: by certificate, by token, or not at all.
+//! Authentication of clients: by certificate, by token, or none.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -14,30 +14,30 @@ use crate::error::{Failure, Reason};
 use crate::server_tls::secret;
 use crate::shares::ClientId;
 
-/// Shortest token in bytes: 128 bits in base64 or hexadecimal are longer.
+/// Shortest token in bytes. 128 bits in base64 or hexadecimal are longer.
 const TOKEN_BYTES_MIN: usize = 20;
 
-/// Tags of subject alternative names. The parser gives names that are not UTF-8 by tag.
+/// Tags of subject alternative names. The parser returns names that are not UTF-8 by their tag.
 const DNS_TAG: Tag = Tag(2);
 const URI_TAG: Tag = Tag(6);
 
-/// A client that was let in.
+/// An authenticated client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// The name in its certificate, for the log.
+    /// The name in the client's certificate, for the log.
     pub principal: Option<Arc<str>>,
-    /// The client that limits are counted for.
+    /// The client whose limits apply.
     pub id: ClientId,
 }
 
-/// Authentication that a listener asks its clients for.
+/// Authentication that a listener requires.
 pub enum Clients {
-    /// Everybody.
+    /// All clients.
     Open,
-    /// Clients whose certificate the handshake verified, with one of these names; all of them if
-    /// there are none.
+    /// Clients with a verified certificate that has one of these names. All clients with a
+    /// certificate if the set is empty.
     Certificate(HashSet<Box<str>>),
-    /// Clients with one of these tokens. Only digests are kept.
+    /// Clients with one of these tokens. Only digests are stored.
     Bearer(HashSet<[u8; 32]>),
 }
 
@@ -52,9 +52,9 @@ impl std::fmt::Debug for Clients {
 }
 
 impl Clients {
-    /// Clients with a certificate of one of these names: a DNS name with or without `dns:`, a URI,
-    /// or `cn:` and a common name. All clients with a certificate if there are none. The
-    /// configuration lets no other principals in ([`is_principal`]).
+    /// Permits clients with a certificate of one of these names: a DNS name with or without `dns:`,
+    /// a URI, or `cn:` and a common name. Permits all clients with a certificate if the list is
+    /// empty. The configuration accepts no other principals ([`is_principal`]).
     pub fn certificates<'a>(principals: impl IntoIterator<Item = &'a str>) -> Self {
         let names = principals
             .into_iter()
@@ -62,10 +62,10 @@ impl Clients {
         Self::Certificate(names.collect())
     }
 
-    /// Reads a file with one token per line. Lines that begin with `#` are comments.
+    /// Reads a file with one token per line. Lines that start with `#` are comments.
     ///
     /// # Errors
-    /// A sentence without a token in it.
+    /// A sentence that contains no token.
     pub fn tokens(path: &Path) -> Result<Self, String> {
         let text = secret(path).map_err(|error| error.to_string())?;
         let lines = text
@@ -89,8 +89,8 @@ impl Clients {
         }
     }
 
-    /// Decides on a request. `name` is that of the client's verified certificate, `address` the
-    /// client that it is without authentication.
+    /// Authenticates a request. `name` is from the client's verified certificate. `address`
+    /// identifies the client if the listener requires no authentication.
     ///
     /// # Errors
     /// [`Reason::Unauthenticated`].
@@ -126,7 +126,7 @@ impl Clients {
                     return Err(unauthenticated());
                 };
                 let token = token_of(value, is_proxy).ok_or_else(unauthenticated)?;
-                // A lookup by digest takes a time that says nothing about the token.
+                // The time of a lookup by digest reveals nothing about the token.
                 let digest = digest(&token);
                 if tokens.contains(&digest) {
                     Ok(Client {
@@ -141,8 +141,8 @@ impl Clients {
     }
 }
 
-/// The token of `Bearer TOKEN`. A proxy client that only knows user and password sends the token as
-/// its password.
+/// Returns the token of `Bearer TOKEN`. A proxy client that supports only user and password sends
+/// the token as its password.
 fn token_of(value: &HeaderValue, is_proxy: bool) -> Option<Vec<u8>> {
     let (scheme, rest) = value.to_str().ok()?.split_once(' ')?;
     if scheme.eq_ignore_ascii_case("bearer") {
@@ -162,10 +162,10 @@ fn digest(token: &[u8]) -> [u8; 32] {
     sha2::Sha256::digest(token).into()
 }
 
-/// Name of a client's certificate: its first DNS name or URI, or `cn:` and its common name. `None`
-/// if there is no such name, or any of them cannot be read or has characters of another kind: no
-/// other name is used in place of one that is invalid. A name says its kind, because authorities
-/// can check the kinds differently.
+/// Returns the name of a client's certificate: its first DNS name or URI, or `cn:` and its common
+/// name. Returns `None` if there is no such name, or if any of them is unreadable or has characters
+/// of another kind. An invalid name is never replaced by another name. The name includes its kind,
+/// because authorities can verify the kinds differently.
 pub fn name_of(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let extension = certificate.subject_alternative_name().ok()?;
@@ -198,8 +198,8 @@ pub fn name_of(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     alternative.or(common)
 }
 
-/// Returns true if a text names a client as `principals` do. `dns:` stands before DNS names alone:
-/// before `cn:` it would let a common name in.
+/// Returns true if a text names a client in the form of `principals`. `dns:` is permitted only
+/// before DNS names: before `cn:`, it would permit a common name.
 pub fn is_principal(text: &str) -> bool {
     if let Some(name) = text.strip_prefix("dns:") {
         return is_dns_name(name);
@@ -221,7 +221,7 @@ fn is_dns_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"-._*".contains(&byte))
 }
 
-/// Returns true for a URI that is no name of another kind.
+/// Returns true for a URI that is not a name of another kind.
 fn is_uri(name: &str) -> bool {
     let scheme = name
         .split_once(':')

@@ -1,8 +1,9 @@
-//! Decodes content codings (gzip, deflate, br, zstd) of bodies that are changed, within bounds.
+//! Decodes the content codings gzip, deflate, br and zstd of bodies that are changed, within
+//! limits.
 //!
 //! Input is pushed as it arrives. A decoder fails once its output exceeds a number of bytes or a
-//! ratio to its input, so a small body cannot fill the memory. A body that ends early or goes on
-//! after its end is an error too: another decoder could read it differently.
+//! ratio to its input, so a small body cannot fill the memory. A body that is truncated, or has
+//! bytes after its end, is an error: another decoder could read it differently.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -19,9 +20,10 @@ use crate::error::Reason;
 
 /// Most bytes of output per byte of input, once the output exceeds [`RATIO_FREE_BYTES`].
 pub const RATIO_MAX: u64 = 100;
-/// Output below which no ratio applies: short repetitive documents compress well.
+/// Output for which no ratio applies: short repetitive documents compress well.
 pub const RATIO_FREE_BYTES: u64 = 64 << 10;
-/// Largest window of a zstd frame (RFC 9659). brotli's largest is 16 MiB, deflate's 32 KiB.
+/// Largest window of a zstd frame (RFC 9659). The largest window of brotli is 16 MiB, that of
+/// deflate 32 KiB.
 const ZSTD_WINDOW_BYTES_MAX: u64 = 8 << 20;
 /// Most output of a zstd block.
 const ZSTD_BLOCK_BYTES_MAX: u64 = 128 << 10;
@@ -30,16 +32,16 @@ const STEP_BYTES: usize = 8 << 10;
 /// Memory of a decoder of gzip or deflate: its window, tables and buffers.
 const INFLATE_BYTES: usize = 128 << 10;
 
-/// Why a body cannot be decoded.
+/// Reason why a body cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodingError {
     /// A coding that is not supported, or more than one.
     #[error("an unknown content coding, or more than one")]
     Unknown,
-    /// The bytes are not of the coding.
+    /// The bytes are not in the content coding.
     #[error("the body is not of its content coding")]
     Malformed,
-    /// The body ended within the coding.
+    /// The body ended before the end of the coding.
     #[error("the compressed body is incomplete")]
     Truncated,
     /// Bytes follow the end of the coding.
@@ -54,7 +56,7 @@ pub enum CodingError {
 }
 
 impl CodingError {
-    /// The reason of the failure; the caller adds the phase.
+    /// Returns the reason of the failure. The caller adds the phase.
     pub const fn reason(self) -> Reason {
         match self {
             Self::Unknown => Reason::Unreadable("content coding"),
@@ -67,7 +69,7 @@ impl CodingError {
     }
 }
 
-/// A decoder of one body. It takes no memory before the first byte.
+/// A decoder of one body. The decoder takes no memory before the first byte.
 pub struct Decoder {
     coding: Coding,
     bytes_max: u64,
@@ -105,7 +107,7 @@ enum Engine {
         /// Bytes that the library has allocated.
         allocated: Arc<AtomicUsize>,
     },
-    /// Holds the compressed body, since the library reads whole blocks only.
+    /// Holds the compressed body, because the library reads whole blocks only.
     Zstd {
         input: Vec<u8>,
         blocks: ZstdBlocks,
@@ -187,14 +189,14 @@ impl Decoder {
         }))
     }
 
-    /// Returns true if the decoder gives its output at the end only.
+    /// Returns true if the decoder returns its output only at the end.
     pub const fn holds_input(&self) -> bool {
         matches!(self.coding, Coding::Zstd)
     }
 
-    /// Memory of the decoder itself in bytes: window, tables and input that it holds. After
-    /// [`Decoder::push`] it is what the decoder has allocated. [`Decoder::finish`] of zstd
-    /// allocates the most here, which is counted from the begin.
+    /// Returns the memory of the decoder itself in bytes: window, tables and held input. After
+    /// [`Decoder::push`] this is the memory that the decoder has allocated. For zstd, the memory of
+    /// [`Decoder::finish`] is included from the start, because that call allocates the most.
     pub fn memory_bytes(&self) -> usize {
         match &self.engine {
             None => 0,
@@ -205,7 +207,7 @@ impl Decoder {
                 blocks,
                 sink,
             }) => {
-                // All output is there at once, beside the window.
+                // `finish` holds all output at once, beside the window.
                 let ratio_max =
                     RATIO_FREE_BYTES.max((input.len() as u64).saturating_mul(RATIO_MAX));
                 let output = sink.bytes_max.min(ratio_max).min(blocks.output_max());
@@ -215,8 +217,8 @@ impl Decoder {
         }
     }
 
-    /// Decodes a part of the body and appends the output to `output`. zstd gives its output at the
-    /// end only.
+    /// Decodes a part of the body and appends the output to `output`. zstd returns its output only
+    /// in [`Decoder::finish`].
     ///
     /// # Errors
     ///
@@ -268,7 +270,7 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// [`CodingError::Truncated`] if the coding is not at its end; see [`CodingError`].
+    /// [`CodingError::Truncated`] if the coding is incomplete. See [`CodingError`] for others.
     pub fn finish(self, output: &mut Vec<u8>) -> Result<(), CodingError> {
         let mut engine = self.engine.ok_or(CodingError::Truncated)?;
         match &mut engine {
@@ -298,8 +300,8 @@ type Brotli = DecompressorWriterCustomAlloc<
     CountingAlloc,
 >;
 
-/// Counts the bytes of what it allocates: the window that a brotli stream asks for has up to 16
-/// MiB, its tables more.
+/// Counts the allocated bytes. A brotli stream can request a window of up to 16 MiB, and its tables
+/// take more.
 struct CountingAlloc(Arc<AtomicUsize>);
 
 impl<T: Clone + Default> Allocator<T> for CountingAlloc {
@@ -363,7 +365,7 @@ impl Write for Sink {
     }
 }
 
-/// Decodes zlib. Raw deflate, as some old servers send it under this name, is malformed.
+/// Decodes zlib. Some old servers send raw deflate under this name, which is malformed here.
 fn inflate(
     state: &mut Decompress,
     mut part: &[u8],
@@ -399,7 +401,7 @@ fn inflate(
     }
 }
 
-/// Decodes zstd frames, and skips others (RFC 8878, section 3.1).
+/// Decodes zstd data frames and skips other frames (RFC 8878, section 3.1).
 fn unzstd(input: &[u8], sink: &mut Sink) -> Result<(), CodingError> {
     let mut rest = input;
     let mut decoder = FrameDecoder::new();
@@ -418,7 +420,8 @@ fn unzstd(input: &[u8], sink: &mut Sink) -> Result<(), CodingError> {
     Ok(())
 }
 
-/// Decodes one frame. The library checks no checksum: the transport already protects the bytes.
+/// Decodes one frame. The library does not check the checksum, because the transport already
+/// protects the bytes.
 fn unzstd_frame(
     decoder: &mut FrameDecoder,
     rest: &mut &[u8],
@@ -450,7 +453,7 @@ fn unzstd_frame(
         if let Some(bytes) = decoder.collect() {
             sink.put(&bytes)?;
         }
-        // The library ignores the length of the frame.
+        // The library ignores the content size in the frame header.
         if content.is_some_and(|content| sink.output_bytes - before > content) {
             return Err(CodingError::Malformed);
         }
@@ -464,15 +467,15 @@ fn unzstd_frame(
     Ok(())
 }
 
-/// Returns true if a failed read was at the end of the input: fewer bytes are left than a block
-/// header says.
+/// Returns true if a failed read was at the end of the input: fewer bytes are left than the header
+/// of a block needs.
 fn is_cut(input: &[u8], rest: &[u8]) -> bool {
     rest.len() < input.len() && rest.len() < 3
 }
 
-/// Length of the magic number that a frame begins with.
+/// Length of the magic number at the start of a frame.
 const ZSTD_MAGIC_BYTES: usize = 4;
-/// Length of the header of a frame to skip: its magic number and its length.
+/// Length of the header of a skippable frame: its magic number and its length.
 const SKIPPABLE_HEADER_BYTES: usize = 8;
 
 /// Kind of a zstd frame.
@@ -492,7 +495,7 @@ impl ZstdMagic {
     }
 }
 
-/// Returns the end of a frame to skip, once its header is there.
+/// Returns the end of a skippable frame, once its header is complete.
 fn skippable_end(input: &[u8]) -> Option<usize> {
     let length = u32::from_le_bytes(*input.get(ZSTD_MAGIC_BYTES..)?.first_chunk()?);
     usize::try_from(length)
@@ -502,11 +505,11 @@ fn skippable_end(input: &[u8]) -> Option<usize> {
 
 /// Header of a zstd frame.
 struct ZstdHeader {
-    /// Its length.
+    /// Length of the header.
     bytes: usize,
-    /// Bytes of output that the decoder keeps.
+    /// Bytes of output that the decoder must keep.
     window: u64,
-    /// Bytes of all output, if the frame says it.
+    /// Bytes of all output, if the header has them.
     content: Option<u64>,
     /// True if a checksum follows the last block.
     has_checksum: bool,
@@ -519,7 +522,7 @@ fn zstd_header(input: &[u8]) -> Result<ZstdHeader, CodingError> {
     };
     let is_single_segment = descriptor & 0x20 != 0;
     if descriptor & 3 != 0 {
-        // A dictionary, which the relay does not have.
+        // The frame needs a dictionary, which the relay does not have.
         return Err(CodingError::Malformed);
     }
     let window_bytes = usize::from(!is_single_segment);
@@ -552,14 +555,14 @@ fn zstd_header(input: &[u8]) -> Result<ZstdHeader, CodingError> {
     })
 }
 
-/// Most output of the blocks that have begun to arrive, of all frames.
+/// An upper bound of the output of all blocks whose headers have arrived, over all frames.
 #[derive(Default)]
 struct ZstdBlocks {
     /// Position of the next header of a frame or a block.
     next: usize,
-    /// The frame whose blocks follow.
+    /// The frame of the next block.
     frame: Option<ZstdHeader>,
-    /// Most output of that frame, and of those before it.
+    /// Upper bound of the output of that frame, and of the frames before it.
     frame_output_max: u64,
     ended_output_max: u64,
     /// Largest window of a frame.
@@ -571,8 +574,8 @@ impl ZstdBlocks {
         self.ended_output_max.saturating_add(self.frame_output_max)
     }
 
-    /// Follows the headers of frames and blocks (RFC 8878, section 3.1.1). Malformed ones are found
-    /// when the body is decoded.
+    /// Reads the headers of frames and blocks (RFC 8878, section 3.1.1). Malformed headers are
+    /// reported later, when the body is decoded.
     fn follow(&mut self, input: &[u8]) {
         while let Some(rest) = input.get(self.next..) {
             let Some(frame) = &self.frame else {
@@ -603,7 +606,7 @@ impl ZstdBlocks {
         }
     }
 
-    /// Takes the header of a frame. Returns false if the bytes so far are none.
+    /// Reads the header of a frame. Returns false if the header is incomplete or invalid.
     fn begin_frame(&mut self, rest: &[u8]) -> bool {
         let end = match ZstdMagic::of(rest) {
             Some(ZstdMagic::Data) => {
@@ -633,7 +636,7 @@ mod tests {
     use flate2::write::{GzEncoder, ZlibEncoder};
 
     const TEXT: &[u8] = br#"{"card":"4111111111111111","card2":"4111111111111111"}"#;
-    /// TEXT by node's `zlib.brotliCompressSync` and by `zstd -19`.
+    /// TEXT compressed by node's `zlib.brotliCompressSync` and by `zstd -19`.
     const BR: &[u8] =
         b"\x1b\x35\x00\xf8\x8d\xd4\x62\xcd\x18\xef\xd4\x22\x31\x32\x7b\x9b\x85\x46\xa7\x0f\x6c\xc0\x81\x6a\
         \xc0\x61\x2b\x9e\x05\xa4\xc0\x49\xf7\x28\x56\x0d\xdd\x71";
@@ -744,8 +747,8 @@ mod tests {
         assert!((STEP_BYTES..1 << 20).contains(&short), "{short}");
         assert_eq!(memory("gzip", &gzip(TEXT)), INFLATE_BYTES);
         assert_eq!(memory("deflate", &zlib(TEXT)), INFLATE_BYTES);
-        // zstd gives its output at the end: as many bytes as the frame says, or as its blocks can
-        // have, up to the ratio.
+        // zstd returns its output at the end. Its size is the one that the frame states, or the
+        // most that its blocks can have, up to the ratio.
         let stated = memory("zstd", ZSTD);
         assert!((TEXT.len()..1 << 10).contains(&stated), "{stated}");
         let raw = [b"\x28\xb5\x2f\xfd\x00\x58\x81\x00\x00", &[b'x'; 16][..]].concat();

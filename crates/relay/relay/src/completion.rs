@@ -1,5 +1,5 @@
-//! The end of an exchange: its permits, its log line and its metrics. Exactly one per request,
-//! whatever way it ends.
+//! The end of an exchange: its permits, its log line and its metrics. Every request has exactly one
+//! end.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -20,18 +20,17 @@ use crate::relay::{Peer, Relay};
 use crate::route::Route;
 use crate::usage::Usage;
 
-/// Name of a method that the client made up, as in OpenTelemetry's conventions.
+/// Name for methods that clients invent, as in OpenTelemetry's conventions.
 const OTHER_METHOD: &str = "_OTHER";
 
-/// An exchange that runs. Dropping it ends the exchange: the log line is written then, and the
-/// permits are released.
+/// A running exchange. Dropping it ends the exchange: writes the log line and releases the permits.
 pub struct Completion {
     relay: Arc<Relay>,
     peer: Arc<Peer>,
     begun: Instant,
     upstream_answered: Option<Duration>,
     request_id: Box<str>,
-    /// Set if the exchange is kept as a span.
+    /// Set if the exchange is recorded as a span.
     traced: Option<Traced>,
     traceparent: Option<Box<str>>,
     usage: Arc<Usage>,
@@ -42,8 +41,8 @@ pub struct Completion {
     status: Option<StatusCode>,
     failure: Option<Failure>,
     sent_bytes: u64,
-    /// True once the last byte of the response was given to hyper, or, over HTTP/2, written to the
-    /// connection.
+    /// True after hyper received the last byte of the response or, over HTTP/2, the connection has
+    /// written it.
     is_complete: bool,
     permits: Vec<OwnedSemaphorePermit>,
     memory: Vec<Reservation>,
@@ -51,7 +50,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Begins the exchange of a request.
+    /// Starts the exchange of a request.
     pub fn begin<B>(
         relay: &Arc<Relay>,
         peer: &Arc<Peer>,
@@ -79,14 +78,14 @@ impl Completion {
             memory: Vec::new(),
             in_flight: Arc::new(in_flight),
         };
-        // The request that a stream of Envoy carries has the trace.
+        // An Envoy stream has the trace in the request that it carries.
         if peer.listener.kind != ListenKind::ExtProc {
             completion.trace(request.headers());
         }
         completion
     }
 
-    /// Continues the trace that a request names, or begins one if spans are made.
+    /// Continues the trace of a request, or starts one if spans are enabled.
     fn trace(&mut self, headers: &HeaderMap) {
         let client = headers
             .get("traceparent")
@@ -94,68 +93,68 @@ impl Completion {
         self.traced = self.relay.traces.sample(client);
         self.traceparent = match &self.traced {
             Some(traced) => Some(traced.traceparent().into()),
-            // Without a span of the relay, the next span belongs beneath the client's.
+            // Without a span of the relay, the client's span is the parent of the next span.
             None => client
                 .filter(|text| TraceContext::parse(text).is_some())
                 .map(Into::into),
         };
     }
 
-    /// Sums of the exchange, for its parts to add to.
+    /// Returns the counters of the exchange.
     pub const fn usage(&self) -> &Arc<Usage> {
         &self.usage
     }
 
-    /// Id of the exchange: 32 hexadecimal digits.
+    /// Returns the id of the exchange: 32 hexadecimal digits.
     pub fn request_id(&self) -> &str {
         &self.request_id
     }
 
-    /// The span that requests of the exchange belong beneath, as a W3C `traceparent`.
+    /// Returns the parent span for requests of the exchange, as a W3C `traceparent`.
     pub fn traceparent(&self) -> Option<&str> {
         self.traceparent.as_deref()
     }
 
-    /// Keeps a permit until the end.
+    /// Keeps a permit until the end of the exchange.
     pub fn holds(&mut self, permit: OwnedSemaphorePermit) {
         self.permits.push(permit);
     }
 
-    /// Gives back permits and memory before the end: of an exchange that failed only a problem
-    /// document is left, which a client can leave unread as long as its connection allows.
+    /// Releases permits and memory before the end. After a failure only the problem document
+    /// remains, and a client can leave it unread as long as its connection permits.
     pub fn releases(&mut self) {
         self.permits.clear();
         self.memory.clear();
     }
 
-    /// Keeps the memory of a body until the end.
+    /// Keeps the memory of a body until the end of the exchange.
     pub fn holds_memory(&mut self, memory: Reservation) {
         self.memory.push(memory);
     }
 
-    /// The exchange as its connection sees it.
+    /// Returns the connection's view of the exchange.
     pub fn in_flight(&self) -> Arc<InFlight> {
         Arc::clone(&self.in_flight)
     }
 
-    /// Returns true if the exchange is a stream of HTTP/2.
+    /// Returns true if the exchange is an HTTP/2 stream.
     pub fn is_http2(&self) -> bool {
         self.version == Version::HTTP_2
     }
 
-    /// The client's side of the connection.
+    /// Returns the client's side of the connection.
     pub const fn peer(&self) -> &Arc<Peer> {
         &self.peer
     }
 
-    /// Notes the request that a stream of the exchange carries. Its trace and method are those of
-    /// the exchange.
+    /// Records the request that an Envoy stream carries. The exchange uses its trace and its
+    /// method.
     pub fn carries(&mut self, request: &Parts) {
         self.method = request.method.clone();
         self.trace(&request.headers);
     }
 
-    /// Returns true if the response has no body because of its method.
+    /// Returns true if the response has no body because the method is HEAD.
     pub fn is_head(&self) -> bool {
         self.method == Method::HEAD
     }
@@ -165,49 +164,49 @@ impl Completion {
         self.method == Method::CONNECT
     }
 
-    /// Notes the client.
+    /// Records the client.
     pub fn is_of(&mut self, principal: Option<Arc<str>>) {
         self.principal = principal;
     }
 
-    /// Notes the route.
+    /// Records the route.
     pub fn takes(&mut self, route: &Arc<Route>) {
         self.route = Some(Arc::clone(route));
     }
 
-    /// Notes that the head of the upstream's response arrived.
+    /// Records that the head of the upstream's response arrived.
     pub fn upstream_answered(&mut self) {
         self.upstream_answered = Some(self.begun.elapsed());
     }
 
-    /// Notes a failure.
+    /// Records a failure.
     pub fn fails(&mut self, failure: &Failure) {
         self.failure = Some(failure.clone());
     }
 
-    /// Notes the status of the response.
+    /// Records the status of the response.
     pub fn responds(&mut self, status: StatusCode) {
         self.status = Some(status);
     }
 
-    /// Notes bytes of the response's body.
+    /// Records bytes of the response's body.
     pub fn sent(&mut self, bytes: usize) {
         self.sent_bytes += bytes as u64;
     }
 
-    /// Notes that the body ended early.
+    /// Records that the body ended early.
     pub fn broke_off(&mut self, failure: &Failure) {
         self.failure = Some(failure.clone());
     }
 
-    /// Notes that the body ended.
+    /// Records that the body ended.
     pub fn is_complete(&mut self) {
         self.is_complete = true;
     }
 }
 
 impl Completion {
-    /// The exchange as a span: names, counts and times, and never a path, header or value.
+    /// Returns the exchange as a span: names, counts and times, but never a path, header or value.
     fn span(
         &self,
         route: &Arc<str>,
@@ -312,7 +311,7 @@ impl Drop for Completion {
     }
 }
 
-/// Name of a method of RFC 9110 or RFC 5789. Other names are the client's own words.
+/// Returns the name of a method of RFC 9110 or RFC 5789. Clients can invent other names.
 fn known(method: &Method) -> Option<&'static str> {
     [
         "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",

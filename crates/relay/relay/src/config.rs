@@ -1,10 +1,10 @@
-//! Configuration: one TOML file with environment overrides, complete and checked before a port is
+//! Configuration: one TOML file with environment overrides, checked completely before a port is
 //! bound.
 //!
-//! [`parse`] checks a text by the table of keys and gives a [`Config`], with defaults. [`compile`]
-//! checks the rules between keys and turns it into listeners, upstreams and routes. Each lists all
-//! errors at once, with line and key. No error repeats a value, because a secret can be pasted into
-//! the wrong key.
+//! [`parse`] checks a text against the table of keys and returns a [`Config`] with defaults.
+//! [`compile`] checks the rules between keys and builds listeners, upstreams and routes. Each
+//! reports all its errors together, with line and key. No error repeats a value, because a secret
+//! can be pasted into the wrong key.
 
 mod compiler;
 mod document;
@@ -41,13 +41,13 @@ pub struct Config {
     /// Limits of the process.
     #[serde(default)]
     pub limits: Limits,
-    /// Probes and metrics.
+    /// Settings of probes and metrics.
     #[serde(default)]
     pub admin: AdminConfig,
-    /// Log.
+    /// Settings of the log.
     #[serde(default)]
     pub log: LogConfig,
-    /// Spans.
+    /// Settings of spans.
     #[serde(default)]
     pub traces: TracesConfig,
     /// Listeners by name.
@@ -59,7 +59,7 @@ pub struct Config {
     /// Routes.
     #[serde(default)]
     pub route: Vec<RouteConfig>,
-    /// Lines of the file, for errors of [`compile`].
+    /// Line numbers of the file, for errors of [`compile`].
     #[serde(skip)]
     lines: document::Lines,
 }
@@ -73,13 +73,13 @@ pub struct EngineConfig {
     /// Name in the engines' certificates; the host of each endpoint if empty.
     #[serde(default)]
     pub server_name: String,
-    /// Authority of the engines' certificates, PEM.
+    /// PEM file of the authority of the engines' certificates.
     pub ca: PathBuf,
-    /// The relay's certificate chain, PEM.
+    /// PEM file of the relay's certificate chain.
     pub certificate: PathBuf,
-    /// The relay's private key, PEM.
+    /// PEM file of the relay's private key.
     pub key: PathBuf,
-    /// Longest time of one call in milliseconds.
+    /// Longest time of one request to the engine, in milliseconds.
     #[serde(default = "defaults::deadline_ms")]
     pub deadline_ms: u32,
     /// Connections to each engine.
@@ -88,7 +88,7 @@ pub struct EngineConfig {
     /// Age at which a connection is replaced, in seconds.
     #[serde(default = "defaults::connection_age_max_s")]
     pub connection_age_max_s: u32,
-    /// Calls at once on one connection.
+    /// Concurrent requests on one connection.
     #[serde(default = "defaults::in_flight_max")]
     pub in_flight_max: usize,
 }
@@ -117,34 +117,34 @@ mod defaults {
 pub struct Limits {
     /// Connections of clients.
     pub connections_max: u32,
-    /// Exchanges at once.
+    /// Concurrent exchanges.
     pub requests_max: u32,
-    /// Exchanges at once of one client; see [`Limits::requests_per_client_max`].
+    /// Concurrent exchanges of one client; see [`Limits::requests_per_client_max`].
     pub requests_per_client_max: Option<u32>,
-    /// First bits of an IPv6 address that are one client.
+    /// Length of the prefix of an IPv6 address that identifies a client, in bits.
     pub client_ipv6_bits: u8,
-    /// Bytes of bodies that are held or streamed at once.
+    /// Memory for bodies that are held or streamed, in bytes.
     pub memory_bytes: usize,
-    /// Of them those of one client; see [`Limits::client_memory_bytes`].
+    /// Part of this memory for one client; see [`Limits::client_memory_bytes`].
     pub client_memory_bytes: Option<usize>,
-    /// Of them those of one connection; see [`Limits::connection_memory_bytes`].
+    /// Part of this memory for one connection; see [`Limits::connection_memory_bytes`].
     pub connection_memory_bytes: Option<usize>,
-    /// Longest body that is held, in bytes, unless its route says otherwise.
+    /// Longest body that is held, in bytes, unless the route sets another limit.
     pub body_bytes: usize,
-    /// Longest body that is held after it was decompressed, in bytes.
+    /// Longest body that is held after decompression, in bytes.
     pub decoded_bytes: usize,
-    /// Most memory for each direction of a body that streams, in bytes.
+    /// Most memory for each direction of a streamed body, in bytes.
     pub stream_window_bytes: usize,
-    /// Bytes of one body that HTTP/2 holds while nobody reads them.
+    /// Bytes of one body that HTTP/2 buffers while no task reads them.
     pub http2_window_bytes: u32,
     /// Longest selected value, in bytes.
     pub value_bytes: usize,
-    /// Longest line of JSON lines or event of an event stream that is held because malformed ones
-    /// pass, in bytes.
+    /// Longest line of JSON lines, or longest event of an event stream, that is held where
+    /// malformed ones pass, in bytes.
     pub record_bytes: usize,
     /// Longest head of a request over HTTP/2, in bytes.
     pub header_bytes: u32,
-    /// Requests at once on one connection over HTTP/2.
+    /// Concurrent requests on one connection over HTTP/2.
     pub streams_per_connection: u32,
     /// Time for the head of a request and for a TLS handshake, in milliseconds.
     pub header_timeout_ms: u64,
@@ -189,7 +189,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Exchanges at once of one client: three quarters of all, unless set.
+    /// Returns the most concurrent exchanges of one client. The default is three quarters of all.
     pub fn requests_per_client_max(&self) -> usize {
         self.requests_per_client_max.map_or_else(
             || three_quarters(self.requests_max as usize),
@@ -197,59 +197,59 @@ impl Limits {
         )
     }
 
-    /// Memory of one client in bytes: half of all, unless set.
+    /// Returns the memory for one client in bytes. The default is half of all.
     pub fn client_memory_bytes(&self) -> usize {
         self.client_memory_bytes.unwrap_or(self.memory_bytes / 2)
     }
 
-    /// Memory of one connection in bytes: a quarter of all, unless set.
+    /// Returns the memory for one connection in bytes. The default is a quarter of all.
     pub fn connection_memory_bytes(&self) -> usize {
         self.connection_memory_bytes
             .unwrap_or(self.memory_bytes / 4)
     }
 
-    /// Time without a byte of a body.
+    /// Returns the longest time without a byte of a body.
     pub const fn body_idle(&self) -> Duration {
         Duration::from_millis(self.body_idle_timeout_ms)
     }
 
-    /// Time for a head or a handshake.
+    /// Returns the longest time for the head of a request or a TLS handshake.
     pub const fn header_timeout(&self) -> Duration {
         Duration::from_millis(self.header_timeout_ms)
     }
 
-    /// Time without a request.
+    /// Returns the longest time without a request.
     pub const fn idle_timeout(&self) -> Duration {
         Duration::from_millis(self.idle_timeout_ms)
     }
 
-    /// Time without a WebSocket message.
+    /// Returns the longest time without a WebSocket message.
     pub const fn websocket_idle(&self) -> Duration {
         Duration::from_millis(self.websocket_idle_timeout_ms)
     }
 
-    /// Time for one external-processing stream.
+    /// Returns the longest time of an external-processing stream.
     pub const fn ext_proc_stream(&self) -> Duration {
         Duration::from_millis(self.ext_proc_stream_ms)
     }
 
-    /// Time for a drain.
+    /// Returns the longest time of a drain.
     pub const fn drain(&self) -> Duration {
         Duration::from_millis(self.drain_ms)
     }
 }
 
-/// The share of a client in a number, which leaves some for others.
+/// Returns three quarters of a limit: the share of one client, which leaves a quarter for others.
 const fn three_quarters(of: usize) -> usize {
     let rest = of / 4;
     of - rest
 }
 
-/// Probes and metrics.
+/// Settings of the admin listener.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdminConfig {
-    /// Address of `/live`, `/ready` and `/metrics`.
+    /// Address that serves `/live`, `/ready` and `/metrics`.
     pub address: SocketAddr,
 }
 
@@ -261,15 +261,15 @@ impl Default for AdminConfig {
     }
 }
 
-/// Log.
+/// Settings of the log.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
-    /// Form of the lines.
+    /// Format of the lines.
     pub format: LogFormat,
-    /// Least important level.
+    /// Least important level that is written.
     pub level: LogLevel,
-    /// One line per request.
+    /// If true, each request writes one line.
     pub access: bool,
 }
 
@@ -283,23 +283,23 @@ impl Default for LogConfig {
     }
 }
 
-/// Spans of exchanges.
+/// Settings of the spans of exchanges.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TracesConfig {
-    /// URL of the collector; empty for no spans.
+    /// URL of the collector. Empty for no spans.
     pub endpoint: String,
     /// Fraction of requests without a trace context that are kept.
     pub sample_ratio: f64,
-    /// Most spans made in a second.
+    /// Most spans per second.
     pub spans_per_s_max: u32,
-    /// Most spans that wait to be sent.
+    /// Most spans that wait for the exporter.
     pub queue_spans: usize,
-    /// Most spans sent together.
+    /// Most spans per request to the collector.
     pub batch_spans: usize,
     /// Longest wait of a span for its batch, in milliseconds.
     pub batch_ms: u64,
-    /// Time for a batch and, at the end, for all spans that are left, in milliseconds.
+    /// Longest time to send a batch and, at shutdown, to send all remaining spans, in milliseconds.
     pub timeout_ms: u64,
 }
 
@@ -318,7 +318,7 @@ impl Default for TracesConfig {
 }
 
 impl TracesConfig {
-    /// The settings of the exporter.
+    /// Returns the settings of the exporter.
     pub fn settings(&self) -> sealwire_service::spans::Settings {
         sealwire_service::spans::Settings {
             endpoint: Endpoint::parse(&self.endpoint),
@@ -332,11 +332,11 @@ impl TracesConfig {
     }
 }
 
-/// Form of log lines.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
     /// One JSON object per line.
     Json,
@@ -346,13 +346,13 @@ pub enum LogFormat {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// Errors alone.
+    /// Only errors.
     Error,
-    /// And warnings.
+    /// Errors and warnings.
     Warn,
-    /// And changes of state.
+    /// Errors, warnings and changes of state.
     Info,
-    /// And details.
+    /// All of these and details.
     Debug,
 }
 
@@ -362,12 +362,12 @@ pub enum LogLevel {
 pub struct ListenConfig {
     /// Address.
     pub address: SocketAddr,
-    /// Reverse proxy, CONNECT proxy or external processor.
+    /// Kind of the listener: reverse proxy, CONNECT proxy or external processor.
     #[serde(default)]
     pub kind: ListenKind,
-    /// Certificate chain towards clients, PEM. Without it the listener speaks plaintext.
+    /// PEM file of the certificate chain towards clients. Without it, the listener is plaintext.
     pub certificate: Option<PathBuf>,
-    /// Its private key, PEM.
+    /// PEM file of the private key.
     pub key: Option<PathBuf>,
     /// Allows plaintext on an address that is not loopback.
     #[serde(default)]
@@ -375,30 +375,30 @@ pub struct ListenConfig {
     /// Authentication of clients.
     #[serde(default)]
     pub clients: ClientsKind,
-    /// Authority of clients' certificates, PEM, with `clients = "mtls"`.
+    /// PEM file of client authorities, for `clients = "mtls"`.
     pub client_ca: Option<PathBuf>,
-    /// Names of clients that are let in, with `clients = "mtls"`; all of the authority if empty.
+    /// Names of permitted clients, for `clients = "mtls"`. Empty for all clients of the authority.
     #[serde(default)]
     pub principals: Vec<String>,
-    /// File with one token per line, with `clients = "bearer"`.
+    /// File with one token per line, for `clients = "bearer"`.
     pub tokens: Option<PathBuf>,
-    /// Keeps `Forwarded` and `X-Forwarded-*` of clients.
+    /// If true, `Forwarded` and `X-Forwarded-*` headers of clients are kept.
     #[serde(default)]
     pub trust_forwarded: bool,
-    /// Authority for interception, PEM; `kind = "forward"`.
+    /// PEM file of the interception authority, for `kind = "forward"`.
     pub authority_certificate: Option<PathBuf>,
-    /// Its private key, PEM.
+    /// PEM file of the authority's private key.
     pub authority_key: Option<PathBuf>,
-    /// `host:port` whose tunnels pass untouched; `kind = "forward"`.
+    /// `host:port` of tunnels that pass untouched, for `kind = "forward"`.
     #[serde(default)]
     pub tunnel: Vec<String>,
-    /// Networks of the addresses of tunnels that pass untouched; public addresses alone if empty.
+    /// Networks that the addresses of such tunnels must be in. Empty for public addresses only.
     #[serde(default)]
     pub tunnel_addresses: Vec<ipnet::IpNet>,
-    /// Handling of hosts that neither a route nor `tunnel` names; `kind = "forward"`.
+    /// Handling of hosts that neither a route nor `tunnel` names, for `kind = "forward"`.
     #[serde(default)]
     pub unlisted: Unlisted,
-    /// Protocols in tunnels that pass untouched; `kind = "forward"`.
+    /// Protocols in tunnels that pass untouched, for `kind = "forward"`.
     #[serde(default)]
     pub tunnel_protocols: TunnelProtocols,
 }
@@ -421,20 +421,20 @@ pub enum ListenKind {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientsKind {
-    /// By certificate. The default, so that an open listener is said to be one.
+    /// By certificate. This is the default, so an open listener must be configured explicitly.
     #[default]
     Mtls,
     /// By a token in `Authorization`, or in `Proxy-Authorization` of a CONNECT proxy.
     Bearer,
-    /// None.
+    /// No authentication.
     Open,
 }
 
-/// Handling of hosts that a CONNECT proxy does not know.
+/// Handling of hosts that neither a route nor `tunnel` of a CONNECT proxy names.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Unlisted {
-    /// 403.
+    /// The request gets 403.
     #[default]
     Deny,
     /// The bytes pass untouched.
@@ -445,10 +445,10 @@ pub enum Unlisted {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum TunnelProtocols {
-    /// TLS for the tunnel's host.
+    /// Only TLS for the tunnel's host.
     #[default]
     Tls,
-    /// That, and everything that does not begin as TLS does.
+    /// TLS for the tunnel's host, and every protocol that does not start like TLS.
     Any,
 }
 
@@ -458,27 +458,28 @@ pub enum TunnelProtocols {
 pub struct UpstreamConfig {
     /// `https://host[:port][/prefix]` or `http://...`.
     pub url: String,
-    /// Authorities that are trusted for it, PEM. Needed with https.
+    /// PEM file of the authorities that are trusted for the upstream. Required with https.
     pub roots: Option<PathBuf>,
-    /// The relay's certificate chain towards it, PEM.
+    /// PEM file of the relay's certificate chain towards the upstream.
     pub certificate: Option<PathBuf>,
-    /// Its private key, PEM.
+    /// PEM file of the private key.
     pub key: Option<PathBuf>,
-    /// Networks of its addresses; public addresses alone if empty.
+    /// Networks that the addresses of the upstream must be in. Empty for public addresses only.
     #[serde(default)]
     pub addresses: Vec<ipnet::IpNet>,
-    /// HTTP versions.
+    /// HTTP versions towards the upstream.
     #[serde(default)]
     pub protocol: ProtocolConfig,
-    /// Connections at once over HTTP/1.1.
+    /// Concurrent connections over HTTP/1.1.
     #[serde(default = "UpstreamConfig::connections_max")]
     pub connections_max: usize,
-    /// Of them those of one client; see [`UpstreamConfig::connections_per_client_max`].
+    /// Part of these connections for one client; see
+    /// [`UpstreamConfig::connections_per_client_max`].
     pub connections_per_client_max: Option<usize>,
-    /// WebSockets at once, over all routes.
+    /// Concurrent WebSockets of all routes.
     #[serde(default = "UpstreamConfig::websockets_max")]
     pub websockets_max: usize,
-    /// Time for DNS, TCP and TLS, in milliseconds.
+    /// Time for DNS, TCP and TLS together, in milliseconds.
     #[serde(default = "UpstreamConfig::connect_timeout_ms")]
     pub connect_timeout_ms: u64,
     /// Time from the end of the request to the head of the response, in milliseconds.
@@ -493,7 +494,8 @@ pub struct UpstreamConfig {
 }
 
 impl UpstreamConfig {
-    /// Connections at once of one client over HTTP/1.1: three quarters of all, unless set.
+    /// Returns the most concurrent HTTP/1.1 connections of one client. The default is three
+    /// quarters of all.
     pub fn connections_per_client_max(&self) -> usize {
         self.connections_per_client_max
             .unwrap_or_else(|| three_quarters(self.connections_max))
@@ -522,7 +524,7 @@ impl UpstreamConfig {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum ProtocolConfig {
-    /// ALPN decides; HTTP/1.1 without TLS.
+    /// The version that ALPN selects. HTTP/1.1 without TLS.
     #[default]
     Auto,
     /// HTTP/1.1.

@@ -1,8 +1,8 @@
 //! HTTP on one connection of a client: version, time limits, drain and parking.
 //!
-//! hyper keeps about 24 KiB of state and buffers per connection, also while nothing happens. A
-//! connection over HTTP/1.1 without traffic is therefore parked: hyper's part of it is dropped, the
-//! socket stays, and the next byte creates a new one. Connections over HTTP/2 are not parked.
+//! hyper keeps about 24 KiB of state and buffers per connection, even while no bytes arrive. An
+//! HTTP/1.1 connection without traffic is therefore parked: the relay drops hyper's state and keeps
+//! the socket. The next byte creates a new state. HTTP/2 connections are not parked.
 
 use std::convert::Infallible;
 use std::io;
@@ -30,30 +30,30 @@ use crate::response_body::ResponseBody;
 use crate::stall::StreamExecutor;
 use crate::write_through::write_through;
 
-/// Time for an idle connection to take its end.
+/// Longest time to close an idle connection gracefully.
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
-/// Longest time in which what a client still sends is taken after the last response.
+/// Longest time to read and drop further bytes of a client after the last response.
 const LINGER_MAX: Duration = Duration::from_secs(30);
-/// Most bytes that are taken then.
+/// Most bytes that are read and dropped then.
 const LINGER_BYTES_MAX: usize = 64 << 20;
-/// Longest time of that without a byte.
+/// Longest pause between these bytes.
 const LINGER_IDLE_MAX: Duration = Duration::from_secs(2);
 /// Time without traffic after which a connection over HTTP/1.1 is parked.
 const PARK_AFTER: Duration = Duration::from_secs(2);
-/// Most bytes that wait to be sent, per stream over HTTP/2 and per connection over HTTP/1.1.
+/// Most bytes in the send buffer, per stream over HTTP/2 and per connection over HTTP/1.1.
 const SEND_BYTES_MAX: usize = 64 << 10;
 /// Largest window of HTTP/2 (RFC 9113, section 6.9.1).
 const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
 /// Most headers of a request over HTTP/1.1.
 const HEADERS_MAX: usize = 100;
-/// Interval and limit of pings over HTTP/2.
+/// Interval of pings over HTTP/2, and longest time for the response to a ping.
 const PING_EVERY: Duration = Duration::from_secs(20);
 /// First bytes of a connection over HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves HTTP on a connection until it ends, is idle for too long, or drains.
 ///
-/// The future is boxed: a connection inside a tunnel would contain its own type otherwise.
+/// The future is boxed, because a connection inside a tunnel would otherwise contain its own type.
 pub fn serve<IO>(
     relay: Arc<Relay>,
     peer: Arc<Peer>,
@@ -126,13 +126,13 @@ impl Service<Request<Incoming>> for Exchanges {
 /// Limits of a connection over HTTP/2.
 #[derive(Clone, Copy, Debug)]
 struct Http2Limits {
-    /// Requests at once.
+    /// Most concurrent requests.
     streams_max: u32,
-    /// Bytes of a request's body that are held while nobody reads them.
+    /// Bytes of a request's body that are buffered while no task reads them.
     window_bytes: u32,
     /// Longest head of a request in bytes.
     header_bytes_max: u32,
-    /// Time after which a stream is reset whose client takes nothing of its response.
+    /// Time after which a stream is reset if its client reads nothing of the response.
     stall: Duration,
 }
 
@@ -173,14 +173,14 @@ where
         }
     }
 
-    /// Serves requests over HTTP/1.1 until the connection ends. Returns the I/O of one that is
-    /// parked.
+    /// Serves requests over HTTP/1.1 until the connection ends. Returns the I/O if the connection
+    /// is parked.
     async fn http1<IO>(&mut self, io: ReadAhead<IO>) -> Option<ReadAhead<IO>>
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut builder = http1::Builder::new();
-        // `Activity` limits the time of heads.
+        // `Activity` limits the time for heads.
         builder
             .timer(TokioTimer::new())
             .header_read_timeout(None)
@@ -193,8 +193,8 @@ where
         loop {
             tokio::select! {
                 ended = &mut connection => {
-                    // Nothing helps a response that broke off. A connection that left HTTP has no
-                    // I/O here.
+                    // Lingering cannot help a response that was cut off. An upgraded connection has
+                    // no I/O here.
                     let is_answered = ended.map_or_else(|error| error.is_parse(), |()| true);
                     let io = connection.into_parts().map(|parts| parts.io.into_inner());
                     if let Some(io) = io.filter(|_| is_answered) {
@@ -220,11 +220,12 @@ where
         Some(parts.io.into_inner().parked(&parts.read_buf))
     }
 
-    /// Takes and drops what the client still sends after the last response, until it ends its side.
+    /// Reads and drops further bytes of the client after the last response, until the client closes
+    /// its side.
     ///
-    /// A socket that is closed with unread bytes resets the connection, and a client that sends a
-    /// whole body before it reads would lose the response that says why it was rejected (RFC 9112,
-    /// section 9.6).
+    /// If a socket with unread bytes is closed, the operating system resets the connection. A
+    /// client that sends its whole body before it reads would then lose the response with the
+    /// reason of the rejection (RFC 9112, section 9.6).
     async fn linger<IO: AsyncRead + AsyncWrite + Unpin>(&mut self, mut io: IO) {
         let mut dropped = vec![0; 16 << 10];
         let drain = async {
@@ -260,7 +261,8 @@ where
             .timer(TokioTimer::new())
             .max_concurrent_streams(streams_max)
             .initial_stream_window_size(window_bytes)
-            // No stream that is not read takes the window of another.
+            // Size the connection window for all streams, so that an unread stream does not block
+            // the others.
             .initial_connection_window_size(
                 streams_max
                     .saturating_mul(window_bytes)
@@ -291,12 +293,12 @@ where
     }
 }
 
-/// I/O with bytes that were read before hyper asked for them.
+/// I/O with bytes that were read before hyper requested them.
 #[derive(Debug)]
 struct ReadAhead<IO> {
     io: IO,
     ahead: BytesMut,
-    /// True once a request over HTTP/1.1 was read: the version of a connection does not change.
+    /// True after a request over HTTP/1.1 was read: a connection does not change its version.
     is_http1: bool,
 }
 
@@ -309,8 +311,8 @@ impl<IO: AsyncRead + Unpin> ReadAhead<IO> {
         }
     }
 
-    /// Returns the I/O of a parked connection, with the bytes in front that hyper has read and not
-    /// used.
+    /// Returns the I/O of a parked connection. The bytes that hyper has read but not used are read
+    /// first again.
     fn parked(mut self, unused: &[u8]) -> Self {
         self.is_http1 = true;
         let rest = std::mem::replace(&mut self.ahead, BytesMut::from(unused));
@@ -318,7 +320,7 @@ impl<IO: AsyncRead + Unpin> ReadAhead<IO> {
         self
     }
 
-    /// Waits for the first bytes of a request, and tells its version. Returns `None` if the
+    /// Waits for the first bytes of a request, and returns its version. Returns `None` if the
     /// connection ended. Dropping the future loses no byte.
     async fn version(&mut self) -> Option<Version> {
         loop {

@@ -1,8 +1,8 @@
-//! Checks a relay and all that its configuration names: files, certificates, addresses, upstreams
-//! and the engine.
+//! Checks a relay with all resources in its configuration: files, certificates, addresses,
+//! upstreams and the engine.
 //!
-//! The checks change nothing and keep no port. A finding names the setting and the file, and never
-//! shows a secret.
+//! The checks change nothing and keep no port bound. A finding has the setting and the file, and
+//! never a secret.
 
 use std::fmt;
 use std::fs;
@@ -26,11 +26,11 @@ use crate::upstream::error::Stage;
 use crate::upstream::tls::UpstreamTls;
 use sealwire_service::tls_files::{authorities, certificates};
 
-/// Remaining validity of a certificate that is reported.
+/// Certificates with less remaining validity than this are reported.
 const EXPIRES_SOON: time::Duration = time::Duration::days(14);
-/// Time for the name of an upstream.
+/// Longest time to resolve the name of an upstream.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
-/// File descriptors beside those of connections: files, listeners, event queues, the admin
+/// File descriptors besides those of connections: files, listeners, event queues and the admin
 /// listener.
 const OTHER_FILES: u64 = 128;
 
@@ -41,7 +41,7 @@ pub enum Level {
     Good,
     /// Works now, but can fail.
     Warning,
-    /// Does not work, or is not safe.
+    /// Does not work, or is not secure.
     Wrong,
 }
 
@@ -52,7 +52,7 @@ pub struct Finding {
     pub level: Level,
     /// The setting, such as `listen.public.key`.
     pub place: String,
-    /// The finding, and what to do.
+    /// The finding, and the action to take.
     pub message: String,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks everything. Takes as long as DNS and the engine do, at most a few seconds for each name.
+/// Checks everything. Waits for DNS and the engine, at most a few seconds for each name.
 pub async fn examine(config: &Config, compiled: &Compiled) -> Vec<Finding> {
     let mut report = Report {
         findings: Vec::new(),
@@ -106,7 +106,7 @@ impl Report {
         });
     }
 
-    /// An exchange takes two descriptors: the client's and the upstream's.
+    /// An exchange needs two descriptors, for the client and for the upstream.
     fn descriptors(&mut self, config: &Config) {
         let needed = 2 * u64::from(config.limits.connections_max) + OTHER_FILES;
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -235,7 +235,7 @@ impl Report {
         }
     }
 
-    /// Checks the files of the client, then asks an engine for its version and methods.
+    /// Checks the files of the client, then requests the version and methods of an engine.
     async fn engine(&mut self, config: &Config) {
         let engine = &config.engine;
         self.authorities("engine.ca", &engine.ca);
@@ -274,8 +274,8 @@ impl Report {
         }
     }
 
-    /// Checks that a file has authorities. An expired one does no harm among others, as in the file
-    /// of the system.
+    /// Checks that a file has authorities. An expired one among others does no harm, such as in the
+    /// system's file.
     fn authorities(&mut self, place: &str, file: &Path) {
         match authorities(file) {
             Ok(roots) => self.add(Level::Good, place, format!("{} authorities", roots.len())),
@@ -332,7 +332,7 @@ impl Report {
     }
 }
 
-/// Begin and end of a certificate's validity.
+/// Returns start and end of a certificate's validity.
 fn validity_of(certificate: &CertificateDer<'_>) -> Option<(OffsetDateTime, OffsetDateTime)> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let validity = certificate.validity();
@@ -395,8 +395,8 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Places and texts of findings that are not good, without those of the engine, which is not
-    /// there.
+    /// Returns places and texts of findings that are not good, except those of the engine, which
+    /// does not run.
     async fn problems(text: &str) -> Vec<String> {
         let config = parse(text, []).unwrap_or_else(|errors| panic!("{errors}"));
         let findings = examine(&config, &compile(&config).unwrap()).await;

@@ -1,12 +1,13 @@
-//! Edits one body: source bytes, scanner, engine calls, and the edited bytes in their order.
+//! Edits one body: reads the source, scans it, sends values to the engine, and returns the edited
+//! bytes in order.
 //!
-//! Bodies are cut by their content, never by reads: the scanner finds the same pieces for any cut.
-//! A batch starts as soon as fewer than two calls run, so a lone event leaves at once and a burst
-//! fills its batches. Memory is bounded by one read, three batches and the value that is being
-//! read.
+//! A body is split by its content and never by reads: the scanner finds the same pieces for any
+//! split. A batch starts as soon as fewer than two engine requests run. A single event therefore
+//! leaves at once, and a burst fills its batches. The memory is bounded by one read, three batches
+//! and the value that is being read.
 //!
-//! [`Editor::next`] can be dropped at any time; calls that run continue with the next call of it,
-//! and end with the editor.
+//! [`Editor::next`] can be dropped at any time. Running engine requests continue with the next call
+//! of it, and end with the editor.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use crate::engine::{Engine, Scope};
 use crate::error::{Failure, Reason};
 use crate::memory::Reservation;
 
-/// Concurrent engine calls of one body.
+/// Concurrent engine requests of one body.
 const CALLS_MAX: usize = 2;
 /// Most values of one batch.
 const BATCH_VALUES_MAX: usize = 512;
@@ -33,20 +34,20 @@ const BATCH_BYTES_MAX: usize = 256 << 10;
 
 /// Bytes that are decoded and scanned in one step.
 const SLICE_BYTES_MAX: usize = 8 << 10;
-/// Bytes that a frame of the source counts at least: its handle, and those of its pieces.
+/// Least bytes that a frame of the source counts: its handle, and those of its pieces.
 const FRAME_BYTES_MIN: usize = 128;
-/// An edited body that is held has at most this many times the bytes that its source may have.
+/// An edited body that is held can be at most this many times longer than the limit of its source.
 pub const EXPANSION_MAX: usize = 8;
 
-/// The part of a body that is in memory at once.
+/// The part of a body that is in memory at the same time.
 #[derive(Clone, Copy, Debug)]
 pub enum Extent {
-    /// All of it.
+    /// The whole body.
     Held {
         /// Longest body in bytes, after decoding.
         bytes_max: usize,
     },
-    /// A window of it.
+    /// A window of the body.
     Streams {
         /// Most memory in bytes.
         memory_bytes_max: usize,
@@ -60,25 +61,25 @@ pub struct Editor {
     scanner: Scanner,
     engine: Engine,
     scope: Arc<Scope>,
-    /// Pieces that no batch has yet.
+    /// Pieces that are not yet in a batch.
     pending: VecDeque<Piece>,
     pending_bytes: usize,
     pending_values: usize,
     calls: FuturesOrdered<BoxFuture<'static, Result<Vec<Bytes>, Failure>>>,
     output: VecDeque<Bytes>,
     source_ended: bool,
-    /// Bytes that were read and not scanned.
+    /// Bytes that were read but not scanned.
     unread: Bytes,
-    /// True once the end was scanned.
+    /// True after the end was scanned.
     is_scanned: bool,
-    /// Longest source, after decoding, in bytes; `None` for a body that streams.
+    /// Longest source in bytes, after decoding. `None` for a streamed body.
     bytes_left: Option<usize>,
     bytes_max: usize,
-    /// Source as it was read, if the caller may need it.
+    /// Source bytes as read, if the caller can need them.
     originals: Option<Vec<Bytes>>,
     /// Bytes of the source so far, after decoding, with the overhead of short frames.
     read_bytes: usize,
-    /// Memory that is counted for the body, and the most that is counted for its bytes.
+    /// Memory that is counted for the body, and the limit for its bytes.
     memory: Reservation,
     memory_bytes_max: usize,
 }
@@ -121,12 +122,12 @@ impl Editor {
         }
     }
 
-    /// Keeps the source, for [`Editor::into_originals`].
+    /// Keeps the source bytes, for [`Editor::into_originals`].
     pub fn keep_originals(&mut self) {
         self.originals = Some(Vec::new());
     }
 
-    /// Takes the memory that was counted, for what was returned.
+    /// Returns the reserved memory, which belongs to the returned bytes.
     pub fn into_memory(self) -> Reservation {
         self.memory
     }
@@ -134,7 +135,7 @@ impl Editor {
     /// Returns the next edited bytes, or `None` after the last ones.
     ///
     /// # Errors
-    /// The failure that ends the body. Bytes that were returned before are correct.
+    /// The failure that ends the body. Bytes that were returned earlier are correct.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
         loop {
             if let Some(bytes) = self.output.pop_front() {
@@ -164,7 +165,7 @@ impl Editor {
     /// Returns all edited bytes of a body that is held.
     ///
     /// # Errors
-    /// As [`Editor::next`].
+    /// The errors of [`Editor::next`].
     pub async fn collect(&mut self) -> Result<Vec<Bytes>, Failure> {
         let (mut frames, mut bytes) = (Vec::new(), 0);
         // Short values become long envelopes.
@@ -177,16 +178,16 @@ impl Editor {
                     .failure(Reason::TooLarge("edited body", max as u64)));
             }
             frames.push(frame);
-            // Frames are joined at the end.
+            // The caller joins the frames, so count their bytes twice.
             self.reserve(2 * bytes + size_of::<Bytes>() * frames.len())?;
         }
         Ok(frames)
     }
 
-    /// Reads the rest of the source and returns all of it as it came, decoded.
+    /// Reads the rest of the source and returns all of it decoded, without edits.
     ///
     /// # Errors
-    /// A failure of the source, or the limit of the body.
+    /// A failure of the source, or a body beyond its limit.
     pub async fn into_originals(mut self) -> Result<(Vec<Bytes>, Reservation), Failure> {
         let unread = std::mem::take(&mut self.unread);
         drop(self.decoded(unread)?);
@@ -213,18 +214,18 @@ impl Editor {
         Ok((self.originals.unwrap_or_default(), self.memory))
     }
 
-    /// Takes a frame of the source, or its end.
+    /// Stores a frame of the source, or its end.
     fn take(&mut self, frame: Option<Result<Bytes, http_body::Frame<Bytes>>>) {
         match frame {
-            // Trailers of an edited body can be digests of the bytes that came. They are dropped.
+            // Trailers can be digests of the original bytes, so an edited body drops them.
             Some(Err(_trailers)) => {}
             Some(Ok(data)) => self.unread = data,
             None => self.source_ended = true,
         }
     }
 
-    /// Scans the next slice of what was read, or the end. Slices keep the number of pieces of one
-    /// step small.
+    /// Scans the next slice of the unread bytes, or the end. Slices limit the number of pieces per
+    /// step.
     fn scan(&mut self) -> Result<(), Failure> {
         let mut found = Vec::new();
         if self.unread.is_empty() {
@@ -257,7 +258,7 @@ impl Editor {
         Ok(())
     }
 
-    /// Returns true if there is something to scan, and room for its pieces.
+    /// Returns true if unscanned input exists, and the pending batch has room for its pieces.
     fn may_scan(&self) -> bool {
         let has_input = !self.unread.is_empty() || (self.source_ended && !self.is_scanned);
         has_input && self.pending_bytes < BATCH_BYTES_MAX && self.pending_values < BATCH_VALUES_MAX
@@ -284,7 +285,8 @@ impl Editor {
         if !data.is_empty() {
             self.read_bytes += data.len().max(FRAME_BYTES_MIN);
         }
-        // The body as it came, as it leaves, and once more if the original can be needed.
+        // Count the original and the edited body, and a third copy if the caller can need the
+        // original.
         let copies = if self.originals.is_some() { 3 } else { 2 };
         self.reserve(copies * self.read_bytes)?;
         if let Some(originals) = &mut self.originals {
@@ -293,7 +295,7 @@ impl Editor {
         Ok(data)
     }
 
-    /// Counts memory for this many bytes of the body, beside that of the decoder.
+    /// Reserves memory for `bytes` of the body and for the decoder.
     fn reserve(&mut self, bytes: usize) -> Result<(), Failure> {
         let decoder = self.decoder.as_ref().map_or(0, Decoder::memory_bytes);
         let reserved = self
@@ -306,7 +308,8 @@ impl Editor {
         self.scope.body_failure(error)
     }
 
-    /// Moves pieces into a batch and starts its call. Pieces without a value need no call.
+    /// Moves pieces into a batch and starts its engine request. Pieces without a value need no
+    /// request.
     fn start_batch(&mut self) {
         let (mut batch, mut bytes, mut values) = (Vec::new(), 0, 0);
         while let Some(piece) = self.pending.front() {

@@ -14,7 +14,7 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// Reads `host:port`. IP addresses are none: a policy of names would be no policy.
+    /// Parses `host:port`. IP addresses are rejected, because they would bypass a policy of names.
     pub fn parse(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.to_ascii_lowercase();

@@ -1,8 +1,8 @@
-//! Calls to the engine: replaces the values of one batch.
+//! Requests to the engine: replaces the values of one batch.
 //!
-//! The values of a batch travel as one flat array per action, app and context, so the depth of a
-//! body never matters. Every failure of the engine becomes one [`Failure`] here. Dropping a future
-//! cancels its calls in the engine.
+//! The values of a batch are sent as one flat array per action, app and context. The nesting depth
+//! of a body therefore does not matter. Every failure of the engine is converted to a [`Failure`]
+//! here. Dropping a future cancels its requests in the engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,14 +25,14 @@ use crate::metrics::Metrics;
 use crate::route::{Action, Direction, Route, Rule, Unneeded};
 use crate::usage::Usage;
 
-/// A literal of at least this length is forwarded as it is; shorter pieces are copied into one
-/// frame.
+/// Literals of at least this length are forwarded without a copy. Shorter pieces are copied into
+/// one frame.
 const COPY_BYTES_MAX: usize = 16 << 10;
 
-/// Selects every element of a batch as a whole, so that a container becomes one envelope or token.
+/// Selects each element of a batch as a whole, so a container becomes one envelope or token.
 const EACH: &str = "$[*]";
 
-/// The rules of one direction of one exchange, with all that their calls need.
+/// The rules for one direction of an exchange, with the data that their engine requests need.
 #[derive(Clone)]
 pub struct Scope {
     /// The route.
@@ -45,13 +45,13 @@ pub struct Scope {
     pub traceparent: Option<Box<str>>,
     /// Sums of the exchange.
     pub usage: Arc<Usage>,
-    /// End of the exchange's time; `None` in a response that streams, where each call has the
-    /// engine's own deadline.
+    /// Deadline of the exchange. `None` in a streamed response, where each request has the engine's
+    /// own deadline.
     pub deadline: Option<Instant>,
 }
 
 impl std::fmt::Debug for Scope {
-    /// Without the contexts, which can be values of the request.
+    /// Omits the contexts, which can be values of the request.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Scope")
             .field("route", &self.route.name)
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Scope {
 }
 
 impl Scope {
-    /// The route's rules for the scope's direction.
+    /// Returns the route's rules for this direction.
     pub fn direction(&self) -> &Direction {
         match self.phase {
             Phase::Request => &self.route.request,
@@ -69,7 +69,7 @@ impl Scope {
         }
     }
 
-    /// A failure in the scope's direction.
+    /// Creates a failure in this direction.
     pub const fn failure(&self, reason: Reason) -> Failure {
         match self.phase {
             Phase::Request => Failure::request(reason),
@@ -77,7 +77,7 @@ impl Scope {
         }
     }
 
-    /// A failure at a value of the rule.
+    /// Creates a failure at a value of a rule.
     fn failure_at(&self, reason: Reason, rule: usize) -> Failure {
         Failure {
             field: self
@@ -89,7 +89,7 @@ impl Scope {
         }
     }
 
-    /// The failure of a body that the scanner rejects.
+    /// Returns the failure for a body that the scanner rejects.
     pub fn body_failure(&self, error: &BodyError) -> Failure {
         match error {
             BodyError::Malformed { reason, .. } => self.failure(Reason::Malformed(reason)),
@@ -100,7 +100,7 @@ impl Scope {
         }
     }
 
-    /// Returns true if both rules can share one call.
+    /// Returns true if both rules can share one request.
     fn share_a_call(&self, one: usize, other: usize) -> bool {
         if one == other {
             return true;
@@ -115,18 +115,18 @@ impl Scope {
     }
 }
 
-/// The engine, as the relay uses it. Cheap to clone.
+/// The engine with the relay's settings. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Engine {
     client: Client,
-    /// Longest time of one call.
+    /// Longest time of one request.
     deadline: Duration,
     metrics: Arc<Metrics>,
     /// Result of the last probe. False before the first one.
     is_ready: Arc<AtomicBool>,
 }
 
-/// Values of a batch that travel in one call: positions in the list of holes.
+/// Values of a batch that are sent in one request, as positions in the list of holes.
 struct Group {
     rule: usize,
     holes: Vec<usize>,
@@ -141,7 +141,7 @@ enum Replacement {
 }
 
 impl Engine {
-    /// Wraps a client. `deadline` is the longest time of one call.
+    /// Wraps a client. `deadline` is the longest time of one request.
     pub fn new(client: Client, deadline: Duration, metrics: Arc<Metrics>) -> Self {
         Self {
             client,
@@ -151,17 +151,17 @@ impl Engine {
         }
     }
 
-    /// Makes one round trip. Returns true if an engine answers and is ready.
+    /// Makes one round trip. Returns true if an engine responds and is ready.
     pub async fn is_ready(&self) -> bool {
         let is_ready = self.client.health().await.is_ok();
         self.is_ready.store(is_ready, Ordering::Relaxed);
         is_ready
     }
 
-    /// Replaces the holes among the pieces and returns the bytes of all pieces in their order.
+    /// Replaces the holes among the pieces, and returns the bytes of all pieces in order.
     ///
     /// # Errors
-    /// The first failure, in the scope's direction. Nothing of the batch may be forwarded then.
+    /// The first failure, in this direction. The caller must then forward nothing of the batch.
     pub async fn replace(&self, scope: &Scope, pieces: Vec<Piece>) -> Result<Vec<Bytes>, Failure> {
         let holes: Vec<&Hole> = pieces.iter().filter_map(Piece::hole).collect();
         let replacements = self.replacements(scope, &holes).await?;
@@ -226,7 +226,7 @@ impl Engine {
         Ok(found)
     }
 
-    /// Makes the call of one group. Returns a replacement per hole of the group.
+    /// Sends the request of one group. Returns a replacement for each hole of the group.
     async fn call(
         &self,
         scope: &Scope,
@@ -248,8 +248,8 @@ impl Engine {
         sent.iter()
             .for_each(|value| payload.extend_from_slice(value));
         let begun = Instant::now();
-        // The exchange is late, and not the engine: this must not look like an engine that does not
-        // answer.
+        // The deadline of the exchange passed, not that of the engine. The failure must not look
+        // like an engine that does not respond.
         if scope.deadline.is_some_and(|end| begun >= end) {
             return Err(scope.failure(Reason::ClientTimeout));
         }
@@ -273,7 +273,7 @@ impl Engine {
             };
             let failure = failure_of(scope, &error, rule_of);
             if failure.reason == Reason::EngineTimeout && !self.is_ready.load(Ordering::Relaxed) {
-                // The call waited for a connection to an engine that is gone.
+                // The request waited for a connection to an engine that is gone.
                 return Failure {
                     reason: Reason::EngineUnavailable,
                     ..failure
@@ -292,8 +292,7 @@ impl Engine {
                 if value != *sent {
                     return Ok(Replacement::Value(value));
                 }
-                // Rules that share a call can differ in what they do with values that need no
-                // action.
+                // Rules that share a request can treat values that need no action differently.
                 let at = holes.get(*at).map_or(group.rule, |hole| hole.rule);
                 let own = scope.direction().rules.get(at).unwrap_or(rule);
                 match (&own.action, own.unneeded) {
@@ -314,8 +313,9 @@ impl Engine {
             .collect()
     }
 
-    /// Fail-open is for an engine that does not answer, not for one that says no or that was given
-    /// too little time, and never for a rule that reveals.
+    /// Returns true if values may pass in the clear. Fail-open is only for an engine that does not
+    /// respond. An engine that rejects the request or had too little time does not count, and a
+    /// rule that reveals never fails open.
     fn may_fail_open(&self, scope: &Scope, failure: &Failure, begun: Instant) -> bool {
         let is_absent = match failure.reason {
             Reason::Overloaded | Reason::EngineUnavailable => true,
@@ -400,7 +400,7 @@ impl Engine {
     }
 }
 
-/// Gives a call its method's own params.
+/// Adds the parameters of the method to a request.
 fn with<'a, W>(base: DocumentCall<'a, ()>, writing: W) -> DocumentCall<'a, W> {
     DocumentCall {
         app: base.app,
@@ -415,7 +415,7 @@ fn with<'a, W>(base: DocumentCall<'a, ()>, writing: W) -> DocumentCall<'a, W> {
     }
 }
 
-/// Decides before a call whether a value needs the action at all.
+/// Returns true if a value needs the action. Decided before the request.
 fn is_needed(scope: &Scope, hole: &Hole) -> Result<bool, Failure> {
     let Some(rule) = scope.direction().rules.get(hole.rule) else {
         return Ok(false);
@@ -424,8 +424,8 @@ fn is_needed(scope: &Scope, hole: &Hole) -> Result<bool, Failure> {
     let is_native = envelope::is_native(text);
     let is_envelope = is_native || envelope::is_evervault(text);
     match (&rule.action, rule.unneeded) {
-        // A string of another format says nothing of its key, so it passes only where the rule says
-        // so.
+        // A string in another format does not reveal its key, so the string passes only if the rule
+        // permits it.
         (Action::Encrypt, Unneeded::Default) => Ok(!is_native),
         (Action::Encrypt, Unneeded::Pass) => Ok(!is_envelope),
         (Action::Encrypt, Unneeded::Deny) if is_envelope => Err(scope.failure_at(
@@ -454,7 +454,7 @@ fn elements(payload: &Bytes, expected: usize) -> Option<Vec<Bytes>> {
     reader.is_at_end().then_some(values)
 }
 
-/// Translates an error of the client. `rule_of` gives the rule of an element of the payload.
+/// Converts an error of the client. `rule_of` returns the rule of an element of the payload.
 fn failure_of(scope: &Scope, error: &Error, rule_of: impl Fn(usize) -> Option<usize>) -> Failure {
     let plain = |reason| scope.failure(reason);
     match error {
@@ -502,7 +502,8 @@ fn failure_of_rpc(
     }
 }
 
-/// Position of the element that an error blames: `details.path` is `$[17]` or begins so.
+/// Returns the position of the element that caused an error: `details.path` is `$[17]` or starts
+/// with it.
 fn field_of(error: &RpcError) -> Option<usize> {
     let path = error.details.iter().find(|detail| detail.key == "path")?;
     let DetailValue::Text(path) = &path.value else {
@@ -522,7 +523,7 @@ fn limit_of(error: &RpcError) -> u64 {
     })
 }
 
-/// Joins short pieces to one frame and keeps long literals as they are.
+/// Joins short pieces into one frame, and keeps long literals without a copy.
 #[derive(Default)]
 struct Frames {
     done: Vec<Bytes>,
@@ -530,7 +531,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// Reserves about the bytes that the pieces take once the values are replaced.
+    /// Reserves about the bytes that the pieces take after the values are replaced.
     fn for_pieces(pieces: &[Piece], replacements: &[Replacement]) -> Self {
         let short = pieces
             .iter()
@@ -571,7 +572,7 @@ impl Frames {
     }
 }
 
-/// Joins frames to one, without a copy if there is only one.
+/// Joins frames into one, without a copy if there is only one.
 pub fn joined(mut frames: Vec<Bytes>) -> Bytes {
     if frames.len() < 2 {
         return frames.pop().unwrap_or_default();

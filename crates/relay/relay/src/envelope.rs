@@ -1,24 +1,24 @@
 //! Recognizes envelopes by their form (`proto/envelope.md`, `proto/evervault.md`), without any key.
 //!
-//! Only the key can tell whether an envelope opens. The id of a key is in every envelope, so it
-//! proves nothing, and no engine tells clients which ids an app has. A route that must let no value
-//! past says `unneeded = "deny"`.
+//! Only the key can decide whether an envelope can be decrypted. The key id is public in every
+//! envelope, so it proves nothing, and no engine tells clients the key ids of an app. A route that
+//! must let no value pass sets `unneeded = "deny"`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
-/// Bytes of the datatype, the sequence number and the tag.
+/// Least bytes of a body: the datatype, the sequence number and the tag.
 const BODY_BYTES_MIN: usize = 21;
-/// Bytes of the header of the suites on a curve, whose last part is a point.
+/// Length of the header of the elliptic-curve suites, whose last part is a point.
 const POINT_HEADER: usize = 39;
 const POINT_AT: usize = 6;
-/// Bytes of the header of the other suites.
+/// Length of the header of the other suites.
 const HEADER: usize = 27;
-/// Bytes of an encapsulation of `p256-mlkem768`: a ciphertext of ML-KEM, a point, and two zeros.
+/// Length of an encapsulation of `p256-mlkem768`: an ML-KEM ciphertext, a point and two zeros.
 const ENCAPSULATION: usize = 1_155;
 const ENCAPSULATION_POINT_AT: usize = 1_088;
 
-/// Returns true if a text has the form of an envelope of an engine.
+/// Returns true if a text has the form of an envelope of a Sealwire engine.
 pub fn is_native(text: &str) -> bool {
     let Some(encoded) = text.strip_prefix("sw1:") else {
         return false;
@@ -45,7 +45,7 @@ pub fn is_native(text: &str) -> bool {
     })
 }
 
-/// Returns true if a text has the form of a string of an Evervault client.
+/// Returns true if a text has the form of an encrypted string of an Evervault client.
 pub fn is_evervault(text: &str) -> bool {
     let Some(inner) = text
         .strip_prefix("ev:")

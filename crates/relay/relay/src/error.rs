@@ -1,8 +1,8 @@
-//! Failures of an exchange, and the one mapping from a failure to a status and a problem document
+//! Failures of an exchange, and the only mapping from a failure to a status and a problem document
 //! (RFC 9457).
 //!
-//! A failure says which side it belongs to, whether the upstream was called, and whether the client
-//! can repeat the request. It never carries a value, a header value or a key of a body.
+//! A failure contains its direction, whether the upstream has seen the request, and whether the
+//! client can retry. Failures never contain a value, a header value or a key of a body.
 
 use std::fmt::Write as _;
 
@@ -13,60 +13,60 @@ use http::StatusCode;
 pub enum Phase {
     /// Before the upstream had the whole request.
     Request,
-    /// After that.
+    /// After the upstream had the whole request.
     Response,
 }
 
-/// The reason of a failure. The name is the last part of the problem's `type` and the label of the
+/// The reason of a failure. Its name is the last part of the problem's `type` and the label of the
 /// metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The request can be read in two ways, or has a form that proxies disagree on.
+    /// The request is ambiguous, or has a form that proxies interpret differently.
     Ambiguous(&'static str),
-    /// No credentials where the listener wants them.
+    /// The listener requires credentials, and the request has none or invalid ones.
     Unauthenticated,
     /// The destination is not allowed by policy.
     Forbidden(&'static str),
-    /// No route fits.
+    /// No route matches.
     NoRoute,
-    /// A route fits, but not for the method.
+    /// A route matches the path, but not the method.
     NoMethod,
-    /// The request has already taken the route.
+    /// The request has already passed the route.
     Loop,
-    /// The inner authority of a tunnel is not the tunnel's.
+    /// The authority of a request in a tunnel differs from the tunnel's destination.
     Misdirected,
     /// An `Expect` other than `100-continue`.
     Expectation,
-    /// A media type, charset or content coding that a rule needs and the relay cannot read.
+    /// A rule needs a media type, charset or content coding that the relay cannot read.
     Unreadable(&'static str),
-    /// A body that is not of its format.
+    /// The body is malformed for its format.
     Malformed(&'static str),
     /// A selected value that cannot be replaced.
     Invalid(&'static str),
     /// A required value is absent.
     Missing,
-    /// A value did not open, or a token is unknown.
+    /// A value could not be decrypted, or a token is unknown.
     CannotOpen,
-    /// A limit of the relay or of the engine; its name and its number.
+    /// A limit of the relay or of the engine was exceeded, with its name and its value.
     TooLarge(&'static str, u64),
     /// The client did not send its request in time.
     ClientTimeout,
-    /// The relay is at a limit of its own.
+    /// The relay is at one of its own limits.
     Busy(&'static str),
-    /// The engine rejected the request for load.
+    /// The engine rejected the request because of overload.
     Overloaded,
     /// The engine cannot be reached or is not ready.
     EngineUnavailable,
-    /// The engine did not answer in time.
+    /// The engine did not respond in time.
     EngineTimeout,
-    /// The engine denies it or does not understand it: the relay's configuration is wrong. The
-    /// engine's code.
+    /// The engine denied or could not parse the request, so the relay's configuration is wrong.
+    /// Contains the engine's error code.
     EngineDenied(&'static str),
-    /// The upstream cannot be reached. The stage.
+    /// The upstream cannot be reached. Contains the stage.
     UpstreamUnreachable(&'static str),
-    /// The upstream broke off, or its response is malformed. The stage.
+    /// The upstream closed the connection early, or its response is malformed. Contains the stage.
     UpstreamBroken(&'static str),
-    /// The upstream did not answer in time.
+    /// The upstream did not respond in time.
     UpstreamTimeout,
     /// The relay is shutting down.
     Draining,
@@ -79,16 +79,16 @@ pub struct Failure {
     pub reason: Reason,
     /// The direction.
     pub phase: Phase,
-    /// True if the upstream has or may have seen the request.
+    /// True if the upstream has seen the request, or may have seen it.
     pub upstream_called: bool,
-    /// Pause before a repetition, if it can help.
+    /// Pause before a retry, if a retry can help.
     pub retry_after_ms: Option<u32>,
-    /// The path of the rule that failed, as it stands in the configuration.
+    /// The path of the rule that failed, as configured.
     pub field: Option<Box<str>>,
 }
 
 impl Failure {
-    /// A failure of a request that the upstream has not seen.
+    /// Creates a failure of a request that the upstream has not seen.
     pub const fn request(reason: Reason) -> Self {
         Self {
             reason,
@@ -99,7 +99,7 @@ impl Failure {
         }
     }
 
-    /// A failure after the upstream was called.
+    /// Creates a failure after the upstream was contacted.
     pub const fn response(reason: Reason) -> Self {
         Self {
             reason,
@@ -110,8 +110,8 @@ impl Failure {
         }
     }
 
-    /// The status of the response. The same reason is the client's fault in a request and the
-    /// upstream's in a response.
+    /// Returns the status of the response. The same reason is an error of the client in a request,
+    /// and of the upstream in a response.
     pub const fn status(&self) -> StatusCode {
         let is_request = matches!(self.phase, Phase::Request);
         match self.reason {
@@ -147,7 +147,7 @@ impl Failure {
         }
     }
 
-    /// True if a repetition of the unchanged request can succeed and does nothing twice.
+    /// Returns true if a retry of the unchanged request can succeed and performs no action twice.
     pub const fn is_retry_safe(&self) -> bool {
         let can_help = matches!(
             self.reason,
@@ -161,7 +161,7 @@ impl Failure {
         can_help && !self.upstream_called
     }
 
-    /// Seconds for `Retry-After`, at least 1, if a pause is known.
+    /// Returns the seconds for `Retry-After`, at least 1, if a pause is known.
     pub const fn retry_after_s(&self) -> Option<u32> {
         match (self.retry_after_ms, self.status()) {
             (Some(ms), _) => Some(if ms == 0 { 1 } else { ms.div_ceil(1_000) }),
@@ -200,7 +200,7 @@ impl Reason {
         Self::Draining,
     ];
 
-    /// Name in `type`, logs and metrics.
+    /// Returns the name in `type`, logs and metrics.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Ambiguous(_) => "ambiguous",
@@ -230,7 +230,7 @@ impl Reason {
         }
     }
 
-    /// Sentence for people.
+    /// Returns a sentence for people.
     pub const fn title(&self) -> &'static str {
         match self {
             Self::Ambiguous(_) => "The request is ambiguous",
@@ -260,7 +260,7 @@ impl Reason {
         }
     }
 
-    /// Fixed text with the detail, or an empty text.
+    /// Returns a fixed text with the detail, or an empty text.
     pub const fn detail(&self) -> &'static str {
         match self {
             Self::Ambiguous(text)
@@ -278,11 +278,12 @@ impl Reason {
     }
 }
 
-/// Writes the problem document (RFC 9457, section 3) of a failure. `request_id` is visible ASCII.
+/// Writes the problem document of a failure (RFC 9457, section 3). `request_id` must be visible
+/// ASCII.
 pub fn problem(failure: &Failure, request_id: &str) -> String {
     let reason = &failure.reason;
     let mut out = String::with_capacity(320);
-    // All texts but `field` are fixed and need no escapes.
+    // All texts except `field` are fixed and need no escapes.
     let _ = write!(
         out,
         r#"{{"type":"urn:sealwire:relay:{}","title":"{}","status":{}"#,

@@ -1,9 +1,9 @@
 //! The path of one request, from its head to the end of its response. Read [`handle`], `run` and
 //! `Exchange::run` first.
 //!
-//! Cancel safety: hyper drops the future of [`handle`] when the client hangs up. No task is
-//! detached but those of upgraded connections, so engine calls and the request to the upstream end
-//! with the future.
+//! Cancel safety: hyper drops the future of [`handle`] when the client closes its connection. Only
+//! upgraded connections run in detached tasks. All engine requests and the request to the upstream
+//! therefore end with the future.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ use crate::{ext_proc, fields, websocket};
 /// Header that marks a response of the relay itself, with the reason.
 pub(crate) const RELAY_ERROR: &str = "sealwire-relay-error";
 
-/// Handles one request. Every failure becomes a problem document.
+/// Handles one request. Turns every failure into a problem document.
 pub async fn handle(
     relay: Arc<Relay>,
     peer: Arc<Peer>,
@@ -70,7 +70,7 @@ async fn run(
 ) -> Result<Response<Outgoing>, Failure> {
     completion.holds(relay.request_permit()?); // 1. A permit, or 503.
     let (parts, body) = request.into_parts();
-    let target = request_check::check(&parts, peer.is_tls)?; // 2. Nothing that can be read in two ways.
+    let target = request_check::check(&parts, peer.is_tls)?; // 2. No ambiguous request.
     let client = peer.authenticate(&parts)?; // 3. A known client, within its share.
     completion.is_of(client.principal.clone());
     completion.holds(relay.client_permit(&client.id)?);
@@ -127,7 +127,7 @@ async fn run(
 /// Finds the route of a request whose head was checked.
 ///
 /// # Errors
-/// No route fits, or servers can take path or method for others.
+/// No route matches, or servers can read the path or the method as those of another route.
 pub(crate) fn find_route(
     routes: &RouteTable,
     method: &Method,
@@ -142,7 +142,7 @@ pub(crate) fn find_route(
     Ok(found)
 }
 
-/// The failure of a request without a route.
+/// Returns the failure of a request that no route matches.
 const fn not_found(reason: NoMatch) -> Failure {
     Failure::request(match reason {
         NoMatch::Method => Reason::NoMethod,
@@ -153,7 +153,7 @@ const fn not_found(reason: NoMatch) -> Failure {
     })
 }
 
-/// One request with its route.
+/// A request together with its route.
 struct Exchange<'a> {
     edit: RouteEdit,
     peer: &'a Arc<Peer>,
@@ -186,7 +186,7 @@ impl Exchange<'_> {
             relay.limits.body_idle(),
             Arc::clone(completion.usage()),
         );
-        // 5. Values of the request, or a failure before the upstream hears of it.
+        // 5. Edit the values of the request. If this fails, the upstream gets no request.
         let editing = self.edit_request(
             completion,
             upstream,
@@ -197,7 +197,7 @@ impl Exchange<'_> {
         );
         let late = |_| Failure::request(Reason::ClientTimeout);
         let request = timeout_at(deadline, editing).await.map_err(late)??;
-        // 6. The upstream, within the client's share of its connections.
+        // 6. Send to the upstream, within the client's share of its connections.
         let request_failed = request.body().failed();
         let sent = upstream.send(request, &self.client, deadline).await;
         let mut response = sent.map_err(|error| {
@@ -222,7 +222,7 @@ impl Exchange<'_> {
                 account,
             );
         }
-        // 7. Values of the response. Its head waits for the first of them.
+        // 7. Edit the values of the response. The head waits until the first values are edited.
         let editing = self.edit_response(completion, &inward, response, is_head);
         timeout_at(deadline, editing)
             .await
@@ -264,7 +264,7 @@ impl Exchange<'_> {
             &hop,
             upstream.protocol == Protocol::Http2,
         );
-        // Credentials towards the relay are not the upstream's.
+        // Remove credentials for the relay: the upstream must not see them.
         if self.peer.authorizes_by_header() {
             parts.headers.remove(http::header::AUTHORIZATION);
         }
@@ -273,7 +273,8 @@ impl Exchange<'_> {
         if is_websocket {
             websocket::ask_upstream(&mut parts.headers);
         }
-        // The upstream is addressed by its own name, unless it is the one that the client named.
+        // Use the upstream's own name as the host, unless the client addressed this upstream
+        // itself.
         parts.headers.remove(HOST);
         parts.uri = upstream_target(
             &upstream.base_path,
@@ -315,8 +316,8 @@ impl Exchange<'_> {
         Ok(Response::from_parts(parts, held(completion, edited.body)))
     }
 
-    /// Value of `Trailer` for the next hop: rules are not applied to trailers, so these pass on
-    /// passing routes alone.
+    /// Returns the value of `Trailer` for the next hop. No rule is applied to trailers, so only
+    /// routes with `pass` forward them.
     fn declared_trailers(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         self.edit
             .route
@@ -326,7 +327,7 @@ impl Exchange<'_> {
     }
 }
 
-/// The upstream of a route. Only routes of listeners for external processing have none.
+/// Returns the upstream of a route. Only routes of external-processing listeners have no upstream.
 fn upstream_of(route: &Route) -> Result<&Pool, Failure> {
     route
         .upstream
@@ -334,7 +335,8 @@ fn upstream_of(route: &Route) -> Result<&Pool, Failure> {
         .ok_or_else(|| Failure::request(Reason::UpstreamUnreachable("the route has no upstream")))
 }
 
-/// Takes a body out of an edited message. Its memory is released at the end of the exchange.
+/// Takes the body out of an edited message. The memory of the body is released at the end of the
+/// exchange.
 fn held(completion: &mut Completion, edited: EditedBody) -> Outgoing {
     if let Some(memory) = edited.memory {
         completion.holds_memory(memory);
@@ -342,7 +344,8 @@ fn held(completion: &mut Completion, edited: EditedBody) -> Outgoing {
     edited.body
 }
 
-/// Target at the upstream: its base path and the client's path without the stripped prefix.
+/// Returns the target at the upstream: its base path, then the client's path without the stripped
+/// prefix.
 fn upstream_target(
     base_path: &str,
     strip_prefix: Option<&str>,
@@ -364,7 +367,7 @@ fn upstream_target(
     })
 }
 
-/// The response to a failure: a problem document.
+/// Builds the response to a failure: a problem document.
 pub(crate) fn refuse(
     peer: &Peer,
     completion: &mut Completion,
@@ -399,7 +402,8 @@ pub(crate) fn refuse(
     if let Some(seconds) = failure.retry_after_s() {
         headers.insert(RETRY_AFTER, seconds.into());
     }
-    // The framing of what follows is in doubt, or it does not arrive, or nobody reads it.
+    // Close the connection if the next bytes have unknown framing, or if the rest of the body does
+    // not arrive or is not read.
     let ends = matches!(
         failure.reason,
         Reason::Ambiguous(_)
@@ -409,7 +413,8 @@ pub(crate) fn refuse(
             | Reason::NoRoute
             | Reason::NoMethod
     );
-    // `HeadCheck` follows no request after a CONNECT. Those to a proxy are tunnels, or rejected.
+    // `HeadCheck` does not check a request after a CONNECT. A CONNECT to a proxy becomes a tunnel
+    // or is rejected.
     let is_unchecked = completion.is_connect() && !is_proxy;
     if (ends && failure.phase == Phase::Request) || is_unchecked {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -420,7 +425,8 @@ pub(crate) fn refuse(
     );
     headers.insert(CONTENT_LENGTH, document.len().into());
     headers.insert(RELAY_ERROR, HeaderValue::from_static(failure.reason.name()));
-    // HTTP/2 sends what it is given, and a body breaks the stream of a HEAD. Its length stays.
+    // A response to HEAD has no body, but keeps its length. hyper would send a body over HTTP/2,
+    // and the client would treat its stream as broken.
     let body = if completion.is_head() {
         Outgoing::empty()
     } else {

@@ -4,9 +4,9 @@
 //! Each exchange is one gRPC stream. The proxy sends headers and bodies of request and response,
 //! and forwards only the messages that it gets back. Read `Exchange::run` first.
 //!
-//! The stream ends with the status OK only after both directions are complete: Envoy takes an
-//! earlier OK for "forward the rest as it is". Envoy has no timeout in this mode, so every wait has
-//! a limit here.
+//! The stream ends with the status OK only after both directions are complete, because Envoy
+//! interprets an earlier OK as "forward the rest unchanged". Envoy has no timeout in this mode, so
+//! the relay limits every wait.
 
 mod grpc;
 mod input;
@@ -44,7 +44,7 @@ const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 /// Longest part of a body in one message. Envoy's own windows have this size.
 const CHUNK_BYTES_MAX: usize = 64 << 10;
 
-/// A failure, and the way in which the proxy hears of it.
+/// A failure, and how it is reported to the proxy.
 struct Stop {
     failure: Failure,
     /// True if the client can still get a response of the relay.
@@ -52,7 +52,7 @@ struct Stop {
 }
 
 impl Stop {
-    /// A failure after which the stream can only break off.
+    /// Creates a failure after which the stream can only be reset.
     const fn broken(failure: Failure) -> Self {
         Self {
             failure,
@@ -62,7 +62,7 @@ impl Stop {
 }
 
 impl From<Failure> for Stop {
-    /// A failure that the client gets as a response.
+    /// Creates a failure that the client gets as a response.
     fn from(failure: Failure) -> Self {
         Self {
             failure,
@@ -71,7 +71,7 @@ impl From<Failure> for Stop {
     }
 }
 
-/// Handles one gRPC request. A request that is none of the service gets a problem document.
+/// Handles one gRPC request. Other requests get a problem document.
 pub fn handle(
     relay: &Arc<Relay>,
     peer: &Arc<Peer>,
@@ -79,7 +79,7 @@ pub fn handle(
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
     let (parts, body) = request.into_parts();
-    // Envoy names the scheme http here, also over TLS.
+    // Envoy sends the scheme http here, even over TLS.
     let is_https = parts.uri.scheme_str() == Some("https");
     let client = request_check::check(&parts, is_https).and_then(|_| {
         let is_grpc = parts
@@ -126,7 +126,7 @@ fn is_grpc(content_type: &[u8]) -> bool {
     content_type == b"application/grpc" || content_type.starts_with(b"application/grpc+proto")
 }
 
-/// Serves a stream to its end, and tells proxy and log how it ended.
+/// Serves a stream to its end, and reports the outcome to the proxy and the log.
 async fn work<B: Body<Data = Bytes> + Unpin>(
     relay: Arc<Relay>,
     client: ClientId,
@@ -181,11 +181,11 @@ async fn process<B: Body<Data = Bytes> + Unpin>(
     let first = timeout(relay.limits.header_timeout(), reader.next())
         .await
         .map_err(late)?;
-    let headers = first_headers(first.map_err(Stop::broken)?).map_err(Stop::broken)?; // 2. The mode that the relay can serve.
+    let headers = first_headers(first.map_err(Stop::broken)?).map_err(Stop::broken)?; // 2. A mode that the relay supports.
     let has_body = !headers.end_of_stream;
     let head = mutation::request_head(headers)?;
     completion.carries(&head.parts);
-    let target = request_check::check(&head.parts, head.is_tls)?; // 3. Nothing that can be read in two ways.
+    let target = request_check::check(&head.parts, head.is_tls)?; // 3. No ambiguous request.
     let routes = &completion.peer().listener.routes;
     let (route, segments) = find_route(routes, &head.parts.method, &target)?; // 4. A route.
     let depends_on_target = routes.depends_on_target(&target.host);
@@ -214,10 +214,10 @@ async fn process<B: Body<Data = Bytes> + Unpin>(
     .await
 }
 
-/// Headers of the request, which are the first message.
+/// Returns the headers of the request, which must be in the first message.
 ///
 /// # Errors
-/// The filter has a mode in which the relay could not hold bodies back.
+/// The filter has a mode in which the relay cannot hold bodies.
 fn first_headers(first: Option<grpc::Received>) -> Result<proto::HttpHeaders, Failure> {
     let message = first
         .ok_or_else(|| violation("the proxy sent nothing"))?
@@ -244,17 +244,17 @@ fn first_headers(first: Option<grpc::Received>) -> Result<proto::HttpHeaders, Fa
     }
 }
 
-/// One exchange with its route.
+/// An exchange with its route.
 struct Exchange<'a> {
     edit: RouteEdit,
     output: &'a Output,
-    /// True once the proxy has a head for the client.
+    /// True after the proxy has received the head of a response for the client.
     is_responding: AtomicBool,
 }
 
 impl Exchange<'_> {
-    /// Edits both directions at once, because a proxy can have a response before it has the whole
-    /// request.
+    /// Edits both directions concurrently, because a proxy can have a response before it has the
+    /// whole request.
     async fn run<B: Body<Data = Bytes> + Unpin>(
         self,
         completion: &mut Completion,
@@ -284,7 +284,7 @@ impl Exchange<'_> {
         Ok(Complete::both_directions())
     }
 
-    /// Edits the request. The proxy gets its head back when the body is ready as far as the route
+    /// Edits the request. Returns the head to the proxy when the body is ready, as far as the route
     /// holds it.
     async fn request(
         &self,
@@ -332,7 +332,7 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Waits for the response and edits it. The proxy gets its head back with the first edited
+    /// Waits for the response and edits it. Returns its head to the proxy with the first edited
     /// bytes.
     async fn response(
         &self,
@@ -354,7 +354,7 @@ impl Exchange<'_> {
         let mut headers = original.clone();
         let late_body = Failure::response(Reason::UpstreamTimeout);
         let source = body::with_idle_limit(feed, self.idle(), late_body, None);
-        // Envoy tells a body that broke off from one that ended.
+        // Envoy distinguishes a truncated body from a complete one.
         let framing = ResponseFraming {
             has_body: has_body(is_head, status),
             must_hold: false,
@@ -383,12 +383,12 @@ impl Exchange<'_> {
             })
             .await?;
         }
-        // The client has all of it, also if the proxy resets the stream before its end.
+        // The client has the whole response, even if the proxy resets the stream before its end.
         completion.is_complete();
         Ok(())
     }
 
-    /// Sends a body and its end. Trailers pass with `pass = true` alone.
+    /// Sends a body and its end. Trailers pass only with `pass = true`.
     async fn send_body(
         &self,
         phase: Phase,
@@ -419,7 +419,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Response to headers.
+/// Builds the response to headers.
 fn head(mutation: proto::HeaderMutation) -> proto::HeadersOrBodyResponse {
     let response = proto::CommonResponse {
         header_mutation: Some(mutation),
@@ -430,7 +430,7 @@ fn head(mutation: proto::HeaderMutation) -> proto::HeadersOrBodyResponse {
     }
 }
 
-/// The next bytes of a body.
+/// Builds a message with the next bytes of a body.
 fn chunk_of(phase: Phase, body: Bytes, end_of_stream: bool) -> ResponsePart {
     let streamed_response = Some(proto::StreamedBodyResponse {
         body,
@@ -448,7 +448,7 @@ fn chunk_of(phase: Phase, body: Bytes, end_of_stream: bool) -> ResponsePart {
     }
 }
 
-/// The end of a body that has trailers.
+/// Builds the end of a body that has trailers.
 fn trailers_of(phase: Phase, trailers: &proto::HeaderMap, passes: bool) -> ResponsePart {
     let header_mutation = (!passes).then(|| proto::HeaderMutation::clear(trailers));
     let answer = proto::TrailersResponse { header_mutation };

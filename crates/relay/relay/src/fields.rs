@@ -1,4 +1,4 @@
-//! Values outside of bodies: headers, query parameters and path segments, and the context bytes of
+//! Values outside of bodies: headers, query parameters and path segments. Also the context bytes of
 //! rules.
 
 use std::borrow::Cow;
@@ -13,14 +13,14 @@ use crate::error::{Failure, Reason};
 use crate::route::{Context, Direction, Rule};
 use crate::route_table::Segments;
 
-/// Error text for a value in another place than that of its rule.
+/// Error text for a query parameter with the name of a value that a rule selects elsewhere.
 const ELSEWHERE: &str =
     "a query with the name of a value that a rule selects in the body: some readers join them";
 
 /// Returns the context bytes of each rule, from the request's headers and path segments.
 ///
 /// # Errors
-/// A header that a rule takes its context from is absent or occurs twice.
+/// A header with the context of a rule is absent or occurs twice.
 pub fn contexts(
     rules: &[Rule],
     headers: &HeaderMap,
@@ -54,7 +54,7 @@ pub fn contexts(
 /// Replaces the values of headers that rules name.
 ///
 /// # Errors
-/// The failure of a value, or a name that some readers take for one of a rule.
+/// The failure of a value, or a header name that some readers interpret as one in a rule.
 pub async fn edit_headers(
     engine: &Engine,
     scope: &Scope,
@@ -93,15 +93,15 @@ pub async fn edit_headers(
         let value = HeaderValue::from_maybe_shared(text);
         let mut value =
             value.map_err(|_| scope.failure(Reason::Invalid("a value does not fit a header")))?;
-        // Not in the table of a compressor, and not in a debug text.
+        // Sensitive: the value must not enter a compression table or a debug text.
         value.set_sensitive(true);
         headers.append(name, value);
     }
     Ok(true)
 }
 
-/// Rejects headers that gateways of the CGI kind give the variable of a selected one, such as
-/// `X_Card` of `X-Card`.
+/// Rejects headers that CGI-like gateways map to the same variable as a selected header, such as
+/// `X_Card` and `X-Card`.
 fn check_header_names(direction: &Direction, headers: &HeaderMap) -> Result<(), Reason> {
     if direction.sealed_headers.is_empty() {
         return Ok(());
@@ -113,7 +113,8 @@ fn check_header_names(direction: &Direction, headers: &HeaderMap) -> Result<(), 
             .any(|rule| rule.headers.contains(name))
     };
     for present in headers.keys() {
-        // Gateways write one character for each that stands in no name of a variable.
+        // Gateways replace each character that cannot be in the name of a variable with one
+        // character.
         let plain = present
             .as_str()
             .replace(|c: char| !c.is_ascii_alphanumeric(), "-");
@@ -124,11 +125,11 @@ fn check_header_names(direction: &Direction, headers: &HeaderMap) -> Result<(), 
     Ok(())
 }
 
-/// Returns path and query with the values of path segments and query parameters replaced; borrowed
-/// if no rule selects one.
+/// Returns path and query with replaced values of path segments and query parameters. Borrowed if
+/// no rule selects any.
 ///
 /// # Errors
-/// The failure of a value, or a query that some readers take for one with a selected parameter.
+/// The failure of a value, or a query that some readers interpret as one with a selected parameter.
 pub async fn edit_target<'a>(
     engine: &Engine,
     scope: &Scope,
@@ -149,10 +150,11 @@ pub async fn edit_target<'a>(
     Ok(Cow::Owned(edited))
 }
 
-/// Finds the values of path segments and query parameters; no pieces if no rule is for them.
+/// Finds the values of path segments and query parameters. Returns no pieces if no rule is for
+/// them.
 ///
 /// # Errors
-/// A part that can be read in two ways, that cannot be read, or that is missing.
+/// A part that is ambiguous, cannot be read, or is missing.
 pub fn target_pieces(
     direction: &Direction,
     segments: &Segments,
@@ -177,7 +179,7 @@ pub fn target_pieces(
             .and_then(|name| position(rules, |rule| rule.segments.iter().any(|n| **n == *name)));
         pieces.push(piece(part, rule, Place::Segment, &mut found)?);
     }
-    // Some readers also split at `;`.
+    // Some readers also split a query at `;`.
     if is_read && query.is_some_and(|query| query.contains(';')) {
         return Err(Reason::Ambiguous(
             "a query with a semicolon: escape it as %3B",
@@ -218,8 +220,9 @@ pub fn target_pieces(
     Ok(pieces)
 }
 
-/// Rejects a query, in which no rule selects, with the name of a value that a rule seals elsewhere:
-/// some frameworks join query and body. The query passes as it is otherwise.
+/// Checks a query in which no rule selects a parameter. Rejects the name of a value that a rule
+/// seals elsewhere, because some frameworks join query and body. Every other query passes
+/// unchanged.
 fn check_unread_query(direction: &Direction, query: &str) -> Result<(), Reason> {
     let is_accepted = |name: &str| {
         direction
@@ -244,7 +247,7 @@ fn check_unread_query(direction: &Direction, query: &str) -> Result<(), Reason> 
     Ok(())
 }
 
-/// The rule that selects a parameter of the query by its name as it stands there.
+/// Returns the rule that selects a query parameter by its encoded name.
 fn rule_of_parameter(direction: &Direction, raw: &str) -> Result<Option<usize>, Reason> {
     let rules = &direction.rules;
     let name = decoded(raw).ok_or(Reason::Ambiguous(
@@ -267,7 +270,7 @@ fn rule_of_parameter(direction: &Direction, raw: &str) -> Result<Option<usize>, 
     if sealed.iter().any(|sealed| !rules[*sealed].query.is_empty()) {
         return Err(Reason::Invalid(name::ALIAS));
     }
-    // A rule that names a parameter decides on it, if the one that seals it is for bodies.
+    // If only a rule for bodies seals the name, a rule that names the parameter decides.
     if rule.is_none() && !sealed.is_empty() {
         return Err(Reason::Invalid(ELSEWHERE));
     }
@@ -277,7 +280,7 @@ fn rule_of_parameter(direction: &Direction, raw: &str) -> Result<Option<usize>, 
     Ok(rule)
 }
 
-/// A part of the target: a hole if a rule selects it and it has a value.
+/// Returns a part of the target: a hole if a rule selects it and it has a value.
 fn piece(
     raw: &str,
     rule: Option<usize>,
@@ -305,7 +308,8 @@ fn piece(
     }))
 }
 
-/// Decodes the name of a parameter. `None` if an escape is malformed, or the result is not UTF-8.
+/// Decodes the name of a parameter. Returns `None` if an escape is malformed, or if the result is
+/// not UTF-8.
 fn decoded(name: &str) -> Option<String> {
     let is_escape =
         |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
@@ -322,14 +326,14 @@ fn position(rules: &[Rule], selects: impl Fn(&Rule) -> bool) -> Option<usize> {
     rules.iter().position(selects)
 }
 
-/// Returns true if a rule requires a value that was not found in the places that it has.
+/// Returns true if a rule requires a value that was not found in its places.
 const fn is_missing(rule: &Rule, found: bool, has_places: bool) -> bool {
     rule.required && has_places && rule.body.is_none() && !found
 }
 
-/// Replaces holes that stand alone. Returns one text per hole.
+/// Replaces single holes. Returns one text per hole.
 async fn texts(engine: &Engine, scope: &Scope, holes: Vec<Piece>) -> Result<Vec<Bytes>, Failure> {
-    // A line feed occurs in no header, so it separates the values.
+    // A header cannot contain a line feed, so line feeds separate the values.
     let pieces = holes
         .into_iter()
         .flat_map(|hole| [hole, Piece::Literal(Bytes::from_static(b"\n"))])

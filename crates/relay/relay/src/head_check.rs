@@ -1,12 +1,12 @@
 //! Rejects HTTP/1 heads whose conflicting lengths hyper hides from a service.
 //!
 //! hyper 1.12 drops `Content-Length` beside `Transfer-Encoding`, and merges equal `Content-Length`
-//! lines, before a service sees the request. A proxy in front of the relay can have read such a
-//! request in the other way. [`HeadCheck`] follows heads and bodies in the plaintext that hyper
-//! reads. The colon of a framing header that conflicts with an earlier one becomes a NUL byte, so
-//! hyper rejects the head with 400 and closes the connection. No byte is held back.
+//! lines, before a service sees the request. A proxy in front of the relay may have chosen the
+//! other interpretation of such a request. [`HeadCheck`] parses heads and bodies in the plaintext
+//! that hyper reads. If a framing header conflicts with an earlier one, its colon is replaced with
+//! a NUL byte. hyper then rejects the head with 400 and closes the connection. No byte is delayed.
 //!
-//! Where the bytes are malformed for another reason, hyper rejects them itself, and the check ends.
+//! If the bytes are malformed in another way, hyper rejects them itself, and the check ends.
 
 use std::io;
 use std::pin::Pin;
@@ -19,10 +19,10 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::activity::Activity;
 use crate::write_through::write_through;
 
-/// Bytes of a line that are kept: more than the longest text that is looked for.
+/// Bytes of a line that are kept: more than the longest text that the scanner looks for.
 const PREFIX_BYTES: usize = 24;
 
-/// Part of a message that the next byte belongs to.
+/// The part of a message that contains the next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     RequestLine,
@@ -32,15 +32,15 @@ enum Part {
     Length,
     /// A body with this many bytes left.
     Body(u64),
-    /// The size of a chunk so far. True within its extensions.
+    /// The size of a chunk so far. The flag is true within the chunk's extensions.
     ChunkSize(u64, bool),
     /// A chunk with this many bytes left.
     Chunk(u64),
     /// The line end after the data of a chunk.
     ChunkEnd,
-    /// Lines after the last chunk. True at the begin of a line.
+    /// Lines after the last chunk. The flag is true at the start of a line.
     Trailers(bool),
-    /// No HTTP/1 follows, or bytes that hyper rejects.
+    /// The next bytes are not HTTP/1, or hyper rejects them.
     Unchecked,
 }
 
@@ -65,7 +65,7 @@ impl Scanner {
         }
     }
 
-    /// Follows bytes, and breaks the head of a request with conflicting lengths.
+    /// Scans bytes, and breaks the head of a request with conflicting lengths.
     fn scan(&mut self, bytes: &mut [u8]) {
         let mut at = 0;
         while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
@@ -88,7 +88,7 @@ impl Scanner {
         }
     }
 
-    /// Returns true if a part of a head was read, and not all of it.
+    /// Returns true if a part of a head was read, but not the whole head.
     fn is_within_head(&self) -> bool {
         match self.part {
             Part::RequestLine => self.line_len > 0,
@@ -97,7 +97,8 @@ impl Scanner {
         }
     }
 
-    /// Returns true if the next byte begins a request. The rest of a body can follow a response.
+    /// Returns true if the next byte starts a request. Returns false while the rest of a body can
+    /// follow, even after the response.
     fn is_between_requests(&self) -> bool {
         self.part == Part::RequestLine && self.line_len == 0
     }
@@ -167,7 +168,7 @@ impl Scanner {
         self.begin_of_line()
     }
 
-    /// The end of a head, or a line that hyper rejects.
+    /// Handles the end of a head, or a line that hyper rejects.
     fn end_of_line_without_colon(&mut self) -> Part {
         if !matches!(self.prefix(), b"" | b"\r") {
             return Part::Unchecked;
@@ -205,13 +206,13 @@ fn with_digit(number: u64, digit: u8, base: u32) -> Option<u64> {
 pub struct Upgrade(Arc<AtomicBool>);
 
 impl Upgrade {
-    /// Notes that no HTTP follows.
+    /// Records that the next bytes are not HTTP.
     pub fn begins(&self) {
         self.0.store(true, Ordering::Release);
     }
 }
 
-/// I/O whose incoming heads are checked. It must be above TLS.
+/// I/O that checks incoming heads. This wrapper must be above TLS, because it reads plaintext.
 #[derive(Debug)]
 pub struct HeadCheck<T> {
     io: T,
@@ -221,8 +222,8 @@ pub struct HeadCheck<T> {
 }
 
 impl<T> HeadCheck<T> {
-    /// Checks the bytes that are read until `upgrade` begins, and tells `activity` if a head is
-    /// incomplete.
+    /// Checks the bytes that are read until `upgrade` is set, and tells `activity` whether a head
+    /// is incomplete.
     pub const fn new(io: T, upgrade: Upgrade, activity: Arc<Activity>) -> Self {
         Self {
             io,

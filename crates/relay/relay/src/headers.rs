@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use sealwire_relay_body::name::NameSet;
 
-/// Headers of one connection (RFC 9110, section 7.6.1). `upgrade` is set anew by the caller for
-/// WebSocket.
+/// Headers of one connection (RFC 9110, section 7.6.1). For a WebSocket, the caller sets `upgrade`
+/// again.
 const HOP_BY_HOP: [&str; 8] = [
     "connection",
     "http2-settings",
@@ -18,13 +18,13 @@ const HOP_BY_HOP: [&str; 8] = [
     "transfer-encoding",
     "upgrade",
 ];
-/// Credentials of the hop between client and relay, and the challenge for them.
+/// Credentials for the hop between client and relay, and the challenge for them.
 const PROXY_ONLY: [&str; 3] = [
     "proxy-authenticate",
     "proxy-authentication-info",
     "proxy-authorization",
 ];
-/// Validators and digests of the bytes that a change invalidates.
+/// Validators and digests of the body bytes, which are invalid after a change.
 const OF_THE_BYTES: [&str; 6] = [
     "content-digest",
     "content-length",
@@ -33,7 +33,7 @@ const OF_THE_BYTES: [&str; 6] = [
     "etag",
     "repr-digest",
 ];
-/// Trailers that are never forwarded: framing, routing, authentication, and request modifiers (RFC
+/// Trailers that are never forwarded: framing, routing, authentication and request modifiers (RFC
 /// 9110, section 6.5.1).
 const NOT_TRAILERS: [&str; 29] = [
     "age",
@@ -66,7 +66,7 @@ const NOT_TRAILERS: [&str; 29] = [
     "www-authenticate",
     "x-real-ip",
 ];
-/// Headers that some servers take method or path from, in place of those of the request.
+/// Headers from which some servers read method or path instead of the request line.
 const OVERRIDES: [&str; 17] = [
     "path-info",
     "script-name",
@@ -89,7 +89,7 @@ const OVERRIDES: [&str; 17] = [
 
 static OVERRIDE_NAMES: LazyLock<NameSet> = LazyLock::new(|| NameSet::of(&OVERRIDES));
 
-/// Facts about the client's side of a request, for forwarding headers.
+/// Facts about the client's side of a request, for the forwarding headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Hop<'a> {
     /// Address of the client.
@@ -98,16 +98,16 @@ pub struct Hop<'a> {
     pub is_tls: bool,
     /// Authority as the client sent it: `host[:port]`.
     pub authority: &'a str,
-    /// If true, the client is a proxy whose forwarding headers are kept and extended.
+    /// If true, the client is a proxy, and its forwarding headers are kept and extended.
     pub trust_forwarded: bool,
-    /// Version of the message for `Via`: `1.1`, `2.0`.
+    /// HTTP version of the message for `Via`: `1.1` or `2.0`.
     pub version: &'static str,
     /// Name of the route in `Via`.
     pub via: &'a str,
 }
 
-/// Returns true if a request has already taken the route with this name: an entry of `Via` (RFC
-/// 9110, section 7.6.3) has it as its second word.
+/// Returns true if a request has already passed the route with this name. The name is the second
+/// word of an entry of `Via` (RFC 9110, section 7.6.3).
 pub fn has_taken(headers: &HeaderMap, via: &str) -> bool {
     let mut entries = headers
         .get_all(header::VIA)
@@ -121,8 +121,8 @@ pub fn has_taken(headers: &HeaderMap, via: &str) -> bool {
     })
 }
 
-/// Removes hop-by-hop headers and those that `Connection` names. `te: trailers` remains if
-/// `keep_te_trailers`, which is meant for HTTP/2 upstreams.
+/// Removes hop-by-hop headers and the headers that `Connection` lists. Keeps `te: trailers` if
+/// `keep_te_trailers` is set, which is for HTTP/2 upstreams.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap, keep_te_trailers: bool) {
     let accepts_trailers = keep_te_trailers && has_token(headers, &header::TE, b"trailers");
     let named: Vec<HeaderName> = headers
@@ -144,8 +144,8 @@ fn is_override(present: &str) -> bool {
     OVERRIDE_NAMES.takes(present)
 }
 
-/// Removes headers that some servers take method or path from, in any spelling, because these
-/// decided on the rules.
+/// Removes headers from which some servers read method or path, in any spelling. Method and path of
+/// the request line decided which rules apply.
 pub fn remove_overrides(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .keys()
@@ -157,7 +157,7 @@ pub fn remove_overrides(headers: &mut HeaderMap) {
     }
 }
 
-/// Makes the headers of a request ready for an upstream: removes those of the hop, `Expect` and
+/// Prepares the headers of a request for an upstream. Removes hop-by-hop headers, `Expect` and
 /// proxy credentials, joins cookies, and sets `Via` and the forwarding headers.
 pub fn forward_request(headers: &mut HeaderMap, hop: &Hop<'_>, to_h2: bool) {
     remove_hop_by_hop(headers, to_h2);
@@ -170,14 +170,14 @@ pub fn forward_request(headers: &mut HeaderMap, hop: &Hop<'_>, to_h2: bool) {
     set_forwarded(headers, hop);
 }
 
-/// Makes the headers of a response ready for the client.
+/// Prepares the headers of a response for the client.
 pub fn forward_response(headers: &mut HeaderMap, via: &str, version: &'static str) {
     remove_hop_by_hop(headers, false);
     remove_all(headers, &PROXY_ONLY);
     append_via(headers, via, version);
 }
 
-/// Joins cookie lines, which HTTP/2 may split, with `; `: HTTP/1 allows one line only.
+/// Joins cookie lines, which HTTP/2 may split, with `; `, because HTTP/1 permits only one line.
 pub fn join_cookies(headers: &mut HeaderMap) {
     let mut lines = headers.get_all(header::COOKIE).iter();
     let (Some(first), Some(second)) = (lines.next(), lines.next()) else {
@@ -188,14 +188,14 @@ pub fn join_cookies(headers: &mut HeaderMap) {
         joined.extend_from_slice(b"; ");
         joined.extend_from_slice(line.as_bytes());
     }
-    // Values that were valid apart are valid joined.
+    // Joined values are valid, because each of them was valid.
     if let Ok(mut value) = HeaderValue::from_bytes(&joined) {
         value.set_sensitive(true);
         headers.insert(header::COOKIE, value);
     }
 }
 
-/// Removes trailers that a recipient could take for framing, routing, authentication or a
+/// Removes trailers that a recipient could interpret as framing, routing, authentication or a
 /// description of the content.
 pub fn filter_trailers(trailers: &mut HeaderMap) {
     let named: Vec<HeaderName> = trailers
@@ -208,8 +208,8 @@ pub fn filter_trailers(trailers: &mut HeaderMap) {
     }
 }
 
-/// Names of trailers that a message declares and that can pass, as a value of `Trailer`. HTTP/1.1
-/// sends no others.
+/// Returns the trailer names that a message declares and that can pass, as a value of `Trailer`.
+/// HTTP/1.1 sends no other trailers.
 pub fn declared_trailers(headers: &HeaderMap) -> Option<HeaderValue> {
     let names: Vec<HeaderName> = headers
         .get_all(header::TRAILER)
@@ -233,7 +233,7 @@ fn can_be_trailer(name: &str) -> bool {
         || is_override(name))
 }
 
-/// Adjusts a request whose body is changed. `was_decoded` tells that a content coding was removed.
+/// Adjusts a request whose body is changed. `was_decoded` is true if a content coding was removed.
 pub fn body_of_request_changed(headers: &mut HeaderMap, was_decoded: bool) {
     remove_all(headers, &OF_THE_BYTES);
     if was_decoded {
@@ -241,8 +241,8 @@ pub fn body_of_request_changed(headers: &mut HeaderMap, was_decoded: bool) {
     }
 }
 
-/// Adjusts a request whose response will be changed: the upstream must send the whole body without
-/// coding.
+/// Adjusts a request whose response will be changed. The upstream must send the whole body without
+/// a content coding.
 pub fn response_will_be_changed(headers: &mut HeaderMap) {
     remove_all(headers, &["if-none-match", "if-range", "range"]);
     headers.insert(
@@ -251,7 +251,7 @@ pub fn response_will_be_changed(headers: &mut HeaderMap) {
     );
 }
 
-/// Adjusts a response whose body is changed. `was_decoded` tells that a content coding was removed.
+/// Adjusts a response whose body is changed. `was_decoded` is true if a content coding was removed.
 pub fn body_of_response_changed(headers: &mut HeaderMap, was_decoded: bool) {
     remove_all(headers, &OF_THE_BYTES);
     if was_decoded {
@@ -260,8 +260,9 @@ pub fn body_of_response_changed(headers: &mut HeaderMap, was_decoded: bool) {
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("none"));
 }
 
-/// Adjusts a response that now holds plaintext, in its body or a header: no cache may keep it. Each
-/// kind of cache has headers of its own that go before `Cache-Control`, so those go by pattern.
+/// Adjusts a response that now has plaintext in its body or in a header, so that no cache stores
+/// it. Some caches have their own headers that override `Cache-Control`. Such headers are removed
+/// by pattern.
 pub fn revealed(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .keys()
@@ -274,11 +275,11 @@ pub fn revealed(headers: &mut HeaderMap) {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
 }
 
-/// Returns true if a cache can take the header for a reason to keep a response, or a validator of
-/// one that it kept.
+/// Returns true if a cache can interpret the header as permission to store a response, or as a
+/// validator of a stored response.
 fn concerns_caches(name: &str) -> bool {
     let plain = name.replace('_', "-");
-    // These are for browsers and their preflights.
+    // These headers are for browsers and their preflight requests.
     if plain.starts_with("access-control-") {
         return false;
     }
@@ -292,8 +293,8 @@ fn concerns_caches(name: &str) -> bool {
         || ["age", "last-modified", "pragma"].contains(&plain.as_str())
 }
 
-/// Returns true for `Expires`, `Max-Age` and those of a kind of cache, such as `X-Accel-Expires`. A
-/// session or a token can have such times too.
+/// Returns true for `Expires`, `Max-Age` and their variants for a kind of cache, such as
+/// `X-Accel-Expires`. Headers of sessions and tokens can end alike, and do not match.
 fn is_lifetime_in_caches(name: &str) -> bool {
     let owner = name
         .strip_suffix("expires")
@@ -324,8 +325,8 @@ fn append_via(headers: &mut HeaderMap, via: &str, version: &str) {
     }
 }
 
-/// Sets `X-Forwarded-For`, `-Proto` and `-Host`. Values of the client remain only behind a trusted
-/// proxy; `Forwarded` remains there unchanged, because it is not extended.
+/// Sets `X-Forwarded-For`, `-Proto` and `-Host`. The client's values are kept only behind a trusted
+/// proxy. There, `Forwarded` is kept unchanged, because the relay does not extend it.
 fn set_forwarded(headers: &mut HeaderMap, hop: &Hop<'_>) {
     let known: Vec<HeaderName> = headers
         .keys()

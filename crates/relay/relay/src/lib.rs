@@ -1,9 +1,9 @@
 //! An HTTP proxy that encrypts, decrypts, tokenizes and masks fields of the traffic that passes
 //! through it.
 //!
-//! The relay holds no key. It finds the selected values of a request or response, lets a Sealwire
-//! engine replace them, and forwards all other bytes as they came. If a value cannot be replaced,
-//! the message does not pass. [`exchange`] is the path of one request: read it first.
+//! The relay holds no key. It finds the selected values of a request or response, requests
+//! replacements from a Sealwire engine, and forwards all other bytes unchanged. If a value cannot
+//! be replaced, the message does not pass. Read [`exchange`] first: it has the path of one request.
 
 pub mod activity;
 pub mod admin;

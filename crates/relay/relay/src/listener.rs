@@ -1,4 +1,4 @@
-//! Listeners: accepts connections of clients, with TLS where it is configured.
+//! Listeners: accept connections of clients, with TLS if configured.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::activity::{Activity, Timeouts, Watched};
 use crate::connection;
 use crate::relay::{Listener, Peer, Relay, stops};
 
-/// Pause after a failed accept, such as a process out of file descriptors.
+/// Pause after an accept failed, such as when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections until `stop` becomes true.
@@ -52,7 +52,7 @@ pub async fn accept(
     }
 }
 
-/// Serves one connection, from its handshake to its end.
+/// Serves one connection from its handshake to its end.
 async fn handle(
     relay: Arc<Relay>,
     listener: Arc<Listener>,

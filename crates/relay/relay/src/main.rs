@@ -21,7 +21,7 @@ use tracing_subscriber::prelude::*;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Exit code of a configuration that cannot be used (sysexits.h, EX_USAGE).
+/// Exit code for an invalid configuration (sysexits.h, EX_USAGE).
 const BAD_CONFIG: u8 = 64;
 
 /// An HTTP proxy that encrypts, decrypts, tokenizes and masks fields of traffic through a Sealwire
@@ -268,14 +268,13 @@ fn log(config: &Config) {
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
     };
-    // Libraries log at `debug` what passes through them, so only this program's own targets go so
-    // far.
+    // Libraries log content at `debug`, so only this program's own targets use that level.
     let ours = tracing_subscriber::filter::filter_fn(|metadata| {
         *metadata.level() <= tracing::Level::WARN
             || metadata.target().starts_with("sealwire")
             || metadata.target() == "access"
     });
-    // Its own errors would panic where standard error is closed.
+    // Logging an internal error would panic if standard error is closed.
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .log_internal_errors(false);

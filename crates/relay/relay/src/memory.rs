@@ -1,9 +1,10 @@
-//! Memory for bodies: an exchange takes it as bytes arrive, within the shares of its connection and
-//! of its client.
+//! Memory for bodies. An exchange reserves it as bytes arrive, within the shares of its connection
+//! and of its client.
 //!
-//! A client leaves a part of what other clients leave, and a body that finds no room in an empty
-//! share is too large. Nothing is taken for bytes that were only announced. The unit is small
-//! against a body, so what is counted is what was read, and the decoder's own memory.
+//! A client leaves a part of the memory that other clients do not use. A body that does not fit
+//! into an empty share is too large. Announced lengths reserve nothing. The unit is small compared
+//! with a body, so the reserved memory is about the bytes that were read plus the decoder's own
+//! memory.
 
 use std::sync::Arc;
 
@@ -12,21 +13,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::error::Reason;
 use crate::shares::leaves_others_their_part;
 
-/// Unit of the semaphores in bytes: a semaphore counts to 2^29 on 32-bit machines.
+/// Unit of the semaphores in bytes. A semaphore counts to 2^29 on 32-bit machines.
 const UNIT: usize = 4 << 10;
 
 /// A bounded amount of memory.
 #[derive(Clone, Debug)]
 pub struct Budget {
     units: Arc<Semaphore>,
-    /// All units.
+    /// Number of all units.
     total: usize,
-    /// Detail of the failure when all of it is in use.
+    /// Detail of the failure when the whole budget is in use.
     exceeded: &'static str,
 }
 
 impl Budget {
-    /// Creates a budget of this many bytes.
+    /// Creates a budget of `bytes` bytes.
     pub fn new(bytes: usize, exceeded: &'static str) -> Self {
         Self::of(
             Arc::new(Semaphore::new(Self::units(bytes))),
@@ -35,7 +36,7 @@ impl Budget {
         )
     }
 
-    /// Wraps a semaphore that counts units of a budget of this many bytes.
+    /// Wraps a semaphore that counts the units of a budget of `bytes` bytes.
     pub fn of(units: Arc<Semaphore>, bytes: usize, exceeded: &'static str) -> Self {
         Self {
             units,
@@ -44,12 +45,12 @@ impl Budget {
         }
     }
 
-    /// Units of a budget of this many bytes.
+    /// Returns the number of units of a budget of `bytes` bytes.
     pub fn units(bytes: usize) -> usize {
         (bytes / UNIT).clamp(1, Semaphore::MAX_PERMITS)
     }
 
-    /// Bytes that are in use of a budget of `bytes`.
+    /// Returns the used bytes of a budget of `bytes`.
     pub fn used(&self, bytes: usize) -> usize {
         (Self::units(bytes) - self.units.available_permits()) * UNIT
     }
@@ -64,15 +65,15 @@ impl Budget {
     }
 }
 
-/// The budgets that an exchange takes memory from.
+/// The budgets from which an exchange reserves memory.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// That of the connection, that of the client on all its connections, and that of the process.
+    /// The budgets of the connection, of the client on all its connections, and of the process.
     pub budgets: [Budget; 3],
 }
 
 impl Account {
-    /// Returns a reservation of nothing.
+    /// Creates an empty reservation.
     pub const fn reservation(self) -> Reservation {
         Reservation {
             account: self,
@@ -82,7 +83,7 @@ impl Account {
     }
 }
 
-/// Memory that a body has taken so far. Dropping it gives the memory back.
+/// Memory that a body has reserved so far. Dropping it releases the memory.
 #[derive(Debug)]
 pub struct Reservation {
     account: Account,
@@ -91,11 +92,11 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Takes memory until at least `bytes` are reserved. Memory that was taken stays.
+    /// Reserves memory until at least `bytes` are reserved. Memory that is already reserved stays.
     ///
     /// # Errors
     /// [`Reason::Busy`] with the budget that is used up, or [`Reason::TooLarge`] if a share is
-    /// smaller. Nothing more is taken then.
+    /// smaller than `bytes`. In both cases, nothing more is reserved.
     pub fn at_least(&mut self, bytes: usize) -> Result<(), Reason> {
         let units = bytes.div_ceil(UNIT);
         if units <= self.units {
@@ -132,7 +133,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Gives memory back until at most `bytes`, rounded up to a unit, are reserved.
+    /// Releases memory until at most `bytes`, rounded up to a unit, are reserved.
     pub fn at_most(&mut self, bytes: usize) {
         let units = bytes.div_ceil(UNIT);
         let Some(surplus) = self.units.checked_sub(units).filter(|surplus| *surplus > 0) else {
@@ -194,9 +195,9 @@ mod tests {
         assert_eq!(refused(0, 1), "connection");
         let second = reserve(1, 64 * KIB).unwrap();
         assert_eq!(refused(2, 1), "client");
-        // What one client takes is not the other client's.
+        // Memory of one client does not count for the other client.
         let third = [reserve(3, 64 * KIB).unwrap(), reserve(4, 32 * KIB).unwrap()];
-        // It leaves a quarter of what the first client leaves.
+        // The second client leaves a quarter of the memory that the first client leaves.
         assert_eq!(refused(5, 1), "client");
         assert_eq!(process.used(256 * KIB), 224 * KIB);
 
@@ -206,7 +207,8 @@ mod tests {
             too_large,
             Reason::TooLarge("limits.connection_memory_bytes", 64 << 10)
         );
-        // A failed growth takes nothing of the other shares, and keeps what was taken.
+        // A failed growth takes nothing from the other shares, and keeps the memory that was
+        // already reserved.
         assert!(first.at_least(65 * KIB).is_err());
         drop((second, third, nothing));
         assert_eq!(process.used(256 * KIB), 64 * KIB);

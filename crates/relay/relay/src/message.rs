@@ -1,5 +1,5 @@
-//! Applies the body rules of one direction to one body: chooses format and coding, and holds the
-//! body or streams it.
+//! Applies the body rules of one direction to one body. Chooses format and coding, and whether the
+//! body is held or streamed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,19 +23,20 @@ use crate::memory::{Account, Reservation};
 use crate::relay::Relay;
 use crate::route::{Direction, Rule};
 
-/// A response of at most this length is held, so that each of its failures becomes a status.
+/// Responses of at most this length are held, so that each failure can become a status.
 const HELD_RESPONSE_BYTES_MAX: u64 = 256 << 10;
 
-/// Most bytes of a streamed body that are taken before it is forwarded.
+/// Most bytes of a streamed body that are collected before it is forwarded.
 const BEGIN_BYTES_MAX: usize = 64 << 10;
 
-/// Longest wait for the end of a body of unknown length that is rejected unless it is empty.
+/// Longest wait for the end of an unreadable body of unknown length, which is accepted only if it
+/// is empty.
 const END_WAIT: Duration = Duration::from_secs(1);
 
 const UNCERTAIN_END: Reason =
     Reason::UpstreamBroken("a body whose end cannot be told from a broken connection");
 
-/// A body to edit, with the parts of its message that decide how.
+/// A body to edit, with the parts of its message that decide how it is edited.
 pub struct Message<'a> {
     /// Shared state.
     pub relay: &'a Relay,
@@ -45,24 +46,24 @@ pub struct Message<'a> {
     pub headers: &'a HeaderMap,
     /// Status of a response.
     pub status: Option<StatusCode>,
-    /// If true, the receiver cannot tell a broken body from a complete one, so the body must be
-    /// held.
+    /// If true, the receiver cannot distinguish a truncated body from a complete one, so the body
+    /// must be held.
     pub must_hold: bool,
-    /// If true, a body that was cut looks like a complete one.
+    /// If true, a truncated body looks like a complete one.
     pub is_close_delimited: bool,
-    /// Memory that the body may take.
+    /// Memory for the body.
     pub memory: &'a Account,
 }
 
-/// A body after the rules were applied, or the first part of it.
+/// A body after the rules were applied, or its first part.
 pub enum Edited {
     /// No rule is for the body.
     Unchanged(Source),
     /// The whole body.
     Held {
-        /// Its bytes.
+        /// The bytes of the body.
         bytes: Bytes,
-        /// Memory that the body takes until it was sent.
+        /// Memory that the body holds until it was sent.
         memory: Reservation,
         /// True if the rules were applied.
         was_edited: bool,
@@ -78,7 +79,7 @@ impl Message<'_> {
     /// Applies the rules.
     ///
     /// # Errors
-    /// The first failure. Nothing of the body may be forwarded then.
+    /// The first failure. The caller must then forward nothing of the body.
     pub async fn edit(&self, mut source: Source) -> Result<Edited, Failure> {
         let direction = self.scope.direction();
         if direction.rules.iter().all(|rule| rule.body.is_none()) {
@@ -86,8 +87,8 @@ impl Message<'_> {
         }
         let readable = self.readable(direction);
         let passes = readable.is_err() && self.passes_unread(direction);
-        // A body that passes is not waited for, nor is one that is rejected unless it is empty for
-        // long.
+        // Do not wait for a body that passes. Wait only briefly for a body that is rejected unless
+        // it is empty.
         let is_empty = match &readable {
             Ok(_) => body::is_empty(&mut source).await?,
             Err(_) if passes || self.headers.contains_key(EXPECT) => source.is_end_stream(),
@@ -108,7 +109,7 @@ impl Message<'_> {
             };
         }
         match readable {
-            // Boxed, because a request without rules would carry its size too.
+            // Boxed: otherwise a request without rules would carry the size of this future.
             Ok(readable) => Box::pin(self.apply(direction, readable, source)).await,
             Err(_) if passes => Ok(Edited::Unchanged(source)),
             Err(reason) => Err(self.scope.failure(reason)),
@@ -134,7 +135,7 @@ impl Message<'_> {
             if len > max {
                 return Err(self.scope.failure(Reason::TooLarge("body", max as u64)));
             }
-            // The buffer grows to twice its length.
+            // The buffer grows to up to twice its length.
             memory
                 .at_least(2 * len)
                 .map_err(|reason| self.scope.failure(reason))?;
@@ -147,8 +148,9 @@ impl Message<'_> {
         })
     }
 
-    /// A body that nobody reads passes if its route says so. So does an error page of an upstream
-    /// if the rules only reveal, because it passes as it came and nothing in it is revealed.
+    /// Returns true if an unreadable body passes because the route permits it. An error page of an
+    /// upstream also passes if the rules only reveal: the page is unchanged, and nothing in it is
+    /// revealed.
     fn passes_unread(&self, direction: &Direction) -> bool {
         let is_error = self
             .status
@@ -157,7 +159,7 @@ impl Message<'_> {
             || (is_error && direction.rules.iter().all(|rule| rule.action.reveals()))
     }
 
-    /// Format, decoder and rules for the body's type and coding.
+    /// Returns format, decoder and rules for the body's type and coding.
     fn readable(&self, direction: &Direction) -> Result<Readable, Reason> {
         let content_type = single(self.headers, CONTENT_TYPE)
             .map_err(|()| Reason::Unreadable("several content types"))?;
@@ -177,8 +179,8 @@ impl Message<'_> {
         Ok((format, decoder, rules))
     }
 
-    /// Waits for the first edited bytes, and takes what else is there already: a short body that
-    /// arrived at once is held as a whole, so that each of its failures becomes a status.
+    /// Waits for the first edited bytes, and collects the edited bytes that are ready. A short body
+    /// that arrived at once is held as a whole, so that each failure can become a status.
     async fn begin_stream(&self, mut editor: Editor) -> Result<Edited, Failure> {
         let mut frames = VecDeque::new();
         let mut next = editor.next().await?;
@@ -213,12 +215,11 @@ impl Message<'_> {
         source: Source,
     ) -> Result<Edited, Failure> {
         let limits = &self.relay.limits;
-        // Lines and events that are malformed pass one by one; of the other formats the whole body
-        // does.
+        // Malformed lines and events pass one by one. In other formats, the whole body passes.
         let has_records = matches!(format, Format::JsonLines | Format::EventStream);
         let passes_unparsed = self.passes_unread(direction);
         let length = content_length(self.headers).filter(|_| decoder.is_none());
-        // An error page that is too long to be held streams.
+        // An error page that is too long to be held is streamed.
         let is_long = length.is_some_and(|length| length > direction.body_bytes_max as u64);
         let may_hold = direction.pass_unparsed || !direction.stream || !is_long;
         let passes_whole = passes_unparsed && !has_records && may_hold;
@@ -226,7 +227,7 @@ impl Message<'_> {
             may_be_cut: self.is_close_delimited,
             ..scanner_limits(self.relay, passes_unparsed && has_records)
         };
-        // JSON ends with its last bracket, and a reader drops an event without its blank line.
+        // JSON ends with its last bracket, and readers drop an event without its final blank line.
         if self.is_close_delimited && !matches!(format, Format::Json | Format::EventStream) {
             let is_passed = passes_unparsed && !direction.pass_unparsed;
             return if is_passed {
@@ -299,7 +300,7 @@ impl Message<'_> {
     }
 }
 
-/// Limits of a scanner.
+/// Returns the limits of a scanner.
 pub fn scanner_limits(relay: &Relay, pass_unparsed: bool) -> sealwire_relay_body::Limits {
     let limits = &relay.limits;
     sealwire_relay_body::Limits {
@@ -310,8 +311,8 @@ pub fn scanner_limits(relay: &Relay, pass_unparsed: bool) -> sealwire_relay_body
     }
 }
 
-/// The only value of a header, as text. An error if there are several, or one that is not visible
-/// ASCII.
+/// Returns the only value of a header as text. Fails if the header has several values, or one that
+/// is not visible ASCII.
 fn single(headers: &HeaderMap, name: http::HeaderName) -> Result<Option<&str>, ()> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {

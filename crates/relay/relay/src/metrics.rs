@@ -1,5 +1,5 @@
-//! Metrics in the Prometheus text format. Labels are closed sets: names of the configuration, and
-//! reasons.
+//! Metrics in the Prometheus text format. Label values come from closed sets: names of the
+//! configuration, and reasons.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ Written by `sealwire-relay config template --metrics`; a test compares it with t
 | --- | --- | --- | --- | --- |
 ";
 
-/// All metrics as Markdown: `docs/relay-metrics.md`.
+/// Returns all metrics as Markdown, for `docs/relay-metrics.md`.
 pub fn reference() -> String {
     let mut text = String::from(REFERENCE_HEAD);
     text.push_str(&rows(&Metrics::docs()));
@@ -57,7 +57,7 @@ label_set! {
     struct DirectionLabels { listener: Label, direction: &'static str }
 }
 
-/// Bounds of time histograms in seconds, from 0.25 ms to about 8 s.
+/// Bucket bounds of time histograms in seconds, from 0.25 ms to about 8 s.
 const SECONDS: [f64; 16] = {
     let mut bounds = [0.000_25; 16];
     let mut at = 1;
@@ -134,7 +134,7 @@ impl Default for Metrics {
     }
 }
 
-/// Class of a status.
+/// Returns the class of a status.
 fn class(status: StatusCode) -> &'static str {
     match status.as_u16() / 100 {
         1 => "1xx",
@@ -163,7 +163,7 @@ impl Drop for GaugeGuard {
 }
 
 impl Metrics {
-    /// Counters of spans.
+    /// Returns the counters of spans.
     pub fn spans(&self) -> SpanMetrics {
         SpanMetrics {
             spans: self.spans.clone(),
@@ -171,15 +171,15 @@ impl Metrics {
         }
     }
 
-    /// All metrics as text.
+    /// Returns all metrics as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
         text
     }
 
-    /// Counts an exchange that ended. `route` is empty if there was none; `reason` is empty without
-    /// a failure.
+    /// Counts an exchange that ended. `route` is empty if no route matched. `reason` is empty
+    /// without a failure.
     pub fn request(&self, route: &Label, status: StatusCode, reason: &'static str, time: Duration) {
         let labels = ResultLabels {
             route: Arc::clone(route),
@@ -194,7 +194,7 @@ impl Metrics {
             .observe(time.as_secs_f64());
     }
 
-    /// Counts a call to the engine.
+    /// Counts a request to the engine.
     pub fn engine_call(
         &self,
         route: &Label,
@@ -236,7 +236,7 @@ impl Metrics {
         )
     }
 
-    /// Counts the bytes of a connection that ended.
+    /// Counts the bytes of a closed connection.
     pub fn connection_closed(&self, listener: &Label, received: u64, sent: u64) {
         for (direction, bytes) in [("received", received), ("sent", sent)] {
             let labels = DirectionLabels {
@@ -298,7 +298,7 @@ impl Metrics {
     }
 
     /// Sets the time until the first certificate of a file expires, in seconds. `listener` is empty
-    /// for files of no listener.
+    /// for files that belong to no listener.
     pub fn set_certificate_remaining(&self, listener: &Label, of: &'static str, seconds: f64) {
         let labels = CertificateLabels {
             listener: Arc::clone(listener),

@@ -65,7 +65,7 @@ impl Relay {
         }
     }
 
-    /// Takes the permit of a connection, if one is left.
+    /// Takes the permit of a connection. Returns `None` if none is left.
     pub fn connection_permit(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.connections).try_acquire_owned().ok()
     }
@@ -81,13 +81,14 @@ impl Relay {
     /// Takes the permit of one exchange.
     ///
     /// # Errors
-    /// All are in use.
+    /// All permits are in use.
     pub fn request_permit(&self) -> Result<OwnedSemaphorePermit, Failure> {
         let permit = Arc::clone(&self.requests).try_acquire_owned();
         permit.map_err(|_| Failure::request(Reason::Busy("limits.requests_max exchanges run")))
     }
 
-    /// Takes a client's permit of an exchange that has its permit of the process.
+    /// Takes the client's permit of an exchange. The exchange must already have its permit of the
+    /// process.
     ///
     /// # Errors
     /// The client's share is in use.
@@ -100,7 +101,7 @@ impl Relay {
         let share = self.client_requests.of(client);
         let permit = Arc::clone(&share).try_acquire_owned().map_err(|_| busy())?;
         let used = self.client_requests.permits() - share.available_permits();
-        // The exchange has its permit of the process already.
+        // The exchange already has its permit of the process.
         let left = self.requests.available_permits() + used;
         let is_within = leaves_others_their_part(
             used,
@@ -111,8 +112,8 @@ impl Relay {
         if is_within { Ok(permit) } else { Err(busy()) }
     }
 
-    /// The budget of a new connection. That of a proxy, whose clients have shares of their own, is
-    /// the whole.
+    /// Returns the memory budget of a new connection. A trusted proxy's connection gets all memory,
+    /// because its clients have their own shares.
     pub fn connection_memory(&self, listener: &Listener) -> Budget {
         if listener.trust_forwarded {
             return Budget::new(self.limits.memory_bytes, "limits.memory_bytes are in use");
@@ -123,7 +124,7 @@ impl Relay {
         )
     }
 
-    /// The memory that exchanges of a client on a connection may take.
+    /// Returns the memory that exchanges of a client can take on a connection.
     pub fn account(&self, peer: &Peer, client: &ClientId) -> Account {
         let bytes = self.limits.client_memory_bytes();
         let share = Budget::of(
@@ -151,22 +152,22 @@ pub struct Listener {
     pub name: Arc<str>,
     /// Reverse proxy, CONNECT proxy or external processor.
     pub kind: ListenKind,
-    /// Certificates towards clients; `None` for plaintext.
+    /// Certificates for clients. `None` for plaintext.
     pub tls: Option<ServerTls>,
     /// Authentication.
     pub clients: Clients,
     /// Routes.
     pub routes: RouteTable,
-    /// If true, forwarding headers of clients are kept, and limits count for the client that they
-    /// name.
+    /// If true, forwarding headers of clients are kept, and limits apply to the client in these
+    /// headers.
     pub trust_forwarded: bool,
-    /// First bits of an IPv6 address that are one client.
+    /// Length of the prefix of an IPv6 address that identifies a client, in bits.
     pub ipv6_bits: u8,
-    /// Authority for interception, of a CONNECT proxy.
+    /// Interception authority of a CONNECT proxy.
     pub authority: Option<Authority>,
     /// Destinations whose tunnels pass untouched.
     pub tunnel: std::collections::HashSet<Destination>,
-    /// Networks of their addresses; public addresses alone if empty.
+    /// Networks that the addresses of these tunnels must be in. Empty for public addresses only.
     pub tunnel_addresses: Vec<ipnet::IpNet>,
     /// Handling of other destinations.
     pub unlisted: Unlisted,
@@ -185,7 +186,7 @@ pub struct Peer {
     pub is_tls: bool,
     /// Name of the client's verified certificate.
     name: Option<Arc<str>>,
-    /// Destination of the tunnel that the connection is inside of, and the client that opened it.
+    /// Destination of the tunnel around the connection, and the client that opened the tunnel.
     pub tunnel: Option<Destination>,
     opened_by: Option<Client>,
     /// Memory for bodies of the connection.
@@ -195,7 +196,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Creates a peer. `certificate` was verified by the handshake.
+    /// Creates a peer. The handshake has verified `certificate`.
     pub fn new(
         listener: Arc<Listener>,
         address: SocketAddr,
@@ -217,7 +218,8 @@ impl Peer {
         }
     }
 
-    /// The peer inside an intercepted tunnel, whose client was let in when the tunnel was opened.
+    /// Returns the peer inside an intercepted tunnel, whose client was authenticated when the
+    /// tunnel was opened.
     pub fn inside(&self, tunnel: Destination, client: Client) -> Self {
         Self {
             listener: Arc::clone(&self.listener),
@@ -231,7 +233,7 @@ impl Peer {
         }
     }
 
-    /// Returns true if `Authorization` is for the relay, and not for the upstream.
+    /// Returns true if `Authorization` is for the relay and not for the upstream.
     pub fn authorizes_by_header(&self) -> bool {
         self.tunnel.is_none() && matches!(self.listener.clients, Clients::Bearer(_))
     }
@@ -251,8 +253,8 @@ impl Peer {
             listener
                 .clients
                 .authenticate(&parts.headers, is_proxy, self.name.as_ref(), address)?;
-        // Behind a proxy the certificate and the address are the proxy's. A token is the client's
-        // own.
+        // Behind a proxy, certificate and address belong to the proxy. A token belongs to the
+        // client.
         if listener.trust_forwarded
             && !matches!(client.id, ClientId::Token(_))
             && let Some(address) = forwarded_address(&parts.headers)

@@ -1,13 +1,14 @@
 //! Rejects requests that two readers of HTTP can read differently.
 //!
-//! hyper parses what is on the wire and lets several forms pass on which proxies and servers
-//! disagree. A request that passes [`check`] has one framing, one host, a method in capital letters
-//! and a path without escapes that an upstream could resolve. The path that is matched against
-//! routes is therefore the path that is forwarded.
+//! hyper accepts several forms that proxies and servers interpret differently. A request that
+//! passes [`check`] has one framing, one host, a method in capital letters and a path without
+//! escapes that an upstream could resolve. The path that is matched against routes is therefore the
+//! path that is forwarded.
 //!
-//! Two forms never reach [`check`] through hyper 1.12, which drops `Content-Length` beside
-//! `Transfer-Encoding` and merges equal `Content-Length` lines: [`crate::head_check`] rejects both
-//! before. They are checked here anyway, for heads from elsewhere and for a later hyper.
+//! Two forms never reach [`check`] through hyper 1.12, because hyper drops `Content-Length` beside
+//! `Transfer-Encoding`, and merges equal `Content-Length` lines. [`crate::head_check`] rejects both
+//! forms first. [`check`] rejects them anyway, for heads from other sources and for later versions
+//! of hyper.
 
 use std::sync::LazyLock;
 
@@ -19,15 +20,15 @@ use sealwire_relay_body::name::NameSet;
 
 use crate::error::{Failure, Reason};
 
-/// Most bytes of names and values of all headers. hyper limits HTTP/1 while reading; its HTTP/2
-/// limit counts otherwise.
+/// Most bytes of names and values of all headers. hyper limits HTTP/1 heads while reading, but
+/// counts HTTP/2 heads differently.
 pub const HEADER_BYTES_MAX: usize = 32 << 10;
 /// Most headers of a request.
 pub const HEADERS_MAX: usize = 100;
 /// Longest path with its query, in bytes.
 pub const TARGET_BYTES_MAX: usize = 16 << 10;
 
-/// Headers that `Connection` must not name: their removal would change framing, routing or
+/// Headers that `Connection` must not name, because their removal would change framing, routing or
 /// identity.
 const NOT_CONNECTION_OPTIONS: [&str; 8] = [
     "authorization",
@@ -39,8 +40,8 @@ const NOT_CONNECTION_OPTIONS: [&str; 8] = [
     "trailer",
     "transfer-encoding",
 ];
-/// Names whose `_` form is rejected: gateways of the CGI kind take both for one header. Those that
-/// begin with `x-forwarded-` come on top.
+/// Names whose form with `_` is rejected, because CGI-like gateways treat both forms as one header.
+/// Names that start with `x-forwarded-` are rejected in that form too.
 const TWINS: [&str; 14] = [
     "accept-encoding",
     "content-encoding",
@@ -58,7 +59,7 @@ const TWINS: [&str; 14] = [
     "x-request-id",
 ];
 
-/// Parameters that some frameworks take the method from.
+/// Parameters that some frameworks read the method from.
 static UNDERSCORED_METHODS: LazyLock<NameSet> =
     LazyLock::new(|| parameters(&["_method", "_httpmethod"]));
 static NAMED_METHODS: LazyLock<NameSet> = LazyLock::new(|| {
@@ -81,16 +82,16 @@ pub struct CheckedTarget {
     /// Host in lower case without port; an IPv6 address has its brackets. Empty only for HTTP/1.0
     /// without `Host`.
     pub host: Box<str>,
-    /// Port of the authority, if it names one.
+    /// Port of the authority, if it has one.
     pub port: Option<u16>,
-    /// Path, which begins with `/`, with escapes in capital letters. Empty for CONNECT.
+    /// Path that starts with `/`, with escapes in capital letters. Empty for CONNECT.
     pub path: Box<str>,
-    /// Query without `?`.
+    /// Query without the `?`.
     pub query: Option<Box<str>>,
 }
 
 impl std::fmt::Debug for CheckedTarget {
-    /// Without path and query, which can hold values to encrypt.
+    /// Omits path and query, because they can hold values to encrypt.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CheckedTarget")
             .field("host", &self.host)
@@ -99,13 +100,13 @@ impl std::fmt::Debug for CheckedTarget {
     }
 }
 
-/// Checks the head of a request. `is_tls` is the transport that it came over.
+/// Checks the head of a request. `is_tls` is true if the request came over TLS.
 ///
 /// # Errors
 ///
-/// [`Reason::Ambiguous`] (400), [`Reason::Expectation`] (417) or [`Reason::TooLarge`]. After any of
-/// them the caller must close an HTTP/1 connection, because the body may have been framed
-/// differently by a proxy in front.
+/// [`Reason::Ambiguous`] (400), [`Reason::Expectation`] (417) or [`Reason::TooLarge`]. After each
+/// of them, the caller must close an HTTP/1 connection, because a proxy in front may have framed
+/// the body differently.
 pub fn check(request: &Parts, is_tls: bool) -> Result<CheckedTarget, Failure> {
     check_sizes(request)?;
     check_names(&request.headers)?;
@@ -134,8 +135,8 @@ pub fn check(request: &Parts, is_tls: bool) -> Result<CheckedTarget, Failure> {
     })
 }
 
-/// The path with the digits of its escapes in capital letters. Clients of .NET write small ones,
-/// and no reader tells them apart (RFC 3986, section 6.2.2.1).
+/// Returns the path with the hexadecimal digits of its escapes in capital letters. .NET clients
+/// send small letters, and all readers treat both alike (RFC 3986, section 6.2.2.1).
 fn with_capital_escapes(path: &str) -> String {
     let mut parts = path.split('%');
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -175,7 +176,8 @@ fn check_sizes(request: &Parts) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Methods are compared by case (RFC 9110, section 9.1), and some servers compare them without.
+/// Rejects methods with small letters. Methods are case-sensitive (RFC 9110, section 9.1), but some
+/// servers ignore the case.
 fn check_method(method: &str) -> Result<(), &'static str> {
     if method
         .bytes()
@@ -186,7 +188,7 @@ fn check_method(method: &str) -> Result<(), &'static str> {
     Err("a method that is not in capital letters")
 }
 
-/// Rejects a name with `_` that becomes a significant or present name once `_` is read as `-`.
+/// Rejects a name with `_` that equals a significant or present name when `_` is read as `-`.
 fn check_names(headers: &HeaderMap) -> Result<(), Failure> {
     for name in headers
         .keys()
@@ -315,8 +317,9 @@ fn check_form(method: &Method, uri: &Uri, is_h2: bool, is_tls: bool) -> Result<(
     }
 }
 
-/// A reverse proxy cannot be told to speak another scheme. Over HTTP/1 a forward proxy takes `http`
-/// targets in the clear and over TLS; `https` targets there need CONNECT.
+/// Checks the scheme of a target. A client cannot choose another scheme of a reverse proxy. Over
+/// HTTP/1, a forward proxy accepts `http` targets with and without TLS; `https` targets need
+/// CONNECT.
 fn check_scheme(scheme: &str, is_h2: bool, is_tls: bool) -> Result<(), &'static str> {
     match scheme {
         "https" if is_tls => Ok(()),
@@ -326,7 +329,7 @@ fn check_scheme(scheme: &str, is_h2: bool, is_tls: bool) -> Result<(), &'static 
     }
 }
 
-/// Splits `host[:port]` and puts the host in lower case.
+/// Splits `host[:port]` and returns the host in lower case.
 fn split_authority(text: &str) -> Result<(Box<str>, Option<u16>), &'static str> {
     const MALFORMED: &str = "a Host that is not a host and a port";
     let (host, rest) = if text.starts_with('[') {
@@ -375,19 +378,18 @@ fn check_path(path: &str) -> Result<(), &'static str> {
             _ => return Err("a path with a byte that is not visible ASCII"),
         }
     }
-    // An overlong form such as `%c0%af` is a slash to lenient decoders.
+    // Lenient decoders read an overlong form such as `%c0%af` as a slash.
     if percent_encoding::percent_decode_str(path)
         .decode_utf8()
         .is_err()
     {
         return Err("a path with escapes that are not UTF-8");
     }
-    // Some servers merge slashes, so `/a//b` would take another route there than here.
+    // Some servers merge slashes, so their route for `/a//b` would differ from the relay's.
     if path.contains("//") {
         return Err("a path with an empty segment");
     }
-    // A segment's parameters after `;` are dropped by some servers before dot segments are
-    // resolved.
+    // Some servers drop the parameters of a segment (after `;`) before they resolve dot segments.
     let is_dots = |segment: &str| {
         let name = segment.split(';').next().unwrap_or_default();
         matches!(
@@ -395,7 +397,7 @@ fn check_path(path: &str) -> Result<(), &'static str> {
             "." | ".."
         )
     };
-    // `%3b` is `;` to servers that decode first.
+    // Servers that decode first read `%3b` as `;`.
     if path
         .replace("%3b", ";")
         .replace("%3B", ";")
@@ -407,9 +409,9 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Checks the two digits of an escape. An escaped control, `/`, `\` or `%` is read differently by a
-/// server that decodes before it splits, or decodes twice. [`crate::route_table`] rejects a path
-/// that takes another route with other escapes.
+/// Checks the two digits of an escape. A server that decodes before it splits, or decodes twice,
+/// reads an escaped control character, `/`, `\` or `%` differently. [`crate::route_table`] rejects
+/// a path that matches another route with other escapes.
 fn check_escape(digits: Option<&[u8]>) -> Result<(), &'static str> {
     let text = digits.and_then(|digits| std::str::from_utf8(digits).ok());
     let text = text
@@ -419,8 +421,8 @@ fn check_escape(digits: Option<&[u8]>) -> Result<(), &'static str> {
         Err(_) => Err("a path with a malformed escape"),
         Ok(b'/' | b'\\' | b'%') => Err("a path with an escaped slash, backslash or percent sign"),
         Ok(0..=0x1f | 0x7f) => Err("a path with an escaped control character"),
-        // Routes are matched by the bytes as they came, so one path must have one spelling (RFC
-        // 3986, 6.2.2).
+        // Routes are matched by the received bytes, so one path must have one spelling (RFC 3986,
+        // section 6.2.2).
         Ok(b) if b.is_ascii_alphanumeric() || b"-._~;".contains(&b) => {
             Err("a path with an escape of a character that needs none")
         }
@@ -428,8 +430,8 @@ fn check_escape(digits: Option<&[u8]>) -> Result<(), &'static str> {
     }
 }
 
-/// Queries have no common syntax of escapes, so malformed ones pass; bytes outside visible ASCII do
-/// not.
+/// Checks a query. Queries have no common escape syntax, so malformed escapes pass. Bytes outside
+/// visible ASCII are rejected.
 fn check_query(query: &str) -> Result<(), &'static str> {
     if query
         .bytes()
@@ -440,8 +442,8 @@ fn check_query(query: &str) -> Result<(), &'static str> {
     Err("a query with a byte that is not visible ASCII")
 }
 
-/// Rejects a query with `_method` or a relative of it, which some frameworks take the method from.
-/// For paths whose route depends on the method.
+/// Rejects a query with `_method` or a similar parameter, which some frameworks read the method
+/// from. For paths whose route depends on the method.
 ///
 /// # Errors
 /// [`Reason::Ambiguous`].
@@ -449,7 +451,7 @@ pub fn check_no_method(query: &str) -> Result<(), Failure> {
     let overrides = |pair: &str| {
         let name = pair.split('=').next().unwrap_or_default().replace('+', " ");
         let name = percent_encoding::percent_decode_str(&name).decode_utf8_lossy();
-        // PHP writes `_` for these characters at the begin of a name.
+        // PHP replaces these characters with `_` at the start of a name.
         let begins = name.trim_start().starts_with(['_', '.', '[']);
         (begins && UNDERSCORED_METHODS.takes(&name)) || NAMED_METHODS.takes(&name)
     };

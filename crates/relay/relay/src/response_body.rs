@@ -1,10 +1,10 @@
-//! Bodies of responses, as hyper polls them: their bytes are offers to the client
-//! ([`crate::stall`]), and their end ends the exchange.
+//! Bodies of responses that hyper polls. Their bytes count as offered to the client
+//! ([`crate::stall`]), and the end of a body ends the exchange.
 //!
-//! hyper lets go of a stream of HTTP/2 with the end of its body, also if the client has not taken
-//! all of it. Nothing could reset the stream then. So the end comes as a frame of its own, after
-//! all bytes were written to the connection. Over HTTP/1.1 the whole connection ends if its client
-//! takes nothing, and the end comes with the last bytes.
+//! hyper releases an HTTP/2 stream at the end of its body, even if the client has not read all of
+//! it. After that, the relay could not reset the stream. The end is therefore a separate frame,
+//! sent after all bytes were written to the connection. Over HTTP/1.1, the end comes with the last
+//! bytes, because a client that does not read ends the whole connection.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ use crate::stall::OfferedBytes;
 pub struct ResponseBody {
     body: Outgoing,
     is_http2: bool,
-    /// True once the client was given bytes.
+    /// True after bytes were given to the client.
     has_begun: bool,
-    /// The end of the body, once it is known: its trailers, until they are sent.
+    /// The end of the body, once it is known, with its trailers until they are sent.
     end: Option<Option<HeaderMap>>,
     in_flight: Arc<InFlight>,
-    /// Ends the exchange when the body ends.
+    /// Ends the exchange at the end of the body.
     completion: Option<Completion>,
 }
 
@@ -40,7 +40,7 @@ impl std::fmt::Debug for ResponseBody {
 }
 
 impl ResponseBody {
-    /// Creates the body of a response that ends an exchange.
+    /// Creates the body of a response whose end also ends the exchange.
     pub fn completing(body: Outgoing, mut completion: Completion) -> Self {
         if body.is_end_stream() {
             completion.is_complete();
@@ -76,7 +76,7 @@ impl ResponseBody {
         if let Some(completion) = &mut self.completion {
             completion.sent(bytes.len());
         }
-        // hyper does not poll a body again that is at its end.
+        // hyper does not poll a body again after its end.
         if self.is_end_stream() {
             self.is_complete();
         }

@@ -1,6 +1,7 @@
-//! Routes: which requests go where, and what is changed in them and in their responses.
+//! Routes: a route selects the upstream of a request and the rules for the request and its
+//! response.
 //!
-//! [`crate::config`] compiles routes from text. Nothing here reads a file or a socket.
+//! [`crate::config`] compiles routes from text. This module reads no file and no socket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,21 +15,22 @@ use crate::error::Phase;
 use crate::upstream::pool::Pool;
 use crate::websocket::Sessions;
 
-/// One route of a listener.
+/// A route of a listener.
 #[derive(Debug)]
 pub struct Route {
     /// Unique name, for logs and metrics.
     pub name: Arc<str>,
-    /// Path as configured, for the log, which never has the path of a request.
+    /// Path as configured. The log has it instead of the path of the request, which can contain
+    /// values.
     pub path: Box<str>,
-    /// Its name in `Via`, by which a request that comes back is known. Other processes have other
-    /// names.
+    /// Name in `Via`, by which the relay detects a request that comes back to it. Each process has
+    /// another name.
     pub via: Box<str>,
-    /// Destination of its requests; `None` on listeners for external processing, whose proxy has
-    /// the destination.
+    /// Destination of the requests. `None` on external-processing listeners, whose proxy knows the
+    /// destination.
     pub upstream: Option<Pool>,
-    /// Replaces the matched prefix of the path, for upstreams that are mounted elsewhere; `None`
-    /// keeps the path.
+    /// Replacement for the matched prefix of the path, for upstreams that are mounted elsewhere.
+    /// `None` keeps the path.
     pub strip_prefix: Option<Box<str>>,
     /// If true, bodies and headers pass unchanged, and no rule exists.
     pub pass: bool,
@@ -36,8 +38,9 @@ pub struct Route {
     pub request: Direction,
     /// Rules for responses.
     pub response: Direction,
-    /// If true, a request whose values cannot be encrypted, tokenized or masked because the engine
-    /// does not answer passes in the clear. Never true with a rule that decrypts or detokenizes.
+    /// If true, values pass in the clear when the engine does not respond and they cannot be
+    /// encrypted, tokenized or masked. Never true for a route with a rule that decrypts or
+    /// detokenizes.
     pub fail_open: bool,
     /// Time from the first byte of a request to the last byte of its response, unless the response
     /// streams.
@@ -51,38 +54,38 @@ pub struct Route {
 pub struct Direction {
     /// The rules, in order of precedence: the first rule that selects a value applies to it.
     pub rules: Vec<Rule>,
-    /// If true, a body is forwarded while it arrives. If false, it is forwarded after every value
-    /// of it was replaced.
+    /// If true, a body is forwarded while it arrives. If false, it is forwarded after all its
+    /// values were replaced.
     pub stream: bool,
-    /// If true, a body that is not well-formed, or of a type or coding that the relay cannot read,
-    /// passes unchanged.
+    /// If true, a body passes unchanged if it is malformed, or has a type or coding that the relay
+    /// cannot read.
     pub pass_unparsed: bool,
-    /// Longest body in bytes that is held before it is forwarded. A streamed body has no such
+    /// Longest body in bytes that is held before it is forwarded. Streamed bodies have no such
     /// limit.
     pub body_bytes_max: usize,
-    /// Names that must not stand where no rule seals their values.
+    /// Names that are rejected where no rule seals their values.
     pub guard: Arc<Guard>,
-    /// Query parameters that pass although a rule seals their name elsewhere.
+    /// Query parameters that pass although a rule seals a value with their name elsewhere.
     pub accepted_query: Vec<Box<str>>,
     /// Headers whose values rules seal.
     pub sealed_headers: NameSet,
     /// Fields whose values rules for forms seal; `None` without such rules.
     form_names: Option<Arc<NameSet>>,
-    /// The rules for bodies, if all of them are for every media type.
+    /// The rules for bodies, if each of them is for every media type.
     shared: Option<Arc<RuleSet>>,
 }
 
-/// Names that a route accepts beside those of sealed values.
+/// Names that a route accepts although they resemble names of sealed values.
 #[derive(Clone, Debug, Default)]
 pub struct AcceptedNames {
-    /// Keys, fields, parts and parameters, as they are spelled here.
+    /// Keys, fields, parts and query parameters, in exactly this spelling.
     pub names: Vec<Box<str>>,
-    /// Query parameters whose name a rule seals elsewhere.
+    /// Query parameters whose names a rule seals elsewhere.
     pub query: Vec<Box<str>>,
 }
 
 impl Direction {
-    /// Creates a direction. `None` if a rule that seals has too many names.
+    /// Creates a direction. Returns `None` if a rule that seals has too many names.
     pub fn new(
         rules: Vec<Rule>,
         stream: bool,
@@ -138,7 +141,8 @@ impl Direction {
         self.rules.iter().any(|rule| rule.action.reveals())
     }
 
-    /// Rules for bodies of a format, at the positions of all rules; `None` if no rule is for it.
+    /// Returns the rules for bodies of a format, at the positions of all rules. Returns `None` if
+    /// no rule is for the format.
     pub fn body_rules(&self, format: &Format) -> Option<Arc<RuleSet>> {
         if let Some(shared) = &self.shared {
             return Some(Arc::clone(shared));
@@ -160,7 +164,7 @@ impl Direction {
             .then(|| Arc::new(RuleSet::new(body_rules(), Arc::clone(&self.guard))))
     }
 
-    /// A scanner for a body of a format with the rules for it.
+    /// Creates a scanner for a body of a format, with the rules for that format.
     pub fn scanner(
         &self,
         format: Format,
@@ -168,7 +172,7 @@ impl Direction {
         limits: Limits,
         phase: Phase,
     ) -> Scanner {
-        // An upstream with rules for forms may read a body of another type as one.
+        // An upstream that reads forms may parse a body of another type as a form.
         let is_guarded = !format.is_flat() && phase == Phase::Request;
         let scanner = Scanner::new(format, rules, limits);
         match self.form_names.as_ref().filter(|_| is_guarded) {
@@ -178,7 +182,7 @@ impl Direction {
     }
 }
 
-/// The values that rules of a kind seal.
+/// Returns the values that are sealed by the rules that `is_wanted` selects.
 fn sealed_values(rules: &[Rule], is_wanted: impl Fn(&Rule) -> bool) -> Vec<SealedValues<'_>> {
     let sealing = rules
         .iter()
@@ -194,7 +198,7 @@ fn sealed_values(rules: &[Rule], is_wanted: impl Fn(&Rule) -> bool) -> Vec<Seale
 }
 
 impl Rule {
-    /// The rule for the scanner of bodies. One that does not apply selects nothing.
+    /// Returns the rule for the body scanner. A rule that does not apply gets no selection.
     fn body_rule(&self, applies: bool) -> BodyRule {
         let selection = self.body.clone().filter(|_| applies);
         let containers = match self.containers {
@@ -216,7 +220,7 @@ impl Rule {
         self.required && self.body.is_some()
     }
 
-    /// The first text of the rule, for messages.
+    /// Returns the first path, header or parameter name of the rule, for messages.
     pub fn first_select(&self) -> Option<Box<str>> {
         let header = || self.headers.first().map(|name| name.as_str().into());
         self.select
@@ -227,17 +231,17 @@ impl Rule {
     }
 }
 
-/// One rule: the values that it selects and the action on them.
+/// A rule: the values that it selects, and the action on them.
 #[derive(Debug)]
 pub struct Rule {
     /// The action.
     pub action: Action,
-    /// The app, as the engine knows it.
+    /// The app by its name in the engine.
     pub app: Arc<str>,
     /// Bytes that each value is bound to.
     pub context: Context,
-    /// Formats of bodies that the rule is for; empty for every format. All media types of JSON are
-    /// one format, because the sender chooses the type.
+    /// Formats of bodies that the rule is for; empty for every format. All JSON media types are one
+    /// format, because the sender chooses the type.
     pub formats: Vec<Format>,
     /// Values in the body: paths as in the engine's `select`.
     pub body: Option<Arc<Selection>>,
@@ -261,21 +265,21 @@ pub struct Rule {
 /// Replacement of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Replaces a value by an envelope.
+    /// Replaces a value with an envelope.
     Encrypt,
-    /// Replaces an envelope by its value.
+    /// Replaces an envelope with its value.
     Decrypt,
-    /// Stores a value and replaces it by a token of the collection.
+    /// Stores a value and replaces it with a token of the collection.
     Tokenize {
         /// The collection.
         collection: Box<str>,
     },
-    /// Replaces a token of the collection by its value.
+    /// Replaces a token of the collection with its value.
     Detokenize {
         /// The collection.
         collection: Box<str>,
     },
-    /// Replaces a value by one of similar form.
+    /// Replaces a value with a masked value of similar form.
     Mask {
         /// The masking function, such as `partial(last=4)`.
         function: Box<str>,
@@ -306,7 +310,7 @@ pub enum Context {
     /// No context.
     #[default]
     None,
-    /// These bytes.
+    /// The configured bytes.
     Literal(Box<[u8]>),
     /// The value of a request header, which must occur once.
     Header(HeaderName),
@@ -329,7 +333,7 @@ pub enum Containers {
 /// Handling of a value that needs no action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unneeded {
-    /// `encrypt` passes native envelopes; `decrypt` rejects the message with a value that is no
+    /// `encrypt` passes native envelopes. `decrypt` rejects a message whose value is not an
     /// envelope.
     #[default]
     Default,
@@ -337,6 +341,6 @@ pub enum Unneeded {
     Pass,
     /// The message is rejected.
     Deny,
-    /// The action is applied to it like to any other value: an envelope is encrypted again.
+    /// The action is applied as to any other value, so an envelope is encrypted again.
     Apply,
 }

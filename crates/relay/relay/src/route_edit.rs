@@ -1,5 +1,5 @@
-//! Applies the rules of a route to a request and to its response, independent of the protocol that
-//! carries them.
+//! Applies the rules of a route to a request and to its response. Does not depend on the protocol
+//! that carries them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -37,21 +37,21 @@ pub struct RouteEdit {
     pub segments: Segments,
     /// Target of the request.
     pub target: CheckedTarget,
-    /// True if path or method decided on the rules, so that no header may override them.
+    /// True if path or method decided which rules apply, so that no header may override them.
     pub depends_on_target: bool,
-    /// End of the time for the request and for the first bytes of the response.
+    /// Deadline for the request and for the first bytes of the response.
     pub deadline: Instant,
     /// Id of the exchange.
     pub request_id: Box<str>,
     /// The relay's span.
     pub traceparent: Option<Box<str>>,
-    /// Sums of the exchange.
+    /// Counters of the exchange.
     pub usage: Arc<Usage>,
-    /// Memory that its bodies may take.
+    /// Memory for the bodies of the exchange.
     pub memory: Account,
 }
 
-/// A request after the rules were applied. Without `Debug`, because the target can hold values.
+/// A request after the rules were applied. Not `Debug`, because the target can contain values.
 pub struct EditedRequest<'a> {
     /// Path and query.
     pub target: Cow<'a, str>,
@@ -66,8 +66,8 @@ pub struct EditedResponse {
     pub body: EditedBody,
     /// True if a rule replaced a header.
     headers_changed: bool,
-    /// True if the response has no body, by the request's method or as unmodified, but describes
-    /// one that would be edited.
+    /// True if the response has no body, because of the request's method or as unmodified, but its
+    /// headers describe a body that would be edited.
     describes_edited: bool,
 }
 
@@ -78,16 +78,15 @@ pub struct EditedBody {
     pub body: Outgoing,
     /// Memory that must be kept until the body was sent.
     pub memory: Option<Reservation>,
-    /// True if the rules were applied to it.
+    /// True if rules were applied to the body.
     pub was_changed: bool,
 }
 
 impl RouteEdit {
-    /// Returns the rules of one direction with the contexts that the request's headers and path
-    /// give them.
+    /// Returns the rules of one direction, with their contexts from the request's headers and path.
     ///
     /// # Errors
-    /// A header that a rule takes its context from is absent or occurs twice.
+    /// A header with the context of a rule is absent or occurs twice.
     pub fn scope(&self, phase: Phase, request_headers: &HeaderMap) -> Result<Arc<Scope>, Failure> {
         let rules = match phase {
             Phase::Request => &self.route.request.rules,
@@ -103,11 +102,11 @@ impl RouteEdit {
         }))
     }
 
-    /// Replaces the values of a request's target, headers and body. Waits for the body as far as
-    /// the route holds it.
+    /// Replaces the values in a request's target, headers and body. Waits until the body is
+    /// complete if the route holds bodies.
     ///
     /// # Errors
-    /// The first failure. Nothing of the request may be forwarded then.
+    /// The first failure. The caller must then forward nothing of the request.
     pub async fn request<'a>(
         &'a self,
         scope: &Arc<Scope>,
@@ -129,7 +128,7 @@ impl RouteEdit {
         })
     }
 
-    /// Adjusts the headers of a request that was edited. Headers of the hop must be removed before.
+    /// Adjusts the headers of an edited request. Hop-by-hop headers must already be removed.
     pub fn finish_request_headers(&self, headers: &mut HeaderMap, was_changed: bool) {
         if was_changed {
             let was_decoded = headers.contains_key(CONTENT_ENCODING);
@@ -148,10 +147,10 @@ impl RouteEdit {
         mark(headers, &self.request_id);
     }
 
-    /// Replaces the values of a response's headers and body. Waits for the first edited bytes.
+    /// Replaces the values in a response's headers and body. Waits for the first edited bytes.
     ///
     /// # Errors
-    /// The first failure. Nothing of the response may be forwarded then.
+    /// The first failure. The caller must then forward nothing of the response.
     pub async fn response(
         &self,
         scope: &Arc<Scope>,
@@ -186,7 +185,7 @@ impl RouteEdit {
         };
         let mut body = self.outgoing(edited);
         if !has_body {
-            // Over HTTP/2 such a response can carry bytes, which no rule would see.
+            // Over HTTP/2, such a response can carry bytes that no rule would check.
             body.body = Outgoing::empty();
         }
         let describes_edited =
@@ -198,11 +197,10 @@ impl RouteEdit {
         })
     }
 
-    /// Adjusts the headers of a response that was edited. Headers of the hop must be removed
-    /// before.
+    /// Adjusts the headers of an edited response. Hop-by-hop headers must already be removed.
     pub fn finish_response_headers(&self, headers: &mut HeaderMap, edited: &EditedResponse) {
-        // A response that describes a body has the headers that it would have with it. It reveals
-        // nothing itself.
+        // A response that only describes a body reveals nothing, but gets the same headers as with
+        // the body.
         if edited.body.was_changed || edited.describes_edited {
             let was_decoded = headers.contains_key(CONTENT_ENCODING);
             headers::body_of_response_changed(headers, was_decoded);
@@ -231,7 +229,7 @@ impl RouteEdit {
 
     fn outgoing(&self, edited: Edited) -> EditedBody {
         match edited {
-            // Rules are not applied to trailers, so these pass on passing routes alone.
+            // No rule is applied to trailers, so only routes with `pass` forward them.
             Edited::Unchanged(source) => {
                 let filter = if self.route.pass {
                     headers::filter_trailers
@@ -262,12 +260,13 @@ impl RouteEdit {
     }
 }
 
-/// How the body of a response ends, on both sides of the relay.
+/// How the body of a response ends on both sides of the relay.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseFraming {
     /// False for a response that cannot have a body.
     pub has_body: bool,
-    /// If true, the client cannot tell a broken body from a complete one, so the body must be held.
+    /// If true, the client cannot distinguish a truncated body from a complete one, so the body
+    /// must be held.
     pub must_hold: bool,
     /// If true, only the end of the upstream's connection ends the body, so a broken connection
     /// looks like an end.
@@ -281,7 +280,7 @@ pub fn mark(headers: &mut HeaderMap, request_id: &str) {
     }
 }
 
-/// Returns true if a rule of the direction selects in bodies.
+/// Returns true if a rule of the direction selects values in bodies.
 pub fn edits_bodies(direction: &Direction) -> bool {
     direction.rules.iter().any(|rule| rule.body.is_some())
 }

@@ -1,11 +1,14 @@
 //! Finds the route of a request: the most specific host, then the most specific path, then the
 //! method.
 //!
-//! Paths are compared as they were sent. Servers also take a path in another case, with other
-//! escapes, with a slash at its end, with the suffix of a format (`/orders.json` in Rails and
-//! Spring) or through the script that serves it (`/index.php/orders`, `/orders/index`). So a path
-//! that would take a route with rules in one of these spellings, and another route in its own, is
-//! rejected. A route whose path ends so by itself decides on that spelling.
+//! Paths are compared as received. Servers also accept other spellings of a path:
+//!
+//! * another case, other escapes, or a slash at its end
+//! * the suffix of a format, such as `/orders.json` in Rails and Spring
+//! * the script that serves the path, such as `/index.php/orders` or `/orders/index`
+//!
+//! A path is rejected if it matches one route as received, and a route with rules in one of these
+//! spellings. A route whose own path ends in such a spelling is used for that spelling.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,46 +20,46 @@ use sealwire_relay_body::name;
 
 use crate::route::Route;
 
-/// Suffixes of scripts.
+/// File name suffixes of scripts.
 const SCRIPTS: [&str; 12] = [
     "asax", "ashx", "asmx", "asp", "aspx", "cfm", "cgi", "jsp", "php", "php5", "phtml", "svc",
 ];
-/// Suffixes of formats in the paths of routes.
+/// File name suffixes of formats that are removed from the paths of routes.
 const FORMATS: [&str; 37] = [
     "action", "ashx", "asmx", "asp", "aspx", "atom", "cfm", "cgi", "csv", "do", "gif", "htm",
     "html", "ics", "jpg", "js", "json", "jsonp", "jsp", "md", "ndjson", "pdf", "php", "phtml",
     "png", "rss", "svc", "svg", "tsv", "txt", "xhtml", "xls", "xlsx", "xml", "yaml", "yml", "zip",
 ];
-/// The name of an index without its suffix.
+/// The file name of an index, without its suffix.
 const INDEX: &str = "index";
 
-/// Error of a route that cannot be added.
+/// Reason why a route cannot be added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteConflict {
     /// The host is neither a name, nor `*.` and a name, nor `*`.
     #[error("the host must be a name, `*.` and a name, or `*`")]
     Host,
-    /// The path does not begin with `/`, or its braces are wrong.
+    /// The path does not start with `/`, or its braces are wrong.
     #[error(
         "the path must begin with `/` and have names in braces, such as `/orders/{{id}}` or `/files/{{*rest}}`"
     )]
     Path,
-    /// The path overlaps with another path of the host, and neither is more specific.
+    /// The path overlaps with another path of the host, and neither path is more specific.
     #[error("the path conflicts with that of another route")]
     Overlap,
-    /// Another route has host, path and method.
+    /// Another route has the same host, path and method.
     #[error("route {0} has this host, path and method")]
     Taken(Arc<str>),
 }
 
-/// Reason why no route fits.
+/// Reason why no route matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoMatch {
-    /// No host fits.
+    /// No host matches.
     Host,
-    /// No path of the host fits.
+    /// No path of the host matches.
     Path,
-    /// The path fits, and none of its routes has the method.
+    /// The path matches, but none of its routes has the method.
     Method,
     /// The path is another spelling of a path whose routes have rules.
     Spelling,
@@ -66,7 +69,7 @@ pub enum NoMatch {
 #[derive(Debug, Default)]
 pub struct RouteTable {
     exact: HashMap<Box<str>, Paths>,
-    /// By the suffix behind the `*`, with its dot.
+    /// Paths by the suffix after the `*`, with its dot.
     wildcard: HashMap<Box<str>, Paths>,
     any: Paths,
 }
@@ -74,9 +77,9 @@ pub struct RouteTable {
 #[derive(Debug, Default)]
 struct Paths {
     router: matchit::Router<usize>,
-    /// Finds the folded paths of entries that begin with the same route.
+    /// Finds the first entry with a folded path.
     folded: matchit::Router<usize>,
-    /// Finds the bare paths of entries with rules.
+    /// Finds entries with rules by their bare paths.
     bare: matchit::Router<usize>,
     entries: Vec<Entry>,
 }
@@ -84,16 +87,16 @@ struct Paths {
 #[derive(Debug)]
 struct Entry {
     path: Box<str>,
-    /// The path in its folded form, with numbers for names.
+    /// The path in its folded form. Names in braces are replaced by numbers.
     folded: Box<str>,
-    /// The folded path without the suffix of a format and without scripts.
+    /// The folded path without scripts and without the suffix of a format.
     bare: Box<str>,
-    /// Names of the path's segments by position; the first one is empty, before the first `/`.
+    /// Names of the path's segments by position. The first is empty: it is before the first `/`.
     names: Arc<[Option<Box<str>>]>,
     routes: Vec<(Vec<Method>, Arc<Route>)>,
 }
 
-/// Segments of a path that a route names.
+/// The named segments of a path.
 #[derive(Clone, Default)]
 pub struct Segments {
     names: Arc<[Option<Box<str>>]>,
@@ -101,7 +104,7 @@ pub struct Segments {
 }
 
 impl std::fmt::Debug for Segments {
-    /// Without the path, whose segments can be values to encrypt.
+    /// Omits the path, because its segments can be values to encrypt.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Segments")
             .field("names", &self.names)
@@ -110,12 +113,13 @@ impl std::fmt::Debug for Segments {
 }
 
 impl Segments {
-    /// Name of the segment at a position; the first one is empty, before the first `/`.
+    /// Returns the name of the segment at a position. Position 0 is the empty segment before the
+    /// first `/`.
     pub fn name_at(&self, at: usize) -> Option<&str> {
         self.names.get(at)?.as_deref()
     }
 
-    /// Decoded value of a segment.
+    /// Returns the decoded value of a segment.
     pub fn value(&self, name: &str) -> Option<Cow<'_, str>> {
         let at = self
             .names
@@ -128,7 +132,7 @@ impl Segments {
 }
 
 impl RouteTable {
-    /// Adds a route for a host, a path and methods; no methods stand for all.
+    /// Adds a route for a host, a path and methods. An empty list of methods means all methods.
     ///
     /// # Errors
     /// [`RouteConflict`].
@@ -158,8 +162,7 @@ impl RouteTable {
         paths.add(path, methods, route)
     }
 
-    /// Finds the route of a request. `host` is in lower case; `path` is as it stands in the
-    /// request.
+    /// Finds the route of a request. `host` must be in lower case, and `path` as in the request.
     ///
     /// # Errors
     /// [`NoMatch`].
@@ -169,17 +172,17 @@ impl RouteTable {
         method: &Method,
         path: &str,
     ) -> Result<(Arc<Route>, Segments), NoMatch> {
-        // The most specific host decides alone: what it has no route for must not fall to a wider
-        // one.
+        // The most specific host decides alone. A request that it has no route for must not match a
+        // wider host.
         self.of_host(host)
             .next()
             .ok_or(NoMatch::Host)?
             .find(method, path)
     }
 
-    /// Returns true if path and method of a request decide on the rules that apply to it: its host
-    /// has routes with rules, and more than one route, or one that is not for all paths and
-    /// methods.
+    /// Returns true if the path and the method of a request decide which rules apply. This is so if
+    /// its host has routes with rules, and either several routes or one that is not for all paths
+    /// and methods.
     pub fn depends_on_target(&self, host: &str) -> bool {
         self.of_host(host).next().is_some_and(|paths| {
             let is_for_all = |entry: &Entry| entry.path.starts_with("/{*") && !entry.has_methods();
@@ -188,7 +191,7 @@ impl RouteTable {
         })
     }
 
-    /// Returns true if the method of a request to this path decides on its route.
+    /// Returns true if the method of a request to this path decides its route.
     pub fn depends_on_method(&self, host: &str, path: &str) -> bool {
         let Some(paths) = self.of_host(host).next() else {
             return false;
@@ -208,7 +211,7 @@ impl RouteTable {
                 .any(Entry::has_methods)
     }
 
-    /// Returns true if a route is for this host by its name, and leads to an upstream of this port.
+    /// Returns true if a route names this host and has an upstream with this port.
     pub fn has_destination(&self, host: &str, port: u16) -> bool {
         let named = self
             .of_host(host)
@@ -224,7 +227,7 @@ impl RouteTable {
         })
     }
 
-    /// Tables of a host, the most specific first.
+    /// Returns the tables that match a host, the most specific first.
     fn of_host<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Paths> {
         let suffixes = host
             .match_indices('.')
@@ -294,7 +297,7 @@ impl Paths {
         let Some(entry) = self.entries.get_mut(at) else {
             return Err(RouteConflict::Path);
         };
-        // A route for all methods comes last.
+        // A route for all methods is matched last.
         let behind = if methods.is_empty() {
             entry.routes.len()
         } else {
@@ -331,8 +334,8 @@ impl Paths {
         Ok((Arc::clone(route), segments))
     }
 
-    /// Other entries with rules that some server finds under the path, which takes the routes of
-    /// `entry`.
+    /// Returns the other entries with rules that some server could find under the path. `entry` is
+    /// the entry that the path matches as received.
     fn others_of<'a>(&'a self, entry: &'a Entry, path: &str) -> Vec<&'a Entry> {
         let path = folded(path);
         let mut others = self.folded_like(entry, &path);
@@ -354,7 +357,7 @@ impl Paths {
         others
     }
 
-    /// Entries with rules that a folded path takes, if these are others than `entry`.
+    /// Returns the entries with rules that match a folded path, if they differ from `entry`.
     fn folded_like(&self, entry: &Entry, path: &str) -> Vec<&Entry> {
         let found = self
             .folded
@@ -370,8 +373,8 @@ impl Paths {
             .collect()
     }
 
-    /// Entries with rules that a folded path takes without the suffix of a format, an index or a
-    /// script, if the path of `entry` does not have these itself.
+    /// Returns the entries with rules that match a folded path without the suffix of a format, an
+    /// index or a script. Skips a form if the path of `entry` itself contains all removed parts.
     fn bare_like(&self, entry: &Entry, path: &str) -> Vec<&Entry> {
         let mut others = Vec::new();
         for (bare, removed) in bares(path) {
@@ -399,15 +402,14 @@ impl Entry {
         self.routes.iter().any(|(_, route)| !route.pass)
     }
 
-    /// Returns true if the entry has rules for a method, or no route for it.
+    /// Returns true if the entry has rules for a method, or no route for the method.
     fn may_have_rules(&self, method: &Method) -> bool {
         let mut routes = self.routes.iter();
         let route = routes.find(|(methods, _)| methods.is_empty() || methods.contains(method));
         route.is_none_or(|(_, route)| !route.pass)
     }
 
-    /// Returns true if a segment of the path itself ends with this text, which is no value of a
-    /// name.
+    /// Returns true if a literal segment of the entry's own path ends with this text.
     fn has_own(&self, at: usize, text: &str) -> bool {
         self.folded
             .split('/')
@@ -420,7 +422,7 @@ impl Entry {
     }
 }
 
-/// A path without escapes, in the case that names are compared in, and without a slash at its end.
+/// Returns a path with decoded escapes, with folded case, and without a slash at its end.
 fn folded(path: &str) -> String {
     let mut folded = name::folded(&percent_decode_str(path).decode_utf8_lossy());
     if folded.len() > 1 && folded.ends_with('/') {
@@ -429,9 +431,10 @@ fn folded(path: &str) -> String {
     folded
 }
 
-/// The folded path without scripts that serve the rest of it and without the name of an index, and
-/// the same without each suffix that can be a format, with the texts that were removed and their
-/// segments. Rails takes any word for a format.
+/// Returns the bare forms of a folded path, each with the removed texts and the positions of their
+/// segments. A bare form has no scripts that serve the rest of the path and no name of an index.
+/// Further forms lack one or more suffixes that can be a format. Rails accepts any word as a
+/// format.
 fn bares(folded: &str) -> Vec<(String, Vec<(usize, String)>)> {
     let segments: Vec<&str> = folded.split('/').skip(1).collect();
     let Some((mut last, before)) = segments.split_last().map(|(last, before)| (*last, before))
@@ -467,15 +470,15 @@ fn bares(folded: &str) -> Vec<(String, Vec<(usize, String)>)> {
     }
 }
 
-/// Returns true for what can be a format, and for nothing, as behind a final dot. What begins with
-/// another character than a letter is a version.
+/// Returns true if a suffix can be a format: a word, or nothing after a final dot. A suffix that
+/// does not start with a letter is part of a version.
 fn is_word(suffix: &str) -> bool {
     suffix.is_empty()
         || (suffix.starts_with(char::is_alphabetic) && suffix.chars().all(char::is_alphanumeric))
 }
 
-/// The bare form of a route's folded path. A word that is no known format is a part of the name, as
-/// in `/api/chat.postMessage`.
+/// Returns the bare form of a route's folded path. A word that is not a known format is a part of
+/// the name, as in `/api/chat.postMessage`.
 fn bare_template(folded: &str) -> String {
     let segments: Vec<&str> = folded.split('/').skip(1).collect();
     let Some((last, before)) = segments.split_last() else {
@@ -501,15 +504,15 @@ fn without_scripts(before: &[&str], last: &str) -> String {
     }
 }
 
-/// Returns true for a segment that servers take for a script, which gets the rest of the path.
+/// Returns true for a segment that servers treat as a script, which gets the rest of the path.
 fn is_script(segment: &str) -> bool {
     segment
         .rsplit_once('.')
         .is_some_and(|(_, suffix)| SCRIPTS.contains(&suffix))
 }
 
-/// The folded form of a route's path: names in braces become numbers, so that equal forms are equal
-/// texts.
+/// Returns the folded form of a route's path. Names in braces become numbers, so that equal forms
+/// are equal texts.
 fn folded_template(path: &str) -> String {
     let (mut out, mut rest, mut names) = (String::new(), path, 0);
     let literal = |text: &str| {
@@ -539,7 +542,8 @@ fn folded_template(path: &str) -> String {
     out
 }
 
-/// Names of the segments of a path. A segment has a name if it is nothing but a name in braces.
+/// Returns the names of the segments of a path. A segment has a name if it consists of one name in
+/// braces.
 fn names(path: &str) -> Arc<[Option<Box<str>>]> {
     path.split('/')
         .map(|segment| {
@@ -556,7 +560,7 @@ mod tests {
     use crate::upstream::pool::Pool;
     use crate::upstream::{Protocol, Upstream};
 
-    /// A route that passes everything if its name ends with `pass`.
+    /// Returns a route. It passes everything if its name ends with `pass`.
     fn route(name: &str) -> Arc<Route> {
         let second = std::time::Duration::from_secs(1);
         let upstream = Upstream {

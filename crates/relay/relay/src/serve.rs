@@ -25,10 +25,10 @@ use crate::metrics::Metrics;
 use crate::relay::{Listener, Relay, stops};
 use crate::server_tls::{ServerFiles, ServerTls, first_expiry, secret};
 
-/// Interval of probes of the engine and of looks at certificate files.
+/// Interval of engine probes and of checks of certificate files.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
-/// The reason why a relay does not start. A sentence with the setting, and never a value.
+/// The reason why a relay does not start: a sentence with the setting, but never a value.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {message}")]
 pub struct StartError {
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Starts a relay. The engine does not need to answer yet: `/ready` tells when it does.
+    /// Starts a relay. The engine need not respond yet: `/ready` reports when it does.
     ///
     /// # Errors
     /// A file cannot be used, or an address cannot be bound.
@@ -149,28 +149,30 @@ impl Server {
         })
     }
 
-    /// Names and addresses of the listeners, with the ports that the system chose.
+    /// Returns names and addresses of the listeners, with the ports that the operating system
+    /// chose.
     pub fn addresses(&self) -> &[(Arc<str>, SocketAddr)] {
         &self.addresses
     }
 
-    /// Address of `/live`, `/ready` and `/metrics`.
+    /// Returns the address of `/live`, `/ready` and `/metrics`.
     pub const fn admin_address(&self) -> SocketAddr {
         self.admin.address()
     }
 
-    /// The reason why `/ready` fails, if it does.
+    /// Returns the reason why `/ready` fails, if it fails.
     pub fn refusal(&self) -> Option<&'static str> {
         self.readiness.refusal()
     }
 
-    /// Metrics as text.
+    /// Returns the metrics as text.
     pub fn metrics(&self) -> String {
         self.relay.measure();
         self.relay.metrics.text()
     }
 
-    /// Stops accepting, lets exchanges end within `limits.drain_ms`, and ends the rest.
+    /// Stops accepting connections, waits up to `limits.drain_ms` for exchanges, and then ends the
+    /// rest.
     pub async fn shutdown(mut self) {
         self.readiness.is_draining.store(true, Ordering::Relaxed);
         let _ = self.stop.send(true);
@@ -186,7 +188,7 @@ impl Server {
     }
 }
 
-/// Rejects keys that other users can read, also those that are read later.
+/// Rejects keys that other users can read, including keys that are read later.
 fn check_secrets(config: &Config) -> Result<(), StartError> {
     let upstreams = config
         .upstream
@@ -259,12 +261,12 @@ fn open(compiled: CompiledListener, place: &str, ipv6_bits: u8) -> Result<Listen
     })
 }
 
-/// A certificate file whose end is a metric.
+/// A certificate file whose expiry is a metric.
 struct CertificateFile {
     listener: Arc<str>,
     of: &'static str,
     file: PathBuf,
-    /// Seconds since 1970, when the file was last readable and in use.
+    /// Expiry in seconds since 1970, from the last time when the file was readable and in use.
     expires_unix_s: Option<i64>,
 }
 
@@ -278,7 +280,7 @@ impl CertificateFile {
         }
     }
 
-    /// Reads when the file expires. Blocks.
+    /// Reads the expiry of the file. Blocks.
     fn read(&mut self) {
         self.expires_unix_s = first_expiry(&self.file).or(self.expires_unix_s);
     }
@@ -295,8 +297,8 @@ impl CertificateFile {
     }
 }
 
-/// Reloads the certificates of a listener if their files changed. Returns false if the new ones are
-/// rejected. Blocks.
+/// Reloads the certificates of a listener if their files have changed. Returns false if the new
+/// files are rejected. Blocks.
 fn reload(listener: &Listener) -> bool {
     match listener.tls.as_ref().map(ServerTls::reload_if_changed) {
         Some(Ok(true)) => tracing::info!(listener = %listener.name, "certificates were reloaded"),

@@ -1,5 +1,5 @@
-//! TLS towards clients: certificate, key and client authorities from files, which can change while
-//! the relay runs.
+//! TLS towards clients. Certificate, key and client authorities come from files, which can change
+//! while the relay runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,15 +15,15 @@ use zeroize::Zeroizing;
 /// Files of a listener's TLS.
 #[derive(Clone, Debug)]
 pub struct ServerFiles {
-    /// Certificate chain, PEM.
+    /// PEM file of the certificate chain.
     pub certificate: PathBuf,
-    /// Its private key, PEM.
+    /// PEM file of its private key.
     pub key: PathBuf,
-    /// Authorities of client certificates, PEM; with them, a client needs a certificate.
+    /// PEM file of the authorities of client certificates. If set, a client needs a certificate.
     pub client_ca: Option<PathBuf>,
 }
 
-/// A TLS configuration that follows its files.
+/// A TLS configuration that is reloaded when its files change.
 #[derive(Debug)]
 pub struct ServerTls {
     files: ServerFiles,
@@ -56,14 +56,14 @@ impl ServerTls {
         )
     }
 
-    /// Reads the files again if one has changed, and returns true if the configuration was
-    /// replaced. Blocks.
+    /// Reads the files again if one has changed. Returns true if the configuration was replaced.
+    /// Blocks.
     ///
     /// # Errors
     ///
-    /// A file that cannot be used. The configuration remains, and the next call tries again.
+    /// A file that cannot be used. The old configuration stays, and the next call tries again.
     pub fn reload_if_changed(&self) -> Result<bool, TlsFileError> {
-        // Taken before the files are read: a later change gives another stamp.
+        // Take the stamp before the files are read, so that a later change gives another stamp.
         let stamp = self.files.stamp();
         if self
             .current
@@ -121,7 +121,7 @@ impl ServerFiles {
 }
 
 /// Returns the time at which the first certificate of a PEM file expires, in seconds since 1970.
-/// `None` if the file cannot be read.
+/// Returns `None` if the file cannot be read.
 pub(crate) fn first_expiry(file: &Path) -> Option<i64> {
     let certificates = certificates(file).ok()?;
     let ends = certificates.iter().map(|certificate| {
@@ -131,7 +131,7 @@ pub(crate) fn first_expiry(file: &Path) -> Option<i64> {
     ends.collect::<Option<Vec<_>>>()?.into_iter().min()
 }
 
-/// Reads a text that only owner and group can read, and only the owner can change.
+/// Reads a text file that only its owner and group can read, and only its owner can change.
 pub(crate) fn secret(file: &Path) -> Result<Zeroizing<String>, TlsFileError> {
     let mut bytes = trusted_file::read(file, FileKind::Secret, PEM_BYTES_MAX)?;
     let text = String::from_utf8(std::mem::take(&mut *bytes)).map(Zeroizing::new);

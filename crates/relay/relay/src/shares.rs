@@ -1,9 +1,10 @@
-//! Shares of clients: each client has permits of its own, so none can take all permits of a limit
-//! that clients share.
+//! Shares of clients: each client has its own permits, so no client can take all permits of a
+//! shared limit.
 //!
-//! One host can be several clients: by its addresses in several networks, or by an address on one
-//! listener and a name or token on another. So a client also leaves a part of what other clients
-//! leave ([`leaves_others_their_part`]), and a few clients together leave something, too.
+//! A host can appear as several clients. It can have addresses in several networks, or an address
+//! on one listener and a name or token on another. A client must therefore leave a part of the
+//! permits that other clients do not use ([`leaves_others_their_part`]). A few clients together
+//! then leave a part too.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,24 +14,25 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use http::HeaderMap;
 use tokio::sync::Semaphore;
 
-/// Entries of clients that left are removed when there are more than this, and twice as many as at
-/// the last removal.
+/// Number of entries from which entries of disconnected clients are removed. A removal also needs
+/// twice as many entries as remained after the last one.
 const ENTRIES_MIN: usize = 64;
 
-/// The client that a share is counted for.
+/// The client that a share belongs to.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum ClientId {
-    /// The name in its certificate.
+    /// The name in the client's certificate.
     Name(Arc<str>),
-    /// The digest of its token.
+    /// The digest of the client's token.
     Token([u8; 32]),
-    /// Its address, where clients are not authenticated. Of IPv6 the network, since one host can
-    /// have all its addresses.
+    /// The client's address, where clients are not authenticated. For IPv6 this is the network,
+    /// since one host can have all its addresses.
     Address(IpAddr),
 }
 
 impl ClientId {
-    /// A client that is known by its address, of which these first bits count in IPv6.
+    /// Creates the id of a client that is known by its address. Only the first `ipv6_bits` bits of
+    /// an IPv6 address count.
     pub fn of_address(address: IpAddr, ipv6_bits: u8) -> Self {
         Self::Address(match address.to_canonical() {
             IpAddr::V6(address) => {
@@ -43,9 +45,9 @@ impl ClientId {
     }
 }
 
-/// The client's address as the proxy in front of the relay saw it: the last one of
-/// `X-Forwarded-For`, which the proxy adds. Earlier ones are the client's own words. `None` without
-/// one that is an address.
+/// Returns the client's address as seen by the proxy in front of the relay: the last one of
+/// `X-Forwarded-For`, which the proxy adds. The client can invent earlier ones. Returns `None` if
+/// the last one is missing or not an address.
 pub fn forwarded_address(headers: &HeaderMap) -> Option<IpAddr> {
     let last = headers
         .get_all("x-forwarded-for")
@@ -63,16 +65,16 @@ pub fn forwarded_address(headers: &HeaderMap) -> Option<IpAddr> {
     last.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
 }
 
-/// Returns true if a client that uses `used` of `left`, which is all that other clients leave,
-/// leaves enough to others: a quarter, or less if its share of the total is larger. A client has at
-/// least one.
+/// Returns true if a client that uses `used` of `left` leaves enough for others. `left` is the part
+/// of `total` that other clients do not use. The client must leave a quarter of it, or less if its
+/// share of the total is larger. A client can always use one.
 pub fn leaves_others_their_part(used: usize, left: usize, share: usize, total: usize) -> bool {
     let share = share.max(total - total / 4);
     used <= 1 || used as u128 * total as u128 <= left as u128 * share as u128
 }
 
 impl fmt::Debug for ClientId {
-    /// Without digests of tokens.
+    /// Omits digests of tokens.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => write!(f, "Name({name})"),
@@ -92,12 +94,12 @@ pub struct ClientShares {
 #[derive(Debug, Default)]
 struct Clients {
     shares: HashMap<ClientId, Weak<Semaphore>>,
-    /// Entries at which those of clients that left are removed.
+    /// Number of entries at which entries of disconnected clients are removed.
     sweep_at: usize,
 }
 
 impl ClientShares {
-    /// Creates shares of this many permits.
+    /// Creates shares with `permits` permits each.
     pub fn new(permits: usize) -> Self {
         Self {
             permits: permits.clamp(1, Semaphore::MAX_PERMITS),
@@ -105,13 +107,13 @@ impl ClientShares {
         }
     }
 
-    /// Permits of one client.
+    /// Returns the number of permits of one client.
     pub const fn permits(&self) -> usize {
         self.permits
     }
 
-    /// Returns the share of a client. Its permits must be taken from it as owned permits, which
-    /// keep it alive: a client without a permit has its whole share again.
+    /// Returns the share of a client. Permits must be taken from it as owned permits, which keep
+    /// the share alive. A client without a permit has its whole share again.
     pub fn of(&self, client: &ClientId) -> Arc<Semaphore> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = clients.shares.get(client).and_then(Weak::upgrade) {
@@ -186,8 +188,8 @@ mod tests {
 
     #[test]
     fn clients_leave_a_part_of_what_others_leave() {
-        // Three quarters of 64: what each of several clients gets while those before it keep
-        // theirs.
+        // Of 64, each of several clients gets three quarters of the rest while earlier clients keep
+        // their permits.
         let mut free = 64;
         let mut used = Vec::new();
         for _ in 0..4 {

@@ -1,12 +1,13 @@
-//! Ends a stream of HTTP/2 whose client takes nothing of its response, and nothing else of the
-//! connection.
+//! Ends an HTTP/2 stream whose client reads nothing of its response, and keeps the other streams of
+//! the connection.
 //!
-//! Bytes that hyper was given report when they are written to the connection ([`OfferedBytes`]):
-//! hyper and h2 hold up to 64 KiB of a stream, whose progress the body would not see.
+//! hyper and h2 buffer up to 64 KiB of a stream, and the body cannot see the progress of that
+//! buffer. Bytes for hyper therefore report when they are written to the connection
+//! ([`OfferedBytes`]).
 //!
-//! A stream that has no window is not polled by hyper, so its body cannot fail. The future of the
-//! stream is dropped instead, which resets the stream and releases all that its exchange holds.
-//! hyper spawns these futures by an executor, so the executor watches them.
+//! hyper does not poll the body of a stream without a window, so the body cannot fail. Instead the
+//! executor drops the future of the stream. This resets the stream and releases all resources of
+//! its exchange. hyper spawns these futures through an executor, so the executor can watch them.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,22 +20,22 @@ use hyper::rt::Executor;
 use tokio::time::{Instant, sleep_until};
 
 tokio::task_local! {
-    /// The offer of the stream that the running task serves.
+    /// The offer of the stream that the current task serves.
     static OFFER: Arc<Offer>;
 }
 
-/// Fewest bytes that a client must take within the time limit, unless fewer wait. With several
-/// streams: for each of them.
+/// Fewest bytes that a client must read within the time limit, unless fewer bytes wait. With
+/// several streams, this is the number for each stream.
 const PROGRESS_BYTES_MIN: usize = 512;
-/// Longest frame that h2 sends of a stream before the turn of the next one.
+/// Longest frame that h2 sends of one stream before it serves the next stream.
 const FRAME_BYTES_MAX: usize = 16 << 10;
 
-/// What a connection takes of all its streams.
+/// Progress of a connection, over all its streams.
 #[derive(Debug, Default)]
 struct ConnectionProgress {
-    /// Bytes that were taken so far.
+    /// Bytes that the connection has written so far.
     taken: AtomicU64,
-    /// Streams whose bytes wait.
+    /// Number of streams with waiting bytes.
     waiting_streams: AtomicUsize,
 }
 
@@ -43,13 +44,13 @@ impl ConnectionProgress {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Bytes that all waiting streams take, if each of them takes this many.
+    /// Returns the bytes that all waiting streams write if each of them writes `bytes`.
     fn of_each_stream(&self, bytes: usize) -> u64 {
         (self.waiting_streams.load(Ordering::Relaxed).max(1) as u64).saturating_mul(bytes as u64)
     }
 }
 
-/// The bytes of a response that hyper was given and that its connection has not written.
+/// Bytes of a response that hyper has received and the connection has not yet written.
 #[derive(Debug, Default)]
 pub struct Offer {
     waiting: Mutex<Waiting>,
@@ -61,16 +62,16 @@ struct Waiting {
     bytes: usize,
     /// Start of the time limit, while bytes wait.
     since: Option<Instant>,
-    /// Bytes of the connection that were taken before then.
+    /// Bytes that the connection had written at that time.
     connection_taken: u64,
-    /// Bytes that were taken since then.
+    /// Bytes of this stream that were written since that time.
     taken: usize,
-    /// Wakes the task that waits until all bytes are taken.
+    /// Wakes the task that waits until all bytes are written.
     waker: Option<Waker>,
 }
 
 impl Offer {
-    /// The offer of the stream that the running task serves, if it is one of HTTP/2.
+    /// Returns the offer of the HTTP/2 stream that the current task serves, if any.
     pub fn of_task() -> Option<Arc<Self>> {
         OFFER.try_with(Arc::clone).ok()
     }
@@ -79,7 +80,7 @@ impl Offer {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that bytes wait for the client.
+    /// Records bytes that wait for the client.
     pub fn give(&self, bytes: usize) {
         let mut waiting = self.waiting();
         waiting.bytes += bytes;
@@ -97,7 +98,7 @@ impl Offer {
         waiting.taken = 0;
     }
 
-    /// Notes that the connection has written bytes, or that they were dropped.
+    /// Records bytes that the connection has written, or that were dropped.
     pub fn take(&self, bytes: usize) {
         let mut waiting = self.waiting();
         self.connection
@@ -119,7 +120,7 @@ impl Offer {
         }
     }
 
-    /// Waits until no bytes wait. One task can wait.
+    /// Waits until no bytes wait. Only one task can wait.
     pub fn poll_all_taken(&self, cx: &Context<'_>) -> Poll<()> {
         let mut waiting = self.waiting();
         if waiting.bytes == 0 {
@@ -129,21 +130,21 @@ impl Offer {
         Poll::Pending
     }
 
-    /// Returns true if bytes have waited for this time.
+    /// Returns true if bytes have waited for `time`.
     pub fn has_waited(&self, time: Duration, now: Instant) -> bool {
         self.due(time, now) <= now
     }
 
-    /// The end of the time, if bytes wait from now on and are not taken.
+    /// Returns the end of the time limit. If no bytes wait yet, the limit starts now.
     fn due(&self, time: Duration, now: Instant) -> Instant {
         self.waiting().since.unwrap_or(now) + time
     }
 
-    /// Waits until bytes have waited for this time, and the connection has given this stream its
-    /// turn or takes nothing either. Safe to drop.
+    /// Waits until bytes have waited for `time` although the connection had the chance to write
+    /// them, or writes nothing at all. Safe to drop.
     pub async fn stalls(&self, time: Duration) {
-        // When the time began that was looked at last, and what the connection had taken at that
-        // look.
+        // The start of the time limit at the last check, and the bytes that the connection had
+        // written then.
         let mut looked_at = (None, 0);
         loop {
             let now = Instant::now();
@@ -162,8 +163,8 @@ impl Offer {
             } else {
                 taken_at_begin
             };
-            // h2 sends a frame of each stream in turn. Until one of each is sent, the client could
-            // not take this stream's.
+            // h2 sends one frame of each stream in rotation. Until each stream has sent one, the
+            // client could not read this stream's bytes.
             let had_its_turn =
                 taken - taken_at_begin >= self.connection.of_each_stream(FRAME_BYTES_MAX);
             let connection_stalls =
@@ -177,8 +178,8 @@ impl Offer {
     }
 }
 
-/// Bytes of a response that wait until its connection has written them. Dropped, they wait no
-/// longer.
+/// Bytes of a response that count as waiting until its connection has written them. Dropped bytes
+/// no longer count.
 #[derive(Debug)]
 pub struct OfferedBytes {
     bytes: Bytes,
@@ -217,7 +218,7 @@ impl Drop for OfferedBytes {
     }
 }
 
-/// Spawns the streams of a connection, and ends those that stall.
+/// Spawns the streams of a connection, and ends streams that stall.
 #[derive(Clone, Debug)]
 pub struct StreamExecutor {
     time: Duration,
@@ -225,7 +226,7 @@ pub struct StreamExecutor {
 }
 
 impl StreamExecutor {
-    /// Creates an executor that ends a stream whose bytes wait for the client for this time.
+    /// Creates an executor that ends a stream whose bytes wait for the client for `time`.
     pub fn new(time: Duration) -> Self {
         Self {
             time,
@@ -264,7 +265,7 @@ mod tests {
 
     const TIME: Duration = Duration::from_secs(15);
 
-    /// Seconds until a stream with this work ends, or `None` if it is still there after 1,000 s.
+    /// Seconds until a stream with this work ends, or `None` if it still runs after 1,000 s.
     async fn seconds<F: Future<Output = ()> + Send + 'static>(work: F) -> Option<u64> {
         let begun = Instant::now();
         let (held, ended) = oneshot::channel::<()>();

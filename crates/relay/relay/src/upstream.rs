@@ -15,7 +15,7 @@ use ipnet::IpNet;
 
 pub use connection::STREAMS_MAX;
 
-/// One upstream, as configured.
+/// An upstream, as configured.
 #[derive(Debug)]
 pub struct Upstream {
     /// Unique name, for logs and metrics.
@@ -28,27 +28,28 @@ pub struct Upstream {
     pub port: u16,
     /// Path prefix of the upstream's URL without the final `/`; empty for the root.
     pub base_path: Box<str>,
-    /// File with the certificate authorities that are trusted for it, in PEM; required with TLS.
+    /// PEM file of the certificate authorities that are trusted for the upstream. Required with
+    /// TLS.
     pub roots: Option<PathBuf>,
-    /// Files with the relay's own certificate chain and key towards it, in PEM.
+    /// PEM files of the relay's own certificate chain and key towards the upstream.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Networks that its addresses must be in. Empty: any public address, and none that is
-    /// loopback, private, link-local or otherwise special.
+    /// Networks that the addresses of the upstream must be in. Empty: any public address, but no
+    /// loopback, private, link-local or otherwise special address.
     pub addresses: Vec<IpNet>,
     /// HTTP versions that are offered.
     pub protocol: Protocol,
-    /// Most connections at once, over HTTP/1.1; half as many are kept idle. WebSockets do not
-    /// count.
+    /// Most concurrent connections over HTTP/1.1, without WebSockets. At most half as many are kept
+    /// idle.
     pub connections_max: usize,
-    /// Most of these connections that one client uses at once.
+    /// Most of these connections that one client can use concurrently.
     pub connections_per_client_max: usize,
-    /// Bytes of one body that HTTP/2 holds while nobody reads them.
+    /// Bytes of one body that HTTP/2 buffers while no task reads them.
     pub window_bytes: u32,
     /// Time for DNS, TCP and TLS together.
     pub connect_timeout: Duration,
     /// Time from the end of a request to the head of its response.
     pub first_byte_timeout: Duration,
-    /// Time without any byte of a body after which it is broken off.
+    /// Longest time without a byte of a body, after which the body fails.
     pub body_idle_timeout: Duration,
     /// Time after which an unused connection is closed.
     pub idle_timeout: Duration,
@@ -57,7 +58,7 @@ pub struct Upstream {
 /// HTTP versions towards an upstream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// The version that ALPN chooses; HTTP/1.1 without TLS.
+    /// The version that ALPN selects. HTTP/1.1 without TLS.
     #[default]
     Auto,
     /// HTTP/1.1 only.

@@ -1,10 +1,10 @@
-//! Sums of one exchange that its parts add to: bytes of the request's body, and requests to the
+//! Counters of one exchange, shared by its parts: bytes of the request's body, and requests to the
 //! engine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Sums of one exchange.
+/// Counters of one exchange.
 #[derive(Debug, Default)]
 pub struct Usage {
     received_bytes: AtomicU64,
@@ -19,7 +19,7 @@ impl Usage {
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Adds a request to the engine: its values and its time.
+    /// Adds a request to the engine, with its number of values and its time.
     pub fn engine(&self, values: usize, time: Duration) {
         self.values.fetch_add(values as u64, Ordering::Relaxed);
         self.engine_us.fetch_add(
@@ -28,17 +28,18 @@ impl Usage {
         );
     }
 
-    /// Bytes of the request's body so far, as they came.
+    /// Returns the bytes of the request's body so far, as received.
     pub fn received_bytes(&self) -> u64 {
         self.received_bytes.load(Ordering::Relaxed)
     }
 
-    /// Values sent to the engine.
+    /// Returns the number of values sent to the engine.
     pub fn values(&self) -> u64 {
         self.values.load(Ordering::Relaxed)
     }
 
-    /// Time of all requests to the engine, also of those that ran at once.
+    /// Returns the total time of all requests to the engine. The times of concurrent requests add
+    /// up.
     pub fn engine_time(&self) -> Duration {
         Duration::from_micros(self.engine_us.load(Ordering::Relaxed))
     }

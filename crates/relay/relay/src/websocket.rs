@@ -1,10 +1,10 @@
 //! WebSocket sessions (RFC 6455): each text message is one JSON document.
 //!
-//! Messages are joined from their fragments, edited, and sent in frames of at most 32 KiB.
-//! Extensions are not negotiated, so no message is compressed. A message that cannot be edited ends
-//! the session on both sides: 1003 and 1007 for its form, 1009 for its length, 1011 for the engine.
-//! The reason of a close is a text that no rule can be applied to, so it is dropped where rules
-//! are.
+//! Fragments are joined to messages, which are edited and sent in frames of at most 32 KiB.
+//! Extensions are not negotiated, so messages are never compressed. A message that cannot be edited
+//! closes the session on both sides. The status is 1003 or 1007 for an error of form, 1009 for a
+//! message that is too long, and 1011 for the engine. No rule can be applied to the reason text of
+//! a close frame, so a direction with rules drops it.
 
 use std::io;
 use std::pin::Pin;
@@ -45,41 +45,40 @@ use crate::shares::{ClientId, ClientShares};
 use crate::stall::Offer;
 use crate::upstream::body::UpstreamBody;
 
-/// Time to tell both sides that a session ends.
+/// Longest time for the close frames of both sides.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
-/// Header of a control frame of a server.
+/// Length of the header of a control frame from a server.
 const CONTROL_HEADER_BYTES: usize = 2;
-/// Header of a control frame of a client, which has a mask.
+/// Length of the header of a control frame from a client, which includes the mask.
 const MASKED_CONTROL_HEADER_BYTES: usize = 6;
-/// Longest payload of a frame that is sent. The library keeps a buffer for the longest frame of a
-/// session.
+/// Longest payload of a sent frame. The library keeps a buffer for the longest frame of a session.
 const FRAME_BYTES_MAX: usize = 32 << 10;
 /// Most bytes that wait in that buffer: a frame, its header, and control frames.
 const WRITE_BYTES_MAX: usize = FRAME_BYTES_MAX + 1_024;
-/// Bytes of a message that are read at once.
+/// Most bytes of a message in one read.
 const READ_BYTES: usize = 16 << 10;
 
 /// The WebSockets of a route.
 #[derive(Debug)]
 pub struct Sessions {
-    /// Allowed values of `Origin`; `None` denies upgrades.
+    /// Allowed values of `Origin`. `None` denies all upgrades.
     origins: Option<Vec<String>>,
-    /// Permits of all clients together, and of each.
+    /// Permits of all clients together and of each client.
     permits: Arc<Semaphore>,
     clients: ClientShares,
 }
 
 impl Default for Sessions {
-    /// No WebSockets.
+    /// Permits no WebSockets.
     fn default() -> Self {
         Self::new(None, 1, 1)
     }
 }
 
 impl Sessions {
-    /// Creates the sessions of a route: their origins, most of them at once, and most of one
-    /// client.
+    /// Creates the sessions of a route with the allowed origins, the most sessions of all clients
+    /// and the most sessions of one client.
     pub fn new(origins: Option<Vec<String>>, max: usize, per_client_max: usize) -> Self {
         let permits = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
         Self {
@@ -92,7 +91,7 @@ impl Sessions {
     /// Takes the permits of one session.
     ///
     /// # Errors
-    /// All of the route, of the client or of the upstream are in use.
+    /// All permits of the route, of the client or of the upstream are in use.
     pub fn permit(&self, client: &ClientId, upstream: &Arc<Semaphore>) -> Result<Permit, Failure> {
         let take = |permits: Arc<Semaphore>, limit| {
             permits
@@ -116,7 +115,7 @@ impl Sessions {
     }
 }
 
-/// The right to one session.
+/// Permission for one session.
 #[derive(Debug)]
 pub struct Permit(
     #[expect(dead_code, reason = "held until the session ends")] [OwnedSemaphorePermit; 3],
@@ -126,19 +125,19 @@ pub struct Permit(
 #[derive(Debug)]
 pub struct Handshake {
     key: HeaderValue,
-    /// The client's connection, once the response was sent.
+    /// The client's connection, available after the response was sent.
     client: OnUpgrade,
     permit: Permit,
 }
 
 /// Takes the handshake out of a request that asks for a WebSocket.
 ///
-/// A handshake has no body (RFC 6455, section 4.1): an upstream that speaks WebSocket already would
-/// take the bytes of a body for frames, which no rule was applied to.
+/// A handshake has no body (RFC 6455, section 4.1). An upstream that already speaks WebSocket would
+/// parse the body as frames that no rule was applied to.
 ///
 /// # Errors
-/// The handshake is malformed or has a body, the route or the origin does not allow it, or too many
-/// sessions are open.
+/// The handshake is malformed or has a body, the route or the origin does not permit it, or too
+/// many sessions are open.
 pub fn handshake(
     sessions: &Sessions,
     of_upstream: &Arc<Semaphore>,
@@ -201,7 +200,7 @@ fn is_handshake(sessions: &Sessions, parts: &Parts, has_body: bool) -> Result<bo
             "a WebSocket handshake with a body",
         )));
     }
-    // A client that is no browser sends no origin.
+    // A client other than a browser sends no origin.
     let mut sent = headers.get_all(ORIGIN).iter();
     if !sent.all(|origin| {
         origins
@@ -215,7 +214,7 @@ fn is_handshake(sessions: &Sessions, parts: &Parts, has_body: bool) -> Result<bo
     Ok(true)
 }
 
-/// Sets the headers of a handshake to the upstream, from which hop-by-hop headers were removed.
+/// Sets the headers of a handshake to the upstream. Hop-by-hop headers must already be removed.
 pub fn ask_upstream(headers: &mut HeaderMap) {
     headers.remove(SEC_WEBSOCKET_EXTENSIONS);
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -226,7 +225,7 @@ pub fn ask_upstream(headers: &mut HeaderMap) {
 /// response to the client.
 ///
 /// # Errors
-/// The response does not belong to the handshake.
+/// The response does not match the handshake.
 fn accept(key: &HeaderValue, headers: &mut HeaderMap) -> Result<(), Failure> {
     let expected = derive_accept_key(key.as_bytes());
     let accepted = headers
@@ -245,8 +244,8 @@ fn accept(key: &HeaderValue, headers: &mut HeaderMap) -> Result<(), Failure> {
 /// Accepts the upstream's 101 and starts the session.
 ///
 /// # Errors
-/// [`Reason::UpstreamBroken`] if the upstream did not accept; [`Reason::Busy`] without a connection
-/// left.
+/// [`Reason::UpstreamBroken`] if the upstream did not accept the handshake. [`Reason::Busy`] if no
+/// connection permit is left.
 pub fn start(
     relay: &Arc<Relay>,
     peer: &Arc<Peer>,
@@ -267,12 +266,12 @@ pub fn start(
         crate::headers::revealed(&mut parts.headers);
     }
     accept(&key, &mut parts.headers)?;
-    // A session is no longer a connection of hyper's, so it has a permit of its own, which a drain
-    // waits for.
+    // hyper no longer manages the connection of a session. The session therefore has its own
+    // permit, which a drain waits for.
     let connection = relay
         .connection_permit()
         .ok_or_else(|| Failure::response(Reason::Busy("limits.connections_max are open")))?;
-    // Each call of a session has the engine's own deadline, not that of the handshake.
+    // Each engine request of a session has the engine's own deadline, not that of the handshake.
     let endless = |scope: &Scope| {
         Arc::new(Scope {
             deadline: None,
@@ -288,13 +287,14 @@ pub fn start(
         last_message: LastMessage::now(),
         stop: peer.stop.clone(),
     };
-    // Counted from here, so that a client with a response is counted. Dropped in this order: a
-    // session that the metric counts no longer has given its permits back.
+    // Counted before the response is sent, so that every client with a response is counted. The
+    // metric is dropped last: when it no longer counts a session, the permits are already released.
     let open = (permit, connection, relay.metrics.websocket());
     tokio::spawn(async move {
         let _open = open;
         let upgraded = tokio::try_join!(client, upstream);
-        // The connection leaves the pool: a session takes the place of no request.
+        // Dropping the body removes the connection from the pool, so a session never occupies the
+        // place of a request.
         drop(body);
         match upgraded {
             Ok((client, upstream)) => session.run(client, upstream).await,
@@ -305,7 +305,7 @@ pub fn start(
     Ok(Response::from_parts(parts, Outgoing::empty()))
 }
 
-/// One session.
+/// A session.
 struct Session {
     /// Shared state.
     relay: Arc<Relay>,
@@ -313,7 +313,7 @@ struct Session {
     request: Arc<Scope>,
     /// Rules for messages to the client.
     response: Arc<Scope>,
-    /// Memory that its messages may take.
+    /// Memory for the messages of the session.
     account: Account,
     /// Time of the last message in either direction.
     last_message: LastMessage,
@@ -322,7 +322,7 @@ struct Session {
 }
 
 impl Session {
-    /// Carries messages until one side ends, a message cannot be edited, or the relay drains.
+    /// Forwards messages until one side closes, a message cannot be edited, or the relay drains.
     async fn run(self, client: Upgraded, upstream: Upgraded) {
         let config = WebSocketConfig::default()
             .max_message_size(Some(self.message_bytes_max()))
@@ -379,7 +379,7 @@ impl Session {
             .max(self.response.direction().body_bytes_max)
     }
 
-    /// Carries messages in one direction. Returns the reason of the end.
+    /// Forwards messages in one direction. Returns the reason of the end.
     async fn carry(
         &self,
         scope: &Arc<Scope>,
@@ -420,7 +420,7 @@ impl Session {
         }
     }
 
-    /// Edits one message. Returns `None` for control frames, which each side handles alone.
+    /// Edits one message. Returns `None` for control frames, which each side handles separately.
     async fn edit(
         &self,
         scope: &Arc<Scope>,
@@ -494,12 +494,12 @@ impl Session {
 struct Edited {
     kind: OpData,
     bytes: Bytes,
-    /// Memory that the message takes until it was sent.
+    /// Memory that the message holds until it was sent.
     _memory: Option<Reservation>,
 }
 
 impl Edited {
-    /// A message whose memory is counted where it was received.
+    /// Wraps a message whose memory is counted where it was received.
     const fn unchanged(kind: OpData, bytes: Bytes) -> Self {
         Self {
             kind,
@@ -509,8 +509,8 @@ impl Edited {
     }
 }
 
-/// Sends a message. Fails if the other side is gone, or takes too little of the message for this
-/// time.
+/// Sends a message. Fails if the other side is gone, or does not read enough of the message within
+/// `time`.
 async fn send<S>(
     to: &mut S,
     offer: &Offer,
@@ -534,7 +534,7 @@ where
             sent = to.send(Message::Frame(frame)) => sent.map_err(drop)?,
             () = offer.stalls(time) => return Err(()),
         }
-        // A long message can take a slow reader longer than a session may be idle.
+        // A slow reader can need more time for a long message than the idle timeout of the session.
         last.comes();
         if bytes.is_empty() {
             return Ok(());
@@ -543,8 +543,8 @@ where
     }
 }
 
-/// The close frame for the other side. Its reason passes where no rule is applied to texts of its
-/// direction.
+/// Returns the close frame for the other side. The reason text passes only if no rules exist for
+/// its direction.
 fn forwarded(scope: &Scope, frame: Option<CloseFrame>) -> CloseFrame {
     let Some(frame) = frame else {
         return close(CloseCode::Normal, "");
@@ -556,8 +556,8 @@ fn forwarded(scope: &Scope, frame: Option<CloseFrame>) -> CloseFrame {
     }
 }
 
-/// Time of the last message of a session, in either direction: when it was received, and when a
-/// frame of it was sent. Pings, and messages that do not end, are none.
+/// Time of the last message of a session, in either direction. A received message and each sent
+/// frame of a message update the time. Pings and incomplete messages do not.
 #[derive(Debug)]
 struct LastMessage(Mutex<Instant>);
 
@@ -570,7 +570,7 @@ impl LastMessage {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Waits until the last message is so old. Safe to drop.
+    /// Waits until the last message is `time` old. Safe to drop.
     async fn ages(&self, time: Duration) {
         loop {
             let due = *self.0.lock().unwrap_or_else(PoisonError::into_inner) + time;
@@ -582,30 +582,29 @@ impl LastMessage {
     }
 }
 
-/// Bytes that one side has sent.
+/// Counts the bytes that one side has sent.
 #[derive(Debug)]
 struct Received {
-    /// Bytes of messages that were not passed on.
+    /// Bytes of messages that were not yet forwarded.
     pending: usize,
     /// Bytes of the longest message. The library keeps its read buffer at the length of the longest
-    /// frame, of which the relay knows only that its message is not shorter.
+    /// frame. The relay does not know that length, but no frame is longer than its message.
     longest: usize,
     reservation: Reservation,
 }
 
 impl Received {
-    /// The read buffer with the frames, and the message that they are joined to.
+    /// Returns the bytes of the read buffer with the frames, and of the message that joins them.
     fn memory_bytes(&self) -> usize {
         self.longest.max(self.pending) + self.pending
     }
 }
 
-/// Memory of the messages that one side has sent in part, and of the buffer that they were read
-/// into.
+/// Memory of the incomplete messages of one side, and of the buffer that they were read into.
 #[derive(Clone, Debug)]
 struct MessageMemory {
     counted: Arc<Mutex<Received>>,
-    /// Header of a control frame.
+    /// Length of the header of a control frame.
     control_header_bytes: usize,
 }
 
@@ -627,7 +626,8 @@ impl MessageMemory {
             })
     }
 
-    /// Notes that a control frame is no longer held. It can come between two frames of a message.
+    /// Records that a control frame is no longer held. A control frame can arrive between two
+    /// frames of a message.
     fn took_control(&self, bytes: usize) {
         let received = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         received.pending = received
@@ -635,7 +635,7 @@ impl MessageMemory {
             .saturating_sub(bytes + self.control_header_bytes);
     }
 
-    /// Notes that a message was passed on.
+    /// Records that a message was forwarded.
     fn release(&self) {
         let received = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         received.longest = received.longest.max(received.pending);
@@ -644,8 +644,7 @@ impl MessageMemory {
     }
 }
 
-/// I/O whose incoming bytes are counted until their message is complete, and that tells when bytes
-/// are written.
+/// I/O that counts incoming bytes until their message is complete, and reports written bytes.
 #[derive(Debug)]
 struct Counted<T> {
     io: T,
@@ -719,7 +718,7 @@ fn close(code: CloseCode, reason: &'static str) -> CloseFrame {
     }
 }
 
-/// The close frame after a message could not be read.
+/// Returns the close frame after a failure to read a message.
 fn failed_read(error: &Error) -> CloseFrame {
     match error {
         Error::Capacity(_) => close(CloseCode::Size, "the message is too long"),
@@ -771,8 +770,9 @@ mod tests {
         assert_eq!(tokio::join!(messages, ages).1, 115);
     }
 
-    /// A side that takes these bytes at once, with pauses of this many seconds, and the seconds
-    /// after which sending ends. The session ends after `idle` seconds without a message.
+    /// Sends `len` bytes to a side that reads `taken` bytes at once, with pauses of `pause`
+    /// seconds. The session ends after `idle` seconds without a message. Returns whether the
+    /// message was sent, and the seconds until sending ended.
     async fn sends(len: usize, taken: usize, pause: u64, idle: u64) -> (bool, u64) {
         let (near, mut far) = tokio::io::duplex(1 << 10);
         let budget = Budget::new(1 << 20, "test");
@@ -895,7 +895,7 @@ mod tests {
             memory.took_control(125);
         }
         assert_eq!(used(), before);
-        // What a frame took stays with its connection, for later ones too.
+        // The buffer of a frame stays with its connection, for later frames too.
         memory.release();
         let kept = used();
         assert!((50_000..60_000).contains(&kept), "{kept}");

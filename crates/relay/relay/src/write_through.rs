@@ -1,6 +1,6 @@
-//! Writes of I/O that only follows what is read.
+//! Write methods for I/O wrappers that only observe reads.
 
-/// Implements [`tokio::io::AsyncWrite`] for a wrapper by its field `io`.
+/// Implements [`tokio::io::AsyncWrite`] for a wrapper by forwarding to its field `io`.
 macro_rules! write_through {
     ($wrapper:ident) => {
         impl<T: tokio::io::AsyncWrite + Unpin> tokio::io::AsyncWrite for $wrapper<T> {

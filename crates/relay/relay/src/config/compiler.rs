@@ -1,4 +1,4 @@
-//! Checks a configuration and compiles it. Lists every error, not only the first.
+//! Checks a configuration and compiles it. Reports every error, not only the first.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::route_table::RouteTable;
 use crate::upstream::pool::Pool;
 use crate::upstream::{Protocol, Upstream};
 
-/// The error of a body that is longer than its memory.
+/// The error for a body limit that is larger than its share of the memory allows.
 pub(super) const BODY_TOO_LONG: &str = "must be at most half of limits.connection_memory_bytes, which is a quarter of limits.memory_bytes unless set";
 
 /// A checked configuration.
@@ -28,7 +28,7 @@ pub struct Compiled {
     pub listeners: Vec<CompiledListener>,
     /// Upstreams by name.
     pub upstreams: BTreeMap<String, Pool>,
-    /// Notes that stop nothing.
+    /// Notes that do not prevent a start.
     pub warnings: Vec<String>,
 }
 
@@ -37,15 +37,15 @@ pub struct Compiled {
 pub struct CompiledListener {
     /// Name.
     pub name: Arc<str>,
-    /// Its settings.
+    /// Settings of the listener.
     pub config: ListenConfig,
-    /// Its routes.
+    /// Routes of the listener.
     pub routes: RouteTable,
     /// Destinations whose tunnels pass untouched.
     pub tunnel: HashSet<Destination>,
 }
 
-/// Collects errors and warnings. [`super::routes`] has its part for routes and rules.
+/// Collects errors and warnings. [`super::routes`] has the methods for routes and rules.
 pub(super) struct Compiler {
     pub(super) errors: Vec<ConfigError>,
     pub(super) warnings: Vec<String>,
@@ -54,7 +54,7 @@ pub(super) struct Compiler {
 /// Checks and compiles a configuration. Reads no file.
 ///
 /// # Errors
-/// Every error.
+/// All errors of the configuration.
 pub fn compile(config: &Config) -> Result<Compiled, ConfigErrors> {
     let mut compiler = Compiler {
         errors: Vec::new(),
@@ -124,7 +124,7 @@ impl Compiler {
         }
     }
 
-    /// Rules between keys of the process. Ranges of single keys are in the table of keys.
+    /// Checks rules between keys of the process. The table of keys has the ranges of single keys.
     fn process(&mut self, config: &Config) {
         let limits = &config.limits;
         self.require(
@@ -170,7 +170,7 @@ impl Compiler {
         }
     }
 
-    /// Shares of the memory hold the longest bodies.
+    /// Checks that each share of the memory can hold the longest bodies.
     fn memory(&mut self, limits: &Limits) {
         let (client, connection) = (
             limits.client_memory_bytes(),
@@ -191,7 +191,7 @@ impl Compiler {
             "limits.body_bytes",
             BODY_TOO_LONG,
         );
-        // The body before and after its edit and as it came, and its decoder.
+        // The body before its edit, after its edit and as received, and its decoder.
         self.require(
             limits.decoded_bytes <= connection / 4,
             "limits.decoded_bytes",
@@ -285,7 +285,7 @@ impl Compiler {
         })
     }
 
-    /// Two files that need each other.
+    /// Checks two files that must be set together.
     fn pair(
         &mut self,
         place: &str,
@@ -344,7 +344,7 @@ impl Compiler {
         }
     }
 
-    /// Each kind of authentication needs its files, and no others.
+    /// Checks that each kind of authentication has its files, and no others.
     fn clients(&mut self, place: &str, config: &ListenConfig, is_tls: bool) {
         let clients = config.clients;
         self.require(
@@ -382,7 +382,7 @@ impl Compiler {
         }
     }
 
-    /// Keys of a CONNECT proxy. Returns the destinations whose tunnels pass untouched.
+    /// Checks the keys of a CONNECT proxy. Returns the destinations whose tunnels pass untouched.
     fn tunnel(&mut self, place: &str, config: &ListenConfig) -> HashSet<Destination> {
         let is_forward = config.kind == ListenKind::Forward;
         let authority = self.pair(
@@ -467,7 +467,7 @@ impl Compiler {
         }
     }
 
-    /// Rules for routes of a CONNECT proxy.
+    /// Checks the rules for routes of a CONNECT proxy.
     fn forward_route(
         &mut self,
         place: &str,

@@ -1,7 +1,7 @@
-//! Checks a TOML document against the table of keys, and notes the line of every place in it.
+//! Checks a TOML document against the table of keys, and records the line of every place in it.
 //!
-//! The check finds every unknown, missing and ill-typed key before anything is built. It never
-//! repeats a value.
+//! The check finds every unknown, missing and ill-typed key before the configuration is built. It
+//! never repeats a value.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,15 +16,15 @@ use toml::de::{DeTable, DeValue};
 use super::ConfigError;
 use super::keys::{Key, Kind, SECTIONS, Section, section};
 
-/// Longest name of the configuration in bytes: it is a label of metrics.
+/// Longest name in the configuration in bytes. Names are labels of metrics.
 const NAME_BYTES_MAX: usize = 64;
-/// Most syntax errors that are listed: one error can cause others.
+/// Most syntax errors that are listed, because one error can cause others.
 const SYNTAX_ERRORS_MAX: usize = 5;
 
-/// Lines of the places that errors name, counted from 1.
+/// Lines of the places in error messages, counted from 1.
 pub(super) type Lines = BTreeMap<String, usize>;
 
-/// Checks a text. `overridden` are keys, such as `engine.ca`, that the environment sets.
+/// Checks a text. `overridden` has the keys that the environment sets, such as `engine.ca`.
 pub(super) fn check(text: &str, overridden: &[String]) -> (Lines, Vec<ConfigError>) {
     let mut document = Document {
         text,
@@ -37,7 +37,7 @@ pub(super) fn check(text: &str, overridden: &[String]) -> (Lines, Vec<ConfigErro
         document.root(root.get_ref());
     }
     for error in errors.iter().take(SYNTAX_ERRORS_MAX) {
-        // Only the parser's own words: its full text quotes the line, and with it a value.
+        // Use only the parser's short message: its full text quotes the line, and with it a value.
         let line = error.span().map_or(1, |span| document.line(span.start));
         document.error(line, "", format!("not valid TOML: {}", error.message()));
     }
@@ -96,7 +96,7 @@ impl Document<'_> {
         }
     }
 
-    /// Checks a section of the top level in the form that it must have.
+    /// Checks that a top-level section has the required form.
     fn top(&mut self, section: &'static Section, line: usize, value: &Spanned<DeValue<'_>>) {
         self.lines.insert(section.name.to_owned(), line);
         match (section.form, value.get_ref()) {
@@ -166,7 +166,7 @@ impl Document<'_> {
         line: usize,
         table: &DeTable<'_>,
     ) {
-        // Of two places with one name, errors name the first.
+        // If two places have the same name, errors use the line of the first.
         self.lines.entry(place.to_owned()).or_insert(line);
         for (name, value) in table {
             let line = self.line(name.span().start);
@@ -231,7 +231,7 @@ impl Document<'_> {
     }
 }
 
-/// Checks a value against its key's kind. The text that comes back never repeats the value.
+/// Checks a value against the kind of its key. The error never repeats the value.
 pub(super) fn check_value(key: &Key, value: &DeValue<'_>) -> Result<(), String> {
     let fits = match (key.kind, value) {
         (Kind::Address, DeValue::String(text)) => text.parse::<SocketAddr>().is_ok(),
@@ -278,7 +278,7 @@ pub(super) fn check_value(key: &Key, value: &DeValue<'_>) -> Result<(), String> 
     }
 }
 
-/// Describes the values of a kind.
+/// Describes the permitted values of a kind.
 pub(super) fn expected(kind: Kind) -> String {
     match kind {
         Kind::Address => "must be an IP address and a port, such as \"127.0.0.1:8443\"".into(),
@@ -315,7 +315,7 @@ fn texts<'v>(value: &'v DeValue<'_>) -> Option<Vec<&'v str>> {
         .collect()
 }
 
-/// Returns true if a text can be a name of the configuration.
+/// Returns true if a text is a valid name in the configuration.
 fn is_name(text: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&text.len())
         && text
@@ -344,7 +344,7 @@ fn is_endpoint(text: &str) -> bool {
     is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
-/// Suggests the known name that is nearest to a mistyped one.
+/// Suggests the known name that is closest to a mistyped name.
 pub(super) fn hint(name: &str, known: impl Iterator<Item = &'static str>) -> String {
     let nearest = known.map(|known| (distance(name, known), known)).min();
     match nearest {
@@ -355,7 +355,7 @@ pub(super) fn hint(name: &str, known: impl Iterator<Item = &'static str>) -> Str
     }
 }
 
-/// Levenshtein distance in bytes. Both are short: the longest key has 25 bytes.
+/// Returns the Levenshtein distance in bytes. Both texts are short: the longest key has 25 bytes.
 fn distance(one: &str, other: &str) -> usize {
     let one = one
         .as_bytes()

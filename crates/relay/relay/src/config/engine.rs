@@ -1,4 +1,4 @@
-//! The engine's client, as the configuration describes it.
+//! The configuration of the engine's client.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use sealwire_client::{ClientConfig, Endpoint, Pem};
 use super::EngineConfig;
 
 impl EngineConfig {
-    /// Configuration of the client. Opens no file.
+    /// Returns the configuration of the client. Opens no file.
     pub fn client(&self) -> ClientConfig {
         let pem = |path: &Path| Pem::File(path.to_owned());
         let mut client = ClientConfig::new(
@@ -26,15 +26,15 @@ impl EngineConfig {
         client.connections = self.connections;
         client.connection_age_max = Duration::from_secs(self.connection_age_max_s.into());
         client.in_flight_max = self.in_flight_max;
-        // A client of the relay waits: it gets an honest status soon, and repeats the request
-        // itself.
+        // A client of the relay waits for the response. The client should get a correct status
+        // soon, and can retry itself.
         client.attempts_max = 2;
         client.backoff_max = Duration::from_millis(500);
         client.deadline = Duration::from_millis(self.deadline_ms.into());
         client
     }
 
-    /// Name that the certificate of an endpoint must have.
+    /// Returns the name that the certificate of an endpoint must have.
     fn name_of<'a>(&'a self, address: &'a str) -> &'a str {
         if self.server_name.is_empty() {
             address

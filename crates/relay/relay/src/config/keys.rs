@@ -1,39 +1,39 @@
-//! The one table of configuration keys: name, kind, range, default and description.
+//! The table of configuration keys: name, kind, range, default and description.
 //!
-//! The check of a file, environment overrides, the template and `docs/relay-configuration.md` all
-//! read [`SECTIONS`].
+//! The check of a file, the environment overrides, the template and `docs/relay-configuration.md`
+//! all use [`SECTIONS`].
 
 use sealwire_service::keys;
 use sealwire_service::settings::{Form, Literal, grouped};
 
-/// One configuration key.
+/// A configuration key.
 pub(super) type Key = sealwire_service::settings::Key<Kind>;
-/// A section of the file.
+/// A section of the configuration file.
 pub(super) type Section = sealwire_service::settings::Section<Kind>;
 
 /// Type of a key's values.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// `ip:port`; names are not looked up.
+    /// `ip:port`. Host names are not resolved.
     Address,
-    /// A path. Relative ones are taken from the working folder.
+    /// A path. Relative paths start at the working directory.
     Path,
     /// Any text.
     Text,
-    /// A name of the configuration: letters, digits, `-`, `_` and `.`. It is written to logs and
-    /// metrics.
+    /// A name in the configuration: letters, digits, `-`, `_` and `.`. Names are written to logs
+    /// and metrics.
     Name,
     /// `true` or `false`.
     Flag,
-    /// One of a closed list.
+    /// A value of a closed list.
     Choice(&'static [&'static str]),
-    /// A whole number in a range, both ends included.
+    /// An integer in a range, both ends included.
     Number {
         /// Unit: `bytes`, `ms`.
         unit: &'static str,
-        /// The smallest.
+        /// Smallest value.
         min: u64,
-        /// The largest.
+        /// Largest value.
         max: u64,
     },
     /// A number from 0 to 1.
@@ -75,7 +75,7 @@ impl sealwire_service::settings::Kind for Kind {
     }
 }
 
-/// Returns the section of that name.
+/// Returns the section with this name.
 pub(super) fn section(name: &str) -> Option<&'static Section> {
     SECTIONS.iter().find(|section| section.name == name)
 }
@@ -106,7 +106,7 @@ const MIB: u64 = 1 << 20;
 
 use Literal::{Flag, NoEntries, Number, Rare, Required, Text, Unset};
 
-/// Every section, in the order of the template.
+/// All sections, in the order of the template.
 pub(super) const SECTIONS: &[Section] = &[
     Section {
         name: "engine",

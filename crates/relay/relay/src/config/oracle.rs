@@ -1,10 +1,10 @@
-//! Looks for listeners whose clients can have any envelope opened: they send it where `encrypt`
-//! lets envelopes pass, and read its value where a response rule decrypts.
+//! Finds listeners whose clients can have any envelope decrypted. Such a client sends the envelope
+//! where `encrypt` lets envelopes pass, and reads its value where a response rule decrypts.
 //!
-//! An envelope that was sealed without a context opens in every place, so a client who finds one of
+//! An envelope without a context can be decrypted in every place. A client with an envelope of
 //! `$.ssn` could send it as `$.card.number`. Only routes of one listener to one upstream are
-//! compared: what an upstream does with values of other clients is not known here. Two names for
-//! one scheme, host and port are one upstream.
+//! compared, because the relay does not know how an upstream uses values of other clients. Two
+//! names for the same scheme, host and port are one upstream.
 
 use http::Uri;
 use sealwire_relay_body::Format;
@@ -34,7 +34,7 @@ impl Compiler {
                 let opens = reveals
                     .iter()
                     .any(|rule| rule.action == ActionKind::Decrypt);
-                // A response can repeat what its own request holds, whatever the method.
+                // A response can repeat content of its own request, whatever the method.
                 if opens && (writes(route) || route.name == reading.name) {
                     route
                         .request
@@ -47,7 +47,7 @@ impl Compiler {
                 }
             }
         }
-        // Two routes that read can have the same to say about one that writes.
+        // Two routes that read can cause the same error for one route that writes.
         let mut told = std::collections::HashSet::new();
         self.errors
             .retain(|error| told.insert((error.place.clone(), error.message.clone())));
@@ -55,7 +55,7 @@ impl Compiler {
         self.warnings.retain(|warning| told.insert(warning.clone()));
     }
 
-    /// A rule that lets envelopes pass must say so.
+    /// Reports a rule that lets envelopes pass without saying so.
     fn passing(
         &mut self,
         reading: &RouteConfig,
@@ -86,8 +86,8 @@ impl Compiler {
         }
     }
 
-    /// A place that is revealed needs a rule where clients can write it, in each format that they
-    /// can write.
+    /// Reports a revealed place without a rule where clients can write it. Each format that clients
+    /// can write needs a rule.
     fn unguarded(&mut self, reading: &RouteConfig, reveals: &[&RuleConfig], route: &RouteConfig) {
         let rules: Vec<(&RuleConfig, Vec<Format>)> = route
             .request
@@ -95,7 +95,8 @@ impl Compiler {
             .filter(|rule| !rule.select.is_empty())
             .map(|rule| (rule, formats(rule)))
             .collect();
-        // Without a rule for bodies, all formats pass. With one, those without a rule are denied.
+        // Without a rule for bodies, all formats pass. With such a rule, formats without a rule are
+        // denied.
         let is_guarded_in = |path: &String, format: &Format| {
             let is_for = |(rule, formats): &&(&RuleConfig, Vec<Format>)| {
                 rule.select.contains(path) && formats.iter().any(|other| other.is_like(format))
@@ -134,8 +135,8 @@ fn writes(route: &RouteConfig) -> bool {
         || route.methods.iter().any(is_writing)
 }
 
-/// Returns true if no envelope or token of a client stays what it is under the rule.
-/// [`Compiler::passing`] judges `encrypt` on its own.
+/// Returns true if the rule replaces every envelope or token of a client. [`Compiler::passing`]
+/// checks the exceptions of `encrypt`.
 fn seals(rule: &RuleConfig) -> bool {
     matches!(
         rule.action,
@@ -143,7 +144,7 @@ fn seals(rule: &RuleConfig) -> bool {
     )
 }
 
-/// Formats of a rule for requests.
+/// Returns the formats of a rule for requests.
 fn formats(rule: &RuleConfig) -> Vec<Format> {
     if rule.types.is_empty() {
         return vec![Format::Json];
@@ -153,8 +154,8 @@ fn formats(rule: &RuleConfig) -> Vec<Format> {
     rule.types.iter().filter_map(read).collect()
 }
 
-/// Returns true if both routes lead to one server. Envoy chooses it on listeners for external
-/// processing.
+/// Returns true if both routes lead to the same server. On external-processing listeners, Envoy
+/// chooses the server.
 fn has_one_upstream(config: &Config, one: &RouteConfig, other: &RouteConfig) -> bool {
     let server = |route: &RouteConfig| {
         let uri = config
@@ -177,8 +178,8 @@ fn has_one_upstream(config: &Config, one: &RouteConfig, other: &RouteConfig) -> 
         || server(one).is_some_and(|server_of_one| server(other) == Some(server_of_one))
 }
 
-/// Returns true if values at one selector of both routes are of one place: a collection, such as
-/// `/cards`, or an item of it, such as `/cards/{id}`, on one upstream.
+/// Returns true if both routes address the same place on one upstream: a collection, such as
+/// `/cards`, or an item of it, such as `/cards/{id}`.
 fn is_one_place(config: &Config, one: &RouteConfig, other: &RouteConfig) -> bool {
     let place = |route: &RouteConfig| {
         let prefix = route.strip_prefix.as_deref().unwrap_or_default();
@@ -202,9 +203,9 @@ fn is_one_place(config: &Config, one: &RouteConfig, other: &RouteConfig) -> bool
     has_one_upstream(config, one, other) && place(one) == place(other)
 }
 
-/// Returns true if only envelopes of the rule's own places open for it: it has a context, and no
-/// rule seals values of other places with that. The same selector on a route to something else is
-/// another place.
+/// Returns true if the rule decrypts only envelopes of its own places. For that it needs a context
+/// with which no rule seals values of other places. The same selector on a route to another
+/// resource is another place.
 fn is_bound(config: &Config, route: &RouteConfig, rule: &RuleConfig) -> bool {
     let Some(context) = &rule.context else {
         return false;
@@ -243,7 +244,7 @@ fn is_bound(config: &Config, route: &RouteConfig, rule: &RuleConfig) -> bool {
 fn is_same(one: &ContextConfig, other: &ContextConfig) -> bool {
     match (one, other) {
         (ContextConfig::Literal(one), ContextConfig::Literal(other)) => one == other,
-        // Headers are the client's, who can send what another rule takes from elsewhere.
+        // Clients control headers and can send the context of another rule.
         _ => true,
     }
 }

@@ -1,4 +1,4 @@
-//! Routes and rules as the text has them.
+//! Routes and rules in the form of the configuration file.
 
 use serde::Deserialize;
 
@@ -15,31 +15,31 @@ pub struct RouteConfig {
     pub host: String,
     /// `/orders/{id}` or `/files/{*rest}`.
     pub path: String,
-    /// Methods; all if empty.
+    /// Methods. Empty for all.
     #[serde(default)]
     pub methods: Vec<String>,
-    /// Name of its upstream; absent on listeners for external processing.
+    /// Name of its upstream. Absent on external-processing listeners.
     pub upstream: Option<String>,
     /// Prefix of the path that is removed.
     pub strip_prefix: Option<String>,
     /// Passes requests and responses unchanged.
     #[serde(default)]
     pub pass: bool,
-    /// Names that pass beside selected ones that they are other spellings of.
+    /// Names that pass although they are other spellings of selected names.
     #[serde(default)]
     pub accepted_names: Vec<String>,
-    /// Query parameters that pass although a rule seals their name elsewhere.
+    /// Query parameters that pass although a rule seals a value with their name elsewhere.
     #[serde(default)]
     pub accepted_query: Vec<String>,
-    /// App of its rules.
+    /// App of the route's rules.
     pub app: Option<String>,
-    /// Handling of an engine that does not answer.
+    /// Handling of values if the engine does not respond.
     #[serde(default)]
     pub fail: FailKind,
     /// Time for the exchange, in milliseconds.
     #[serde(default = "RouteConfig::deadline_ms")]
     pub deadline_ms: u64,
-    /// Longest body that is held, in bytes; `limits.body_bytes` if absent.
+    /// Longest body that is held, in bytes. Without it, `limits.body_bytes`.
     pub body_bytes: Option<usize>,
     /// Forwards request bodies while they arrive.
     #[serde(default)]
@@ -53,12 +53,12 @@ pub struct RouteConfig {
     /// Handling of response bodies that cannot be read.
     #[serde(default)]
     pub response_unparsed: UnparsedKind,
-    /// Origins whose WebSockets are allowed; absent for none.
+    /// Origins whose WebSockets are permitted. Without it, no WebSockets.
     pub websocket_origins: Option<Vec<String>>,
-    /// WebSockets at once.
+    /// Concurrent WebSockets.
     #[serde(default = "RouteConfig::websockets_max")]
     pub websockets_max: usize,
-    /// WebSockets at once of one client.
+    /// Concurrent WebSockets of one client.
     #[serde(default = "RouteConfig::websockets_per_client_max")]
     pub websockets_per_client_max: usize,
     /// Rules for requests.
@@ -84,7 +84,7 @@ impl RouteConfig {
     }
 }
 
-/// Handling of an engine that does not answer.
+/// Handling of values if the engine does not respond.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum FailKind {
@@ -112,7 +112,7 @@ pub enum UnparsedKind {
 pub struct RuleConfig {
     /// The action.
     pub action: ActionKind,
-    /// Media types of bodies; every readable one if empty.
+    /// Media types of bodies. Empty for every readable type.
     #[serde(default)]
     pub types: Vec<String>,
     /// Paths of values in the body.
@@ -127,7 +127,7 @@ pub struct RuleConfig {
     /// Path segments.
     #[serde(default)]
     pub segments: Vec<String>,
-    /// App; the route's if absent.
+    /// App. Without it, the route's app.
     pub app: Option<String>,
     /// Collection of tokens.
     pub collection: Option<String>,
@@ -135,7 +135,7 @@ pub struct RuleConfig {
     pub mask: Option<String>,
     /// Context bytes.
     pub context: Option<ContextConfig>,
-    /// A message without the value is rejected.
+    /// If true, a message without the value is rejected.
     #[serde(default)]
     pub required: bool,
     /// Handling of selected arrays and objects.
@@ -158,7 +158,7 @@ pub enum ActionKind {
 }
 
 impl ActionKind {
-    /// Name in the configuration, and of the engine's method.
+    /// Returns the name in the configuration, which is also the name of the engine's method.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Encrypt => "encrypt",
@@ -174,16 +174,16 @@ impl ActionKind {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum ContextConfig {
-    /// These bytes.
+    /// The configured bytes.
     Literal(String),
     /// A header of the request.
     Header {
-        /// Its name.
+        /// Name of the header.
         header: String,
     },
     /// A path segment of the request.
     Segment {
-        /// Its name in the route's path.
+        /// Name of the segment in the route's path.
         segment: String,
     },
 }

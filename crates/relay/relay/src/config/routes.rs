@@ -15,8 +15,8 @@ use crate::route::{AcceptedNames, Action, Containers, Context, Direction, Route,
 use crate::upstream::pool::Pool;
 use crate::websocket::Sessions;
 
-/// Headers that no rule replaces: framing, routing, identity of the exchange, and the type and
-/// coding of the body.
+/// Headers that no rule can replace, because they carry framing, routing, the identity of the
+/// exchange, or the type and coding of the body.
 const FIXED_HEADERS: [&str; 20] = [
     "accept-encoding",
     "connection",
@@ -174,7 +174,8 @@ impl Compiler {
         direction.unwrap_or_default()
     }
 
-    /// A name that is accepted must not be a selected one, and must be one that would be rejected.
+    /// Checks that an accepted name is not selected by a rule, and would be rejected without the
+    /// entry.
     fn accepted_names(
         &mut self,
         place: &str,
@@ -246,8 +247,8 @@ impl Compiler {
             self.warnings.push(format!(
                 "{place}: values pass in the clear if the engine does not answer"
             ));
-            // A request whose own time ends first cannot tell a slow engine from a slow client, so
-            // it fails.
+            // If the deadline of a request ends first, the relay cannot know whether the engine or
+            // the client is slow. Such a request fails.
             if route.deadline_ms < config.engine.deadline_ms.into() {
                 self.warnings.push(format!("{place}: fail = \"open\" has no effect on a slow engine, because deadline_ms is less than engine.deadline_ms"));
             }
@@ -380,7 +381,7 @@ impl Compiler {
             Ok(selection) => return Some(selection),
             Err(error) => error,
         };
-        // The entry is told by its number, because an error repeats no value.
+        // The error gives the number of the entry, because errors never repeat a value.
         let number = |path: &str| {
             rule.select
                 .iter()
@@ -399,8 +400,8 @@ impl Compiler {
         None
     }
 
-    /// Formats of a rule's media types. A client chooses the type of its request, and some services
-    /// ignore it, so a rule for requests is for JSON unless it names its types.
+    /// Returns the formats of a rule's media types. Without types, a rule for requests is for JSON,
+    /// because clients choose the type of a request and some services ignore it.
     fn formats(&mut self, place: &str, rule: &RuleConfig, is_request: bool) -> Vec<Format> {
         if rule.types.is_empty() {
             return if is_request {
@@ -410,7 +411,8 @@ impl Compiler {
             };
         }
         let read = |name: &String| {
-            // The boundary is a parameter of the message.
+            // The boundary is a parameter of each message, so the configured type has no
+            // parameters.
             let name = Some(name.trim()).filter(|name| !name.contains(';'))?;
             Format::from_content_type(&format!("{name}; boundary=b")).ok()
         };
@@ -502,8 +504,8 @@ impl Compiler {
     }
 }
 
-/// Returns true if `later` gets no value, because `earlier` is for the same messages and names all
-/// of its places.
+/// Returns true if `later` never applies: `earlier` is for the same messages and selects all of its
+/// places.
 fn covers(earlier: &Rule, later: &Rule) -> bool {
     let is_for = |format: &Format| earlier.formats.iter().any(|other| other.is_like(format));
     let has_types = earlier.formats.is_empty()
@@ -541,7 +543,7 @@ const fn unneeded(kind: Option<UnneededKind>) -> Unneeded {
     }
 }
 
-/// Names of the segments of a path that can be replaced.
+/// Returns the names of the segments of a path that can be replaced.
 fn segments(path: &str) -> Vec<&str> {
     path.split('/')
         .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
@@ -862,7 +864,7 @@ mod tests {
                 .replace("/orders", "/people")
         };
         let context = "context = 'card'";
-        // Two places that a route tells apart, though their values have one path.
+        // The route distinguishes two places, although their values have the same path.
         let passports = format!(
             "[[route.request]]\naction = 'encrypt'\nselect = ['$.card']\nunneeded = 'deny'\n{context}"
         );

@@ -1,4 +1,4 @@
-//! The template and `docs/relay-configuration.md`, both made from the table of keys.
+//! The template and `docs/relay-configuration.md`. Both are generated from the table of keys.
 
 use sealwire_service::settings;
 
@@ -9,10 +9,10 @@ const HEAD: &str = "\
 # Environment variables override keys of the tables engine, limits, admin and log: SEALWIRE_RELAY_LIMITS_BODY_BYTES=65536.
 ";
 
-/// Rules and a CONNECT proxy, behind the sections of the table.
+/// Examples of rules and of a CONNECT proxy, appended after the sections of the table.
 const EXAMPLES: &str = include_str!("examples.toml");
 
-/// A commented configuration with every key. `sealwire-relay config template` prints it.
+/// Returns a commented configuration with every key. `sealwire-relay config template` prints it.
 pub fn template() -> String {
     let mut text = settings::template(HEAD, SECTIONS, "#: ");
     text.push('\n');
@@ -35,7 +35,7 @@ The environment variable `SEALWIRE_RELAY_<SECTION>_<KEY>` overrides a key of `[e
 Written by `sealwire-relay config template --markdown`; a test compares it with the program.
 ";
 
-/// The keys as Markdown, a table per section: `docs/relay-configuration.md`.
+/// Returns the keys as Markdown with a table per section, for `docs/relay-configuration.md`.
 pub fn markdown() -> String {
     settings::markdown(MARKDOWN_HEAD, SECTIONS, "meaning")
 }

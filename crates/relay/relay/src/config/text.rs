@@ -1,4 +1,4 @@
-//! Reads the TOML text and the environment. Errors name line and key, never a value.
+//! Reads the TOML text and the environment. Errors have the line and the key, but never a value.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,25 +11,25 @@ use super::Config;
 use super::document::{self, Lines};
 use super::keys::{Key, Kind, SECTIONS};
 
-/// Variable with the path of the configuration file. It overrides no key.
+/// Environment variable with the path of the configuration file. The variable overrides no key.
 pub const FILE_VARIABLE: &str = "SEALWIRE_RELAY_CONFIG";
 
-/// Longest configuration file in bytes. A larger file is a wrong path.
+/// Longest configuration file in bytes. A larger file is probably a wrong path.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// One error of a configuration.
+/// An error of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// Line in the file, if known.
     pub line: Option<usize>,
     /// The key, the variable, or a place such as `route "orders", request rule 2`.
     pub place: String,
-    /// The reason. It repeats no value.
+    /// The reason, which never repeats a value.
     pub message: String,
 }
 
 impl ConfigError {
-    /// An error at a place.
+    /// Creates an error at a place.
     pub fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             line: None,
@@ -77,7 +77,7 @@ impl Deref for ConfigErrors {
 }
 
 impl fmt::Display for ConfigErrors {
-    /// One error per line.
+    /// Writes one error per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, error) in self.0.iter().enumerate() {
             write!(f, "{}{error}", if at == 0 { "" } else { "\n" })?;
@@ -91,7 +91,7 @@ impl std::error::Error for ConfigErrors {}
 /// Reads a file and the process's environment.
 ///
 /// # Errors
-/// Every error of the text and of the variables.
+/// Every error in the text and in the variables.
 pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
     let place = path.display().to_string();
     let refuse = |message: String| ConfigErrors(vec![ConfigError::new(&place, message)]);
@@ -115,8 +115,7 @@ pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
 /// Reads a text, overridden by variables of an environment.
 ///
 /// # Errors
-/// Every error of the text and of the variables. Rules between keys are checked by
-/// [`super::compile`].
+/// Every error in the text and in the variables. [`super::compile`] checks the rules between keys.
 pub fn parse(
     text: &str,
     environment: impl IntoIterator<Item = (String, String)>,
@@ -132,7 +131,7 @@ pub fn parse(
     ConfigErrors::unless_empty(errors)?;
     lines.retain(|place, _| !paths.contains(place));
     let config = build(text, overrides).map_err(|error| {
-        // Only for a text that the check wrongly accepted. The parser's message may quote a value.
+        // Reached only if the check accepted a wrong text. The parser's message can quote a value.
         let line = error.span().map(|span| line_of(text, span.start));
         ConfigErrors(vec![ConfigError {
             line,
@@ -166,13 +165,14 @@ struct Override {
 }
 
 impl Override {
-    /// Reads a variable. `None` if it is not one of the configuration, or if it is wrong.
+    /// Reads a variable. Returns `None` if it is not a key of the configuration, or if its value is
+    /// wrong.
     fn read(variable: &str, text: &str, errors: &mut Vec<ConfigError>) -> Option<Self> {
         let rest = variable
             .strip_prefix(Kind::PREFIX)
             .filter(|_| variable != FILE_VARIABLE)?;
-        // Kubernetes sets SEALWIRE_RELAY_PORT and the like in every container once a service is
-        // called sealwire-relay.
+        // If a service is named sealwire-relay, Kubernetes sets SEALWIRE_RELAY_PORT and similar
+        // variables in every container.
         if rest.ends_with("PORT")
             || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"]
                 .iter()
@@ -180,7 +180,7 @@ impl Override {
         {
             return None;
         }
-        // The case of a variable does not count.
+        // The case of a variable is ignored.
         let name = variable.to_ascii_uppercase();
         let tables = SECTIONS
             .iter()
@@ -203,7 +203,7 @@ impl Override {
     }
 }
 
-/// Reads a variable's text as a value of the key's kind. A list is in TOML, or separated by commas.
+/// Parses a variable's text as a value of the key's kind. A list is in TOML or separated by commas.
 fn value(key: &Key, text: &str) -> Result<toml::Value, String> {
     let toml = match key.kind {
         Kind::Flag | Kind::Fraction | Kind::Number { .. } => text.to_owned(),
@@ -228,7 +228,7 @@ fn value(key: &Key, text: &str) -> Result<toml::Value, String> {
         .ok_or_else(refuse)
 }
 
-/// Puts lines to errors whose place is in the file. A key that is not set has the line of its
+/// Adds lines to errors whose place is in the file. A key that is not set gets the line of its
 /// table.
 pub(super) fn locate(errors: &mut [ConfigError], lines: &Lines) {
     for error in errors {

@@ -1,9 +1,10 @@
 //! The authority for interception: issues a certificate for each intercepted host, on demand.
 //!
-//! Clients behind the relay trust its certificate. It is constrained to the hosts that the relay
-//! may intercept (RFC 5280, section 4.2.1.10) and to TLS servers, so a stolen key of it
-//! impersonates nobody else: no client, no mailbox. Some clients read the names alone and not the
-//! use of an authority that they trust. Leaves live for a day and only in memory.
+//! Clients behind the relay trust the authority's certificate. This certificate is constrained to
+//! the hosts that the relay may intercept (RFC 5280, section 4.2.1.10) and to TLS servers. A stolen
+//! key can therefore impersonate no other host, client or mailbox. The name constraints cover all
+//! kinds of names, because some clients ignore the extended key usage of an authority. Leaf
+//! certificates are valid for a day and exist only in memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,11 +21,11 @@ use time::{Duration, OffsetDateTime};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 
-/// Validity of a leaf.
+/// Validity of a leaf certificate.
 const LEAF_VALID: Duration = Duration::hours(24);
-/// A leaf that is valid for less than this is issued again.
+/// Remaining validity below which a leaf is issued again.
 const RENEW_BEFORE: Duration = Duration::hours(1);
-/// Leaves and authorities begin this long ago, for clients whose clocks are behind.
+/// Leaves and authorities are valid from this long ago, for clients whose clocks are behind.
 const BACKDATED: Duration = Duration::hours(1);
 /// Most leaves in memory. Each takes about 2 KiB.
 const LEAVES_MAX: std::num::NonZeroUsize =
@@ -33,19 +34,19 @@ const LEAVES_MAX: std::num::NonZeroUsize =
 /// An error of the authority. Never carries key material.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// The certificate or the key is not PEM, not an authority, or of another pair.
+    /// The certificate or the key is not PEM, is not an authority's, or they do not match.
     #[error("the authority's certificate or key cannot be used")]
     Unusable(#[source] rcgen::Error),
     /// The certificate is not of an authority.
     #[error("the certificate is not of an authority")]
     NotAnAuthority,
-    /// The key is of another certificate.
+    /// The key does not match the certificate.
     #[error("the key does not belong to the certificate")]
     KeyMismatch,
     /// A leaf could not be signed.
     #[error("cannot issue a certificate")]
     Issue(#[source] rcgen::Error),
-    /// The TLS library does not take the leaf.
+    /// The TLS library rejects the leaf.
     #[error("cannot use an issued certificate")]
     Leaf(#[source] rustls::Error),
 }
@@ -77,10 +78,10 @@ pub struct NewAuthority {
     pub key_pem: zeroize::Zeroizing<String>,
 }
 
-/// Creates an authority that can certify these hosts only.
+/// Creates an authority that can certify only these hosts.
 ///
 /// # Errors
-/// [`AuthorityError::Issue`] if a host is no DNS name.
+/// [`AuthorityError::Issue`] if a host is not a DNS name.
 pub fn create(
     hosts: &[&str],
     days: u16,
@@ -98,7 +99,7 @@ pub fn create(
     })
 }
 
-/// Content of an authority's certificate.
+/// Returns the content of an authority's certificate.
 fn params(
     hosts: &[&str],
     days: u16,
@@ -113,9 +114,9 @@ fn params(
     params.not_after = now + Duration::days(i64::from(days));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-    // Of an authority, it limits what its leaves are for.
+    // In an authority, this extension limits the use of its leaves.
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    // Host names are checked by the library that writes them for leaves.
+    // The library checks host names when it writes them for leaves.
     CertificateParams::new(
         hosts
             .iter()
@@ -132,17 +133,18 @@ fn params(
 
 /// Identifier of the extension with name constraints (RFC 5280, section 4.2.1.10).
 const NAME_CONSTRAINTS: &[u64] = &[2, 5, 29, 30];
-/// Tags of general names (RFC 5280, section 4.2.1.6), as constraints have them.
+/// Tags of general names (RFC 5280, section 4.2.1.6), as used in constraints.
 const EMAIL: u8 = 0x81;
 const DNS: u8 = 0x82;
 const URI: u8 = 0x86;
 const IP_ADDRESS: u8 = 0x87;
 
-/// Writes the constraints of an authority for these hosts. The library writes none for URIs.
+/// Writes the name constraints of an authority for these hosts. The library writes no constraints
+/// for URIs.
 ///
-/// Names of a kind without constraints would be allowed. E-mail addresses and URIs are allowed and
-/// excluded at a domain that nobody has (RFC 2606): implementations differ in how they read an
-/// empty name that excludes all.
+/// Names of a kind without constraints would be permitted. E-mail addresses and URIs are permitted
+/// and excluded at a reserved domain (RFC 2606). An empty name would exclude all, but
+/// implementations read it differently.
 fn name_constraints(hosts: &[&str]) -> Vec<u8> {
     const NOBODY: &[u8] = b"invalid";
     let subtree = |(tag, name): (u8, &[u8])| der(0x30, &der(tag, name));
@@ -200,23 +202,22 @@ impl Authority {
         })
     }
 
-    /// End of the authority's validity.
+    /// Returns the end of the authority's validity.
     pub const fn not_after(&self) -> OffsetDateTime {
         self.not_after
     }
 
-    /// True if the authority is constrained to some names and to servers, as those of [`create`]
-    /// are.
+    /// Returns true if the authority is constrained to some names and to servers, as [`create`]
+    /// does.
     pub const fn is_limited(&self) -> bool {
         self.is_limited
     }
 
-    /// Returns the TLS configuration of a host, with a leaf that is issued if there is none. Takes
-    /// about 100 us then, under the lock of all leaves, so two connections to one new host issue
-    /// one leaf.
+    /// Returns the TLS configuration of a host. Issues a leaf if none exists, which takes about 100
+    /// us under the lock of all leaves. Two connections to a new host therefore share one leaf.
     ///
     /// # Errors
-    /// [`AuthorityError`] if the host is no DNS name.
+    /// [`AuthorityError`] if the host is not a DNS name.
     pub fn server_config(
         &self,
         host: &str,
@@ -276,7 +277,7 @@ impl Authority {
     }
 }
 
-/// Returns true if a certificate has the limits that [`params`] gives it, for any hosts.
+/// Returns true if a certificate has the constraints that [`params`] sets, for any hosts.
 fn is_limited(certificate: &X509Certificate<'_>) -> bool {
     let is_lowest = certificate
         .basic_constraints()
@@ -315,7 +316,7 @@ fn is_limited(certificate: &X509Certificate<'_>) -> bool {
     is_lowest && is_for_servers && has_names
 }
 
-/// Gives the leaf to clients that name the tunnel's host. Others get an alert.
+/// Returns the leaf to clients that request the tunnel's host. Other clients get an alert.
 #[derive(Debug)]
 struct OneHost {
     host: Box<str>,
@@ -452,7 +453,7 @@ mod tests {
             ]
         );
 
-        // A library refuses them too, beside a name that is permitted.
+        // A library rejects such leaves too, even beside a permitted name.
         let (authority, root) = authority(&["api.example.com"]);
         let host = "api.example.com";
         for (name, expected) in [

@@ -1,9 +1,9 @@
-//! CONNECT: tunnels to allowed hosts, intercepted where a route is for the host.
+//! CONNECT: tunnels to permitted hosts. A tunnel is intercepted if a route is for its host.
 //!
-//! An intercepted tunnel ends here: the client sees a leaf of the relay's authority, and each
-//! request inside takes the path of any other request. Other hosts are denied, or their bytes pass
-//! untouched if the listener says so. In both the name in the client's TLS hello must be the
-//! tunnel's host.
+//! An intercepted tunnel ends at the relay. The client gets a leaf certificate of the relay's
+//! authority, and each request inside is handled like any other request. Tunnels to other hosts are
+//! denied, or their bytes pass untouched if the listener permits it. In both cases, the name in the
+//! client's TLS ClientHello must be the tunnel's host.
 
 use std::io;
 use std::sync::Arc;
@@ -31,15 +31,15 @@ use crate::relay::{Listener, Peer, Relay, stops};
 use crate::request_check::CheckedTarget;
 use crate::upstream::address::{Lookup, dial_host};
 
-/// Time for the client's TLS handshake after the tunnel was opened.
+/// Longest time for the client's TLS handshake after the tunnel was opened.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// Time to connect to the destination of a tunnel that passes untouched.
+/// Longest time to connect to the destination of a tunnel that passes untouched.
 const DIAL_MAX: Duration = Duration::from_secs(5);
 
-/// Opens a tunnel, or tells why not. The client was authenticated.
+/// Opens a tunnel for an authenticated client, or returns the reason why it cannot.
 ///
 /// # Errors
-/// A request that is no CONNECT, a destination that is not allowed, or one that cannot be reached.
+/// The request is not a CONNECT, or its destination is not permitted or cannot be reached.
 pub async fn open(
     relay: &Arc<Relay>,
     peer: &Arc<Peer>,
@@ -61,8 +61,9 @@ pub async fn open(
     })?;
     let listener = &peer.listener;
     let upgrade = hyper::upgrade::on(&mut request);
-    // A tunnel is no longer a connection of hyper's, so it has a permit of its own, which a drain
-    // waits for. Over HTTP/2 the connection carries others, and must not look idle meanwhile.
+    // hyper no longer manages the connection of a tunnel. The tunnel therefore has its own permit,
+    // which a drain waits for. Over HTTP/2 the connection carries other streams, and must not
+    // appear idle meanwhile.
     let in_flight = completion.in_flight();
     let permit = relay
         .connection_permit()
@@ -126,7 +127,7 @@ fn intercepts(listener: &Listener, destination: &Destination) -> bool {
             .has_destination(&destination.host, destination.port)
 }
 
-/// Serves requests inside a tunnel, as the destination.
+/// Serves requests inside a tunnel in the role of the destination.
 async fn intercept(
     relay: Arc<Relay>,
     peer: Arc<Peer>,
@@ -164,15 +165,16 @@ async fn intercept(
             )
             .await;
         }
-        // Among them clients that pin the destination's certificate: list it under `tunnel`.
+        // Includes clients that pin the destination's certificate. List such destinations under
+        // `tunnel`.
         _ => relay.metrics.handshake_failed(&peer.listener.name),
     }
 }
 
-/// Passes bytes until both sides end, nothing moves for `idle`, or the relay drains.
+/// Forwards bytes until both sides end, no bytes move for `idle`, or the relay drains.
 ///
 /// # Errors
-/// The cause for which the client's first bytes must not pass.
+/// The reason why the client's first bytes must not pass.
 async fn pass(
     client: TokioIo<Upgraded>,
     upstream: TcpStream,
@@ -202,7 +204,7 @@ async fn pass(
             {
                 return Err(error);
             }
-            // A side has gone.
+            // One side has closed the connection.
             Err(_) => {}
         }
         Ok(())

@@ -1,13 +1,18 @@
-//! The first bytes of a tunnel that passes untouched: TLS in it must be for the tunnel's host.
+//! Checks the first bytes of a tunnel that passes untouched: TLS in it must be for the tunnel's
+//! host.
 //!
-//! Otherwise a client could open a tunnel to a listed host, and ask the servers behind its address
-//! for another one. The relay reads the name in the TLS hello, and forwards nothing before it. A
-//! hello without a name is for another host, and so is an encrypted one (RFC 9849) whose outer name
-//! is not the tunnel's host. A server can ask for a second hello (RFC 8446, section 4.1.4), which
-//! must be for the host too. Nothing may stand before a hello, because some servers skip alerts and
-//! other records. What follows is encrypted: the relay does not see for which host an HTTP request
-//! within TLS is. Nor does it see the inner name of an encrypted hello whose outer name is the
-//! tunnel's host: the servers behind that host choose whom it reaches.
+//! Without this check, a client could open a tunnel to a listed host and reach another host behind
+//! the same address. The relay reads the server name in the TLS ClientHello and forwards no earlier
+//! byte.
+//!
+//! * A ClientHello without a server name is rejected.
+//! * An encrypted ClientHello (RFC 9849) is rejected unless its outer name is the tunnel's host.
+//! * A server can request a second ClientHello (RFC 8446, section 4.1.4), which is checked too.
+//! * No record may precede a ClientHello, because some servers skip alerts and other records.
+//!
+//! The rest of the connection is encrypted. The relay cannot see the host of an HTTP request within
+//! TLS, nor the inner name of an encrypted ClientHello. The servers behind the tunnel's host choose
+//! the destination of such requests.
 
 use std::collections::HashSet;
 use std::io;
@@ -25,7 +30,7 @@ const ALERT: u8 = 0x15;
 const HANDSHAKE: u8 = 0x16;
 const APPLICATION_DATA: u8 = 0x17;
 const HEARTBEAT: u8 = 0x18;
-/// Bytes before the content of a record, and before that of a handshake message.
+/// Length of the header of a record, and of the header of a handshake message.
 const RECORD_HEADER: usize = 5;
 const MESSAGE_HEADER: usize = 4;
 /// Types of handshake messages (RFC 8446, section 4).
@@ -33,30 +38,30 @@ const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
 /// Position of the random bytes in a server's hello.
 const RANDOM: std::ops::Range<usize> = 6..38;
-/// Type of the extension with the host (RFC 6066, section 3), and of the only kind of name in it.
+/// Type of the extension with the host (RFC 6066, section 3), and the only type of name in it.
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
-/// Longest content of a record in the clear.
+/// Longest content of an unencrypted record.
 const RECORD_BYTES_MAX: usize = 1 << 14;
-/// The random bytes of a request for a second hello (RFC 8446, section 4.1.3): the SHA-256 of
+/// Random bytes of a HelloRetryRequest (RFC 8446, section 4.1.3): the SHA-256 of
 /// "HelloRetryRequest".
 const RETRY_RANDOM: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
     0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
-/// Most bytes of a client that wait for a decision.
+/// Most bytes of a client that are held until the relay decides.
 const BYTES_MAX: usize = 64 << 10;
 
-/// Causes of a tunnel's end, for the log.
+/// Reasons why a tunnel was closed, for the log.
 const NO_HELLO: &str = "the client's first bytes are no TLS hello";
 const ANOTHER_HOST: &str = "the TLS hello is for another host, or names none";
 const TOO_LATE: &str = "no TLS hello came in time";
 
-/// Forwards the first bytes of both sides until the rest can pass unread.
+/// Forwards the first bytes of both sides until the rest can pass unchecked.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] for bytes that must not pass, and [`io::ErrorKind::TimedOut`] for
-/// a hello that is not complete after `hello_max`. Other errors are of the two connections.
+/// a ClientHello that is incomplete after `hello_max`. The two connections cause all other errors.
 pub async fn forward<C, U>(
     client: &mut C,
     upstream: &mut U,
@@ -81,8 +86,8 @@ where
     second_hello(client, upstream, held, host, hello_max).await
 }
 
-/// Returns true if the client's first bytes can be TLS. A server that speaks first does not speak
-/// TLS; its bytes pass.
+/// Returns true if the client's first bytes can be TLS. Returns false if the server sends first,
+/// because a TLS server never does. The bytes of such a server pass.
 async fn begins_tls<C, U>(client: &mut C, upstream: &mut U, bytes: &mut Vec<u8>) -> io::Result<bool>
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -100,7 +105,7 @@ where
         }
         match bytes.as_slice() {
             [CHANGE_CIPHER_SPEC..=HEARTBEAT, ..] => return Ok(true),
-            // A hello of SSL 2, which names no host: a length, and the type of the message.
+            // An SSL 2 ClientHello has a length, the type of the message, and no server name.
             [0x80..=0xff, _, kind, ..] => return Ok(*kind == 1),
             [0x80..=0xff, ..] => {}
             _ => return Ok(false),
@@ -108,8 +113,8 @@ where
     }
 }
 
-/// Waits for the response to a first hello. If it asks for a second one, judges that. Forwards all
-/// bytes then.
+/// Waits for the response to the first ClientHello. If the server requests a second one, checks
+/// that too. Then forwards all bytes.
 async fn second_hello<C, U>(
     client: &mut C,
     upstream: &mut U,
@@ -144,9 +149,9 @@ where
     upstream.write_all(&held).await
 }
 
-/// Reads a client's records until a hello is complete, and checks that it is for the host. Returns
-/// the end of its last record. Before a second hello, early data and a change of the cipher may
-/// stand.
+/// Reads a client's records until a ClientHello is complete, and checks that it is for the host.
+/// Returns the end of its last record. Before a second ClientHello, early data and a
+/// `change_cipher_spec` record may come.
 async fn hello<C: AsyncRead + Unpin>(
     client: &mut C,
     bytes: &mut Vec<u8>,
@@ -166,7 +171,7 @@ async fn hello<C: AsyncRead + Unpin>(
             _ => return Err(invalid(NO_HELLO)),
         }
         let content = record.get(RECORD_HEADER..).unwrap_or_default();
-        // Records of TLS have the versions of SSL 3 to TLS 1.2, and none is empty.
+        // TLS records have a version from SSL 3 to TLS 1.2, and a record is never empty.
         if record.get(1) != Some(&3) || content.is_empty() || content.len() > RECORD_BYTES_MAX {
             return Err(invalid(NO_HELLO));
         }
@@ -180,7 +185,7 @@ async fn hello<C: AsyncRead + Unpin>(
         let name = server_name(message.get(MESSAGE_HEADER..len).unwrap_or_default())
             .ok_or(invalid(NO_HELLO))?;
         let is_own = name.is_some_and(|name| name.eq_ignore_ascii_case(host.as_bytes()));
-        // What follows the hello in its last record would be read by nobody.
+        // Nothing would check further bytes in the last record of the ClientHello.
         return if is_own && len == message.len() {
             Ok(end)
         } else {
@@ -189,16 +194,15 @@ async fn hello<C: AsyncRead + Unpin>(
     }
 }
 
-/// Returns the host in a client's hello (RFC 8446, section 4.1.2, with the forms of older
-/// versions). The outer `None` is for a malformed hello, and the inner one for a hello without a
-/// name.
+/// Returns the host in a ClientHello (RFC 8446, section 4.1.2, with the forms of older versions).
+/// The outer `None` is for a malformed ClientHello, the inner `None` for one without a server name.
 fn server_name(hello: &[u8]) -> Option<Option<&[u8]>> {
     let mut rest = hello;
     take(&mut rest, 2 + 32)?; // Version and random bytes.
     sized(&mut rest, 1).filter(|session| session.len() <= 32)?;
     sized(&mut rest, 2).filter(|suites| !suites.is_empty() && suites.len().is_multiple_of(2))?;
     sized(&mut rest, 1).filter(|compressions| !compressions.is_empty())?;
-    // TLS 1.0 has hellos without extensions.
+    // In TLS 1.0, a ClientHello can have no extensions.
     if rest.is_empty() {
         return Some(None);
     }
@@ -221,14 +225,14 @@ fn server_name(hello: &[u8]) -> Option<Option<&[u8]>> {
     Some(name)
 }
 
-/// Takes bytes from the begin of a message.
+/// Takes bytes from the start of a message.
 fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (taken, behind) = rest.split_at_checked(len)?;
     *rest = behind;
     Some(taken)
 }
 
-/// Takes a number of so many bytes.
+/// Takes an integer of `bytes` bytes.
 fn number(rest: &mut &[u8], bytes: usize) -> Option<usize> {
     Some(
         take(rest, bytes)?
@@ -237,14 +241,14 @@ fn number(rest: &mut &[u8], bytes: usize) -> Option<usize> {
     )
 }
 
-/// Takes a vector whose length has so many bytes.
+/// Takes a vector whose length field has `len_bytes` bytes.
 fn sized<'a>(rest: &mut &'a [u8], len_bytes: usize) -> Option<&'a [u8]> {
     let len = number(rest, len_bytes)?;
     take(rest, len)
 }
 
-/// Returns true if a server asks for a second hello; `None` if more of its bytes tell. Its hello
-/// can come in several records, and behind a warning.
+/// Returns true if a server requests a second ClientHello, and `None` if more bytes are needed to
+/// decide. The ServerHello can span several records, and can follow a warning.
 fn asks_again(response: &[u8]) -> Option<bool> {
     let (mut rest, mut message) = (response, Vec::new());
     loop {
@@ -258,7 +262,7 @@ fn asks_again(response: &[u8]) -> Option<bool> {
         let content = &rest[RECORD_HEADER..rest.len().min(RECORD_HEADER + len)];
         match kind {
             HANDSHAKE => message.extend_from_slice(content),
-            // A warning, other than the end of the connection.
+            // A warning other than `close_notify`.
             ALERT
                 if content.first().is_none_or(|level| *level == 1)
                     && content.get(1) != Some(&0) => {}
@@ -275,7 +279,7 @@ fn asks_again(response: &[u8]) -> Option<bool> {
     }
 }
 
-/// End of a handshake message.
+/// Returns the end of a handshake message.
 fn message_end(message: &[u8]) -> Option<usize> {
     let [_, high, middle, low, ..] = *message else {
         return None;
@@ -348,7 +352,7 @@ mod tests {
         bytes
     }
 
-    /// A vector with a length of so many bytes.
+    /// Returns a vector whose length field has `len_bytes` bytes.
     fn vector(len_bytes: usize, content: &[u8]) -> Vec<u8> {
         [&content.len().to_be_bytes()[8 - len_bytes..], content].concat()
     }
@@ -365,7 +369,7 @@ mod tests {
         )
     }
 
-    /// A hello of a version with extensions; `None` for the form without them.
+    /// A ClientHello of a version with extensions. `None` creates the form without extensions.
     fn old_hello(version: [u8; 2], extensions: Option<&[u8]>) -> Vec<u8> {
         let mut hello = [
             &version[..],
@@ -383,7 +387,7 @@ mod tests {
         [&[CLIENT_HELLO][..], &vector(3, &hello)].concat()
     }
 
-    /// Records of a version that cut a message after so many bytes each.
+    /// Splits a message into records of a version, with `bytes` bytes in each.
     fn records(version: [u8; 2], message: &[u8], bytes: usize) -> Vec<u8> {
         message
             .chunks(bytes)

@@ -1,8 +1,7 @@
 //! gRPC over HTTP/2: messages of a stream, and the status at its end.
 //!
-//! The status OK is written in one place, for an outcome that only a complete exchange has. A
-//! response that is dropped resets the stream. So no end of a stream looks like success by
-//! accident.
+//! Only a complete exchange gives the outcome for which the status OK is written, in one place.
+//! Dropping a response resets the stream. A stream therefore never appears successful by accident.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -21,11 +20,11 @@ use crate::memory::{Account, Reservation};
 
 /// Longest message of the proxy in bytes.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// A message that is longer takes memory of the limits as it arrives.
+/// Longer messages reserve memory within the limits as they arrive.
 const SMALL_BYTES_MAX: usize = 64 << 10;
-/// Flag and length before each message.
+/// Length of the flag and the length field before each message.
 const PREFIX_BYTES: usize = 5;
-/// Messages that wait to be sent.
+/// Most messages that wait to be sent.
 const QUEUE_MAX: usize = 2;
 
 /// Status codes of gRPC.
@@ -36,7 +35,7 @@ const RESOURCE_EXHAUSTED: u8 = 8;
 const ABORTED: u8 = 10;
 const UNAVAILABLE: u8 = 14;
 
-/// A message of the proxy, with the memory that is counted for it.
+/// A message of the proxy, with its reserved memory.
 pub(super) struct Received {
     /// The message.
     pub(super) message: ProcessingRequest,
@@ -48,13 +47,13 @@ pub(super) struct Received {
 pub(super) struct Reader<B> {
     body: B,
     buffer: BytesMut,
-    /// Memory of the message that arrives, if it is long.
+    /// Memory of the arriving message, if it is long.
     memory: Option<Reservation>,
     account: Account,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
-    /// Reads from a body.
+    /// Creates a reader of a body.
     pub(super) fn new(body: B, account: Account) -> Self {
         Self {
             body,
@@ -64,10 +63,10 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         }
     }
 
-    /// Returns the next message, or `None` after the proxy ended its side. Safe to drop.
+    /// Returns the next message, or `None` after the proxy has closed its side. Safe to drop.
     ///
     /// # Errors
-    /// The message is malformed or too long, or the stream broke off.
+    /// The message is malformed or too long, or the stream ended early.
     pub(super) async fn next(&mut self) -> Result<Option<Received>, Failure> {
         loop {
             if let Some(received) = self.take()? {
@@ -87,7 +86,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         }
     }
 
-    /// Takes a message out of the buffer, if all of it arrived.
+    /// Takes a message out of the buffer, if it is complete.
     fn take(&mut self) -> Result<Option<Received>, Failure> {
         let Some((prefix, rest)) = self.buffer.split_first_chunk::<PREFIX_BYTES>() else {
             return Ok(None);
@@ -118,7 +117,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         let message = ProcessingRequest::decode(self.buffer.split_to(length).freeze());
         let message = message.map_err(|_| malformed("a message of the proxy cannot be decoded"))?;
         if self.buffer.is_empty() {
-            // An empty buffer keeps the memory of the message.
+            // An empty buffer would keep the memory of the message.
             self.buffer = BytesMut::new();
         }
         Ok(Some(Received {
@@ -147,7 +146,7 @@ impl Output {
         frame.put_u8(0);
         frame.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
         message.encode_raw(&mut frame);
-        // The receiver polls this future, so it exists.
+        // The receiver polls this future, so the receiver exists and the send succeeds.
         let _ = self.0.send(frame.freeze()).await;
     }
 }
@@ -157,25 +156,26 @@ impl Output {
 pub(super) struct Complete(());
 
 impl Complete {
-    /// Certifies that every byte of both directions was received, edited and sent.
+    /// Creates the proof. The caller must have received, edited and sent every byte of both
+    /// directions.
     pub(super) const fn both_directions() -> Self {
         Self(())
     }
 }
 
-/// Work of a stream, which ends with its status.
+/// The task of a stream, which ends with the status.
 type Work = BoxFuture<'static, Result<Complete, Failure>>;
 
-/// The response of a stream: the messages of its work, then the status.
+/// The response of a stream: the messages of its task, then the status.
 pub(super) struct Messages {
     work: Option<Work>,
     messages: mpsc::Receiver<Bytes>,
-    /// Status of the end, until it was taken.
+    /// The final status, until it was sent.
     status: Option<HeaderMap>,
 }
 
 impl Messages {
-    /// Creates a response whose work sends messages through the output that it gets.
+    /// Creates a response whose task sends messages through the given output.
     pub(super) fn new(work: impl FnOnce(Output) -> Work) -> Self {
         let (sender, messages) = mpsc::channel(QUEUE_MAX);
         Self {
@@ -197,7 +197,7 @@ impl Body for Messages {
         if let Some(work) = &mut self.work
             && let Poll::Ready(outcome) = work.as_mut().poll(cx)
         {
-            // Ends the sender too.
+            // Dropping the task also drops the sender.
             self.work = None;
             self.status = Some(status(outcome.as_ref().err()));
         }
@@ -211,7 +211,7 @@ impl Body for Messages {
     }
 }
 
-/// Trailers with the status of a stream.
+/// Returns trailers with the status of a stream.
 fn status(failure: Option<&Failure>) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", u16::from(failure.map_or(OK, code)).into());
@@ -219,14 +219,14 @@ fn status(failure: Option<&Failure>) -> HeaderMap {
         "" => failure.reason.title(),
         detail => detail,
     });
-    // All texts are visible ASCII without a percent sign, so they need no escapes.
+    // All texts are visible ASCII without percent signs, so they need no escapes.
     if let Some(message) = message.and_then(|message| HeaderValue::from_str(message).ok()) {
         trailers.insert("grpc-message", message);
     }
     trailers
 }
 
-/// Status code of a failure. Never OK.
+/// Returns the status code of a failure, which is never OK.
 const fn code(failure: &Failure) -> u8 {
     match failure.reason {
         Reason::Ambiguous(_) => INVALID_ARGUMENT,

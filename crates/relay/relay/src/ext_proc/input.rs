@@ -14,7 +14,7 @@ use super::proto::{HeaderMap, HttpBody, HttpHeaders, HttpTrailers, Part, Process
 use crate::error::{Failure, Phase, Reason};
 use crate::memory::Reservation;
 
-/// Parts of a body that were received and not read.
+/// Most parts of a body that were received but not read.
 const QUEUE_MAX: usize = 1;
 
 /// Next part of a body.
@@ -23,11 +23,10 @@ enum FeedItem {
     End(Option<HeaderMap>),
 }
 
-/// Trailers of a body, once its end was read: none, or those that the proxy sent.
+/// Trailers of a body, set after its end was read. `None` if the proxy sent no trailers.
 pub(super) type End = Arc<OnceLock<Option<HeaderMap>>>;
 
-/// A body that the proxy sends in parts. Its end must be told: a queue that closes before is a
-/// failure.
+/// A body that the proxy sends in parts. A queue that closes without an explicit end is a failure.
 pub(super) struct Feed {
     items: mpsc::Receiver<FeedItem>,
     end: End,
@@ -38,7 +37,7 @@ pub(super) struct Feed {
 
 /// The sender's side of a [`Feed`].
 pub(super) struct Sink {
-    /// `None` after the end.
+    /// The sender. `None` after the end.
     items: Option<mpsc::Sender<FeedItem>>,
     end: End,
 }
@@ -63,7 +62,7 @@ pub(super) fn feed(phase: Phase) -> (Sink, Feed) {
 }
 
 impl Feed {
-    /// The cell that has the trailers after the end.
+    /// Returns the cell that receives the trailers at the end.
     pub(super) fn end(&self) -> End {
         Arc::clone(&self.end)
     }
@@ -117,7 +116,7 @@ fn broken(phase: Phase) -> Failure {
 }
 
 impl Sink {
-    /// Notes that the message has no body.
+    /// Records that the message has no body.
     pub(super) fn has_none(&mut self) {
         let _ = self.end.set(None);
         self.items = None;
@@ -127,13 +126,13 @@ impl Sink {
         self.items.is_none()
     }
 
-    /// Passes bytes on. Waits until the part before was read. Parts after the end are ignored:
-    /// Envoy can send the last one twice (envoyproxy/envoy#46237).
+    /// Forwards bytes. Waits until the previous part was read. Parts after the end are ignored,
+    /// because Envoy can send the last part twice (envoyproxy/envoy#46237).
     async fn data(&mut self, body: HttpBody, memory: Option<Reservation>) {
         if let Some(items) = &self.items
             && !body.body.is_empty()
         {
-            // An error means that the reader needs no more, such as of a response to HEAD.
+            // An error means that the reader needs no more bytes, such as for a response to HEAD.
             let _ = items.send(FeedItem::Data(body.body, memory)).await;
         }
         if body.end_of_stream {
@@ -143,7 +142,7 @@ impl Sink {
 
     async fn trailers(&mut self, trailers: HttpTrailers) -> Result<(), Failure> {
         let trailers = trailers.trailers.unwrap_or_default();
-        // They are kept until the end of the body was sent.
+        // Trailers are stored until the end of the body was sent.
         check_size(&trailers).map_err(Failure::request)?;
         self.finish(Some(trailers)).await;
         Ok(())
@@ -164,15 +163,15 @@ pub(super) struct Demux<B> {
     pub(super) request: Sink,
     /// The response's body.
     pub(super) response: Sink,
-    /// Takes the headers of the response.
+    /// Receives the headers of the response.
     pub(super) response_headers: Option<oneshot::Sender<HttpHeaders>>,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Demux<B> {
-    /// Reads until both directions ended.
+    /// Reads until both directions have ended.
     ///
     /// # Errors
-    /// The proxy ended the stream before, or broke the protocol.
+    /// The proxy ended the stream early, or violated the protocol.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
         while !(self.request.is_complete() && self.response.is_complete()) {
             let early = || {
@@ -216,7 +215,7 @@ impl<B: Body<Data = Bytes> + Unpin> Demux<B> {
 /// Takes the part out of a message.
 ///
 /// # Errors
-/// The message has none, or nobody waits for the responses.
+/// The message has no part, or the proxy ignores the responses.
 pub(super) fn part(message: ProcessingRequest) -> Result<Part, Failure> {
     if message.observability_mode {
         return Err(violation(
@@ -228,7 +227,7 @@ pub(super) fn part(message: ProcessingRequest) -> Result<Part, Failure> {
         .ok_or_else(|| violation("a message of the proxy has no part that the relay knows"))
 }
 
-/// A failure of the proxy's settings, or a message out of order.
+/// Creates a failure for wrong settings of the proxy, or for a message out of order.
 pub(super) const fn violation(detail: &'static str) -> Failure {
     Failure::request(Reason::Ambiguous(detail))
 }

@@ -1,4 +1,4 @@
-//! Headers of the proxy's messages as headers of HTTP, and the changes of them.
+//! Converts headers of the proxy's messages to HTTP headers, and changes of them to mutations.
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -14,7 +14,7 @@ use crate::route_edit::REQUEST_ID;
 const APPEND: i32 = 0;
 /// `HeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD`.
 const OVERWRITE: i32 = 2;
-/// Header that the proxy takes the target from.
+/// Header from which the proxy reads the target.
 const PATH: &str = ":path";
 
 /// Head of a request as the proxy sent it.
@@ -39,7 +39,7 @@ struct Pseudo {
 }
 
 impl Pseudo {
-    /// Keeps a pseudo-header. Returns `None` for one that is unknown or occurs twice.
+    /// Stores a pseudo-header. Returns `None` if it is unknown or occurs twice.
     fn set(&mut self, name: &str, value: Bytes) -> Option<()> {
         let place = match name {
             ":method" => &mut self.method,
@@ -89,7 +89,8 @@ pub(super) fn request_head(headers: proto::HttpHeaders) -> Result<RequestHead, F
         .version(Version::HTTP_2)
         .body(());
     let (mut parts, ()) = request.map_err(|_| malformed())?.into_parts();
-    // A target that the proxy reads otherwise is not the one that the rules are chosen by.
+    // Reject a target that this parser reads differently from the proxy: rules must be chosen by
+    // the target that the proxy uses.
     if parts
         .uri
         .path_and_query()
@@ -135,7 +136,7 @@ fn read(
     failure: impl Fn(Reason) -> Failure,
     malformed: impl Fn() -> Failure,
 ) -> Result<(Pseudo, HeaderMap), Failure> {
-    // Before the map is filled: it cannot hold more than 2^15 lines.
+    // Checked before the map is filled, because the map cannot hold more than 2^15 lines.
     check_size(&headers).map_err(failure)?;
     let (mut pseudo, mut map) = (Pseudo::default(), HeaderMap::new());
     for header in headers.headers {
@@ -150,7 +151,7 @@ fn read(
         }
         let name = HeaderName::from_bytes(header.key.as_bytes()).map_err(|_| malformed())?;
         let mut value = http::HeaderValue::from_maybe_shared(value).map_err(|_| malformed())?;
-        // A rule can select it, and a debug text must not show it.
+        // Sensitive: a rule can select the value, and a debug text must not show it.
         value.set_sensitive(true);
         map.append(name, value);
     }
@@ -160,7 +161,7 @@ fn read(
 /// Checks number and size of headers or trailers.
 ///
 /// # Errors
-/// They exceed a limit.
+/// A limit is exceeded.
 pub(super) fn check_size(headers: &proto::HeaderMap) -> Result<(), Reason> {
     let headers = &headers.headers;
     if headers.len() > HEADERS_MAX {
@@ -177,7 +178,7 @@ pub(super) fn check_size(headers: &proto::HeaderMap) -> Result<(), Reason> {
 }
 
 impl proto::HeaderMutation {
-    /// The changes that turn one map into the other.
+    /// Returns the changes that turn `from` into `to`.
     pub(super) fn between(from: &HeaderMap, to: &HeaderMap) -> Self {
         let removed = from
             .keys()
@@ -203,7 +204,7 @@ impl proto::HeaderMutation {
         mutation
     }
 
-    /// The changes that remove all lines.
+    /// Returns the changes that remove all lines.
     pub(super) fn clear(of: &proto::HeaderMap) -> Self {
         let mut names: Vec<String> = of.headers.iter().map(|header| header.key.clone()).collect();
         names.sort_unstable();
@@ -233,7 +234,7 @@ impl proto::HeaderMutation {
     }
 }
 
-/// The response to the client with the problem document of a failure.
+/// Builds the response to the client with the problem document of a failure.
 pub(super) fn immediate(failure: &Failure, request_id: &str) -> proto::ImmediateResponse {
     let mut headers = proto::HeaderMutation::default();
     let mut set = |name: &str, value: &str| {

@@ -1,11 +1,11 @@
 //! Messages of Envoy's external-processing service, as far as the relay reads or writes them.
 //!
-//! Written by hand: the generated crate of all Envoy messages takes 83 CPU-seconds to compile here,
-//! and this module uses 19 of its messages. Field numbers are those of
+//! Written by hand, because the generated crate of all Envoy messages takes 83 CPU-seconds to
+//! compile, and this module needs only 19 messages. The field numbers are those of
 //! `envoy/service/ext_proc/v3/external_processor.proto`, `envoy/config/core/v3/base.proto` and
-//! `envoy/type/v3/http_status.proto`. Fields that are not listed are skipped.
+//! `envoy/type/v3/http_status.proto`. Other fields are skipped.
 //!
-//! `Debug` shows names only, because headers and bodies hold values.
+//! `Debug` shows only names, because headers and bodies contain values.
 
 use bytes::{Buf, BufMut, Bytes};
 use prost::encoding::{DecodeContext, WireType, message, skip_field};
@@ -13,7 +13,7 @@ use prost::{DecodeError, Message, Oneof};
 
 use crate::request_check::HEADERS_MAX;
 
-/// `BodySendMode.FULL_DUPLEX_STREAMED`, the only mode that the relay accepts.
+/// `BodySendMode.FULL_DUPLEX_STREAMED`. The relay accepts no other mode.
 pub const FULL_DUPLEX_STREAMED: i32 = 4;
 
 /// A message from the proxy.
@@ -26,10 +26,10 @@ pub struct ProcessingRequest {
     /// True if the proxy ignores the responses.
     #[prost(bool, tag = "10")]
     pub observability_mode: bool,
-    /// Settings of the filter; in the first message only.
+    /// Settings of the filter. Only in the first message.
     #[prost(message, optional, tag = "11")]
     pub protocol_config: Option<ProtocolConfiguration>,
-    /// Windows of the flow control between proxy and processor; in the first message only.
+    /// Flow-control windows between proxy and processor. Only in the first message.
     #[prost(message, optional, tag = "12")]
     pub flow_control_init: Option<FlowControlInit>,
 }
@@ -70,7 +70,7 @@ pub struct ProtocolConfiguration {
     pub response_body_mode: i32,
 }
 
-/// Windows of the flow control. Only its presence is of interest.
+/// Flow-control windows. The relay reads only whether they are present.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 #[prost(skip_debug)]
 pub struct FlowControlInit {}
@@ -94,7 +94,7 @@ pub struct HttpBody {
     /// The bytes.
     #[prost(bytes = "bytes", tag = "1")]
     pub body: Bytes,
-    /// True if nothing follows, and no trailers either.
+    /// True if neither bytes nor trailers follow.
     #[prost(bool, tag = "2")]
     pub end_of_stream: bool,
 }
@@ -108,14 +108,15 @@ pub struct HttpTrailers {
     pub trailers: Option<HeaderMap>,
 }
 
-/// Header lines: at most one more than the limit, which tells that there are too many.
+/// Header lines: at most one more than the limit, so that an excess is detected.
 #[derive(Clone, Default, PartialEq)]
 pub struct HeaderMap {
     /// The lines.
     pub headers: Vec<HeaderValue>,
 }
 
-/// Without `derive`: an empty line has two bytes in a message and 80 bytes here.
+/// Not derived, to limit the lines: an empty line takes two bytes in a message, but 80 bytes in
+/// memory.
 impl Message for HeaderMap {
     fn encode_raw(&self, buf: &mut impl BufMut) {
         message::encode_repeated(1, &self.headers, buf);
@@ -144,22 +145,22 @@ impl Message for HeaderMap {
     }
 }
 
-/// One header line.
+/// A header line.
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
 pub struct HeaderValue {
     /// Name in lower case.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// Value, of proxies that do not set `raw_value`.
+    /// Value, from proxies that do not set `raw_value`.
     #[prost(string, tag = "2")]
     pub value: String,
-    /// Value.
+    /// Value as bytes.
     #[prost(bytes = "bytes", tag = "3")]
     pub raw_value: Bytes,
 }
 
-/// A message to the proxy.
+/// A message for the proxy.
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
 pub struct ProcessingResponse {
@@ -190,7 +191,7 @@ pub enum ResponsePart {
     /// Changes of the response's trailers.
     #[prost(message, tag = "6")]
     ResponseTrailers(TrailersResponse),
-    /// A response for the client.
+    /// A response of the relay to the client.
     #[prost(message, tag = "7")]
     Immediate(ImmediateResponse),
 }
@@ -204,7 +205,7 @@ pub struct HeadersOrBodyResponse {
     pub response: Option<CommonResponse>,
 }
 
-/// Changes of headers or of a body. Its status is `CONTINUE`, and the proxy keeps its route.
+/// Changes of headers or of a body. The status is `CONTINUE`, and the proxy keeps its route.
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
 pub struct CommonResponse {
@@ -220,12 +221,12 @@ pub struct CommonResponse {
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
 pub struct TrailersResponse {
-    /// Changes.
+    /// Changes of the trailers.
     #[prost(message, optional, tag = "1")]
     pub header_mutation: Option<HeaderMutation>,
 }
 
-/// Changes of headers. The proxy removes first.
+/// Changes of headers. The proxy removes headers before it sets others.
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
 pub struct HeaderMutation {
@@ -237,17 +238,17 @@ pub struct HeaderMutation {
     pub remove_headers: Vec<String>,
 }
 
-/// One header line to set.
+/// A header line to set.
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
 pub struct HeaderValueOption {
     /// The line.
     #[prost(message, optional, tag = "1")]
     pub header: Option<HeaderValue>,
-    /// 0: append. 2: overwrite or add.
+    /// 0 to append, 2 to overwrite or add.
     #[prost(int32, tag = "3")]
     pub append_action: i32,
-    /// Sets the line also if its value is empty.
+    /// If true, the line is set even if its value is empty.
     #[prost(bool, tag = "4")]
     pub keep_empty_value: bool,
 }
@@ -268,12 +269,12 @@ pub struct StreamedBodyResponse {
     /// The bytes.
     #[prost(bytes = "bytes", tag = "1")]
     pub body: Bytes,
-    /// True if nothing follows.
+    /// True if no bytes follow.
     #[prost(bool, tag = "2")]
     pub end_of_stream: bool,
 }
 
-/// A response for the client, which ends the exchange.
+/// A response of the relay to the client, which ends the exchange.
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
 pub struct ImmediateResponse {

@@ -1,7 +1,7 @@
 //! Resolves an upstream's name, checks the addresses against policy, and dials a checked address.
 //!
-//! Resolving and dialling are one step: the address that was checked is the one that is connected
-//! to, so a name that changes its address between the two (DNS rebinding) gains nothing.
+//! The connection goes to the address that was checked. A name that changes its address between the
+//! check and the connection (DNS rebinding) therefore gains nothing.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,20 +21,20 @@ use crate::shares::{ClientId, ClientShares};
 /// Most addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
-/// Look-ups of different names that run at once. Each keeps a thread of tokio's pool of 512 until
-/// the system's resolver answers, also if nobody waits for it any more. The rest of the pool is for
-/// files, such as certificates.
+/// Most concurrent look-ups of different names. Each occupies a thread of tokio's pool of 512 until
+/// the system's resolver responds, even if no task waits for it any more. The rest of the pool is
+/// for files, such as certificates.
 const LOOKUPS_MAX: usize = 64;
-/// Those of one client. Further ones of it wait.
+/// Most concurrent look-ups of one client. Further look-ups of the client wait.
 const LOOKUPS_PER_CLIENT_MAX: usize = 8;
 
-/// The addresses of a name, once they are known; or a text that tells why there are none.
+/// The addresses of a name once they are known, or a text that tells why the look-up failed.
 type Outcome = Option<Result<Vec<SocketAddr>, Arc<str>>>;
-/// Look-ups that run, by name in lower case.
+/// Running look-ups, by name in lower case.
 type Running = BTreeMap<Box<str>, watch::Receiver<Outcome>>;
 
-/// Look-ups that run. Those for one name share a thread, so a name whose servers do not answer
-/// keeps one thread only.
+/// Running look-ups. Look-ups for one name share a thread, so a name whose servers do not respond
+/// occupies only one thread.
 #[derive(Debug)]
 struct Lookups {
     permits: Semaphore,
@@ -45,12 +45,12 @@ struct Lookups {
 static OF_UPSTREAMS: LazyLock<Lookups> = LazyLock::new(Lookups::new);
 static OF_TUNNELS: LazyLock<Lookups> = LazyLock::new(Lookups::new);
 
-/// Who named the host of a look-up.
+/// Source of the host in a look-up.
 #[derive(Clone, Copy, Debug)]
 pub enum Lookup<'a> {
     /// The configuration.
     OfUpstream,
-    /// A client. Its look-ups keep none of an upstream waiting, and none of another client.
+    /// A client. Such look-ups delay neither those of upstreams nor those of other clients.
     OfTunnel(&'a ClientId),
 }
 
@@ -73,7 +73,7 @@ impl Lookups {
         }
     }
 
-    /// Runs a look-up that blocks, or waits for the one that runs for the name already.
+    /// Runs a blocking look-up, or waits for one that already runs for the name.
     async fn run(
         &'static self,
         host: &str,
@@ -85,7 +85,7 @@ impl Lookups {
         let mut outcome = match found {
             Some(outcome) => outcome,
             None => {
-                // Both are kept until the system's resolver answers.
+                // The share and the permit are held until the system's resolver responds.
                 let share = match client {
                     Some(client) => Some(
                         self.clients
@@ -97,7 +97,8 @@ impl Lookups {
                     None => None,
                 };
                 let permit = self.permits.acquire().await.map_err(io::Error::other)?;
-                // Others may have waited for a permit for the same name.
+                // Another task may have started a look-up for the name while this task waited for a
+                // permit.
                 match self.running().entry(key) {
                     Entry::Occupied(entry) => entry.get().clone(),
                     Entry::Vacant(entry) => {
@@ -128,14 +129,14 @@ impl Lookups {
     }
 }
 
-/// IPv4 networks without public hosts (IANA's registry of special purposes), as address and prefix
-/// length.
+/// IPv4 networks without public hosts (IANA's special-purpose address registry), as address and
+/// prefix length.
 const V4_SPECIAL: [([u8; 4], u32); 16] = [
     ([0, 0, 0, 0], 8),
     ([10, 0, 0, 0], 8),
     ([100, 64, 0, 0], 10),
     ([127, 0, 0, 0], 8),
-    // Azure's virtual host, which is not in the registry.
+    // Azure's virtual host, which the registry does not list.
     ([168, 63, 129, 16], 32),
     ([169, 254, 0, 0], 16),
     ([172, 16, 0, 0], 12),
@@ -150,9 +151,9 @@ const V4_SPECIAL: [([u8; 4], u32); 16] = [
     ([240, 0, 0, 0], 4),
 ];
 
-/// Networks within 2000::/3 without public hosts, or that carry an IPv4 address: Teredo and other
-/// protocol assignments, documentation, 6to4. Everything outside 2000::/3 is special too: loopback,
-/// mapped, NAT64, ULA, link-local, multicast.
+/// Networks within 2000::/3 that have no public hosts or embed an IPv4 address: Teredo and other
+/// protocol assignments, documentation, 6to4. All addresses outside 2000::/3 are special too:
+/// loopback, mapped, NAT64, ULA, link-local, multicast.
 const V6_SPECIAL: [(Ipv6Addr, u32); 4] = [
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
@@ -160,8 +161,8 @@ const V6_SPECIAL: [(Ipv6Addr, u32); 4] = [
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
 ];
 
-/// Addresses at which clouds give credentials to whoever asks: they are in no wider network that a
-/// configuration names.
+/// Addresses at which clouds give credentials to any client. A wider network in the configuration
+/// does not include them.
 const METADATA: [&str; 11] = [
     // Link-local addresses: AWS, Azure, Google, Scaleway and most others.
     "169.254.0.0/16",
@@ -179,7 +180,7 @@ const METADATA: [&str; 11] = [
     "fd00:c1::a9fe:a9fe/128",
 ];
 
-/// [`METADATA`], read once.
+/// [`METADATA`], parsed once.
 static METADATA_ADDRESSES: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
     METADATA
         .iter()
@@ -187,9 +188,9 @@ static METADATA_ADDRESSES: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Returns true if an upstream may have this address: it is in one of `networks`, or these are
-/// empty and it is public. The address of a metadata service, and any link-local one, must be in
-/// `networks` itself.
+/// Returns true if an upstream may have this address: it is in one of `networks`, or `networks` is
+/// empty and it is public. A link-local address or the address of a metadata service must be listed
+/// alone, as a network of one address.
 pub fn is_allowed(address: IpAddr, networks: &[IpNet]) -> bool {
     if networks.is_empty() {
         return is_public(address);
@@ -210,9 +211,9 @@ pub fn is_allowed(address: IpAddr, networks: &[IpNet]) -> bool {
     networks.iter().any(names_it)
 }
 
-/// The IPv4 addresses that an IPv6 address can lead to: those of mapped, translated, NAT64 and 6to4
-/// addresses. A local NAT64 prefix can be of any length that is allowed (RFC 6052, section 2.2; RFC
-/// 8215).
+/// Returns the IPv4 addresses that an IPv6 address can lead to: those of mapped, translated, NAT64
+/// and 6to4 addresses. A local NAT64 prefix can have any length that RFC 6052, section 2.2, and RFC
+/// 8215 allow.
 fn embedded(address: IpAddr) -> Vec<Ipv4Addr> {
     let IpAddr::V6(v6) = address else {
         return Vec::new();
@@ -225,7 +226,7 @@ fn embedded(address: IpAddr) -> Vec<Ipv4Addr> {
         | [0x64, 0xff9b, 0, 0, 0, 0, ..] => vec![last],
         [0x2002, ..] => vec![(bits >> 80) as u32],
         [0x64, 0xff9b, 1, ..] => {
-            // Bits 64 to 71 are left out.
+            // Skip bits 64 to 71 (RFC 6052, section 2.2).
             let joined = (bits >> 64 << 64) | (bits << 72 >> 64);
             let at = |prefix: u32| (joined << prefix >> 96) as u32;
             vec![at(48), at(56), at(64), last]
@@ -258,8 +259,8 @@ fn is_public(address: IpAddr) -> bool {
 ///
 /// # Errors
 ///
-/// [`Stage::Resolve`] without addresses, [`Stage::Denied`] if any address is not allowed: a name
-/// with public and private addresses is either misconfigured or an attack.
+/// [`Stage::Resolve`] if the host has no addresses. [`Stage::Denied`] if any address is not
+/// allowed: a name with public and private addresses is either misconfigured or an attack.
 pub async fn resolve(
     host: &str,
     port: u16,
@@ -286,9 +287,9 @@ pub async fn resolve(
     Ok(found)
 }
 
-/// Resolves, checks and connects. Addresses are tried in order; each has an equal share of the rest
-/// of the connect timeout, so that one silent address does not use it up. The caller bounds the
-/// whole by that timeout.
+/// Resolves, checks and connects. Addresses are tried in order. Each gets an equal share of the
+/// remaining connect timeout, so that one silent address does not use it up. The caller must apply
+/// that timeout to the whole call.
 pub async fn dial(upstream: &Upstream) -> Result<TcpStream, UpstreamError> {
     dial_host(
         &upstream.host,
@@ -300,7 +301,8 @@ pub async fn dial(upstream: &Upstream) -> Result<TcpStream, UpstreamError> {
     .await
 }
 
-/// As [`dial`], for a host that is no upstream. Without `networks`, its addresses must be public.
+/// Dials a host that is not an upstream, as [`dial`] does. If `networks` is empty, its addresses
+/// must be public.
 pub async fn dial_host(
     host: &str,
     port: u16,
@@ -317,7 +319,7 @@ pub async fn dial_host(
         match tokio::time::timeout(rest / (tried - index) as u32, TcpStream::connect(address)).await
         {
             Ok(Ok(stream)) => {
-                // Requests are written whole; Nagle's algorithm would delay the last segment.
+                // Requests are written whole, and Nagle's algorithm would delay the last segment.
                 stream
                     .set_nodelay(true)
                     .map_err(|error| UpstreamError::unsent(Stage::Connect).because(error))?;
@@ -457,7 +459,7 @@ mod tests {
         let hang = Arc::new(Mutex::new(hang));
         let hanging = async |host: &str, client: Option<&ClientId>| {
             let hang = Arc::clone(&hang);
-            // Nobody waits for it in the end, as for a look-up whose time-out has passed.
+            // The task does not wait for the result in the end, as for a look-up that timed out.
             let look_up = LOOKUPS.run(host, client, move |_| {
                 let _ = hang.lock().map(|hang| hang.recv());
                 Ok(Vec::new())
@@ -476,7 +478,8 @@ mod tests {
                 hanging("one.example", None).await;
                 hanging("ONE.example", None).await;
             }
-            // However many names a client has, those of others are found meanwhile.
+            // However many names a client looks up, the names of other clients are resolved
+            // meanwhile.
             for at in 0..3 * LOOKUPS_MAX {
                 hanging(&format!("{at}.of.one"), Some(&ids[0])).await;
             }

@@ -1,4 +1,4 @@
-//! Bodies towards and from an upstream: both tell the pool how far they are.
+//! Bodies to and from an upstream. Both report their progress to the pool.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,14 +18,14 @@ use super::error::{Cause, Stage, UpstreamError};
 use super::pool::Lease;
 use super::short_frames::{Joined, ShortFrames};
 
-/// How far the body of a request is.
+/// Progress of the body of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// The upstream takes no more bytes for now.
+    /// The upstream accepts no more bytes for now.
     Offered(Instant),
-    /// The client gives no more bytes for now.
+    /// The client sends no more bytes for now.
     Awaited(Instant),
-    /// All bytes are handed over.
+    /// All bytes were given to hyper.
     Ended(Instant),
     /// The client's body failed.
     Failed,
@@ -35,10 +35,11 @@ pub(super) enum Progress {
 pub(super) struct RequestBody {
     inner: UnsyncBoxBody<Bytes, Cause>,
     progress: Arc<watch::Sender<Progress>>,
-    /// Waits for the begin of the response; `None` before bytes are held, and afterwards.
+    /// Waits for the start of the response. `None` before bytes are held, and after the response
+    /// has started.
     response: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     is_responding: bool,
-    /// Short frames of the connection, if it is one of HTTP/2, and those of this body.
+    /// The counter of short frames of an HTTP/2 connection, then the held frames of this body.
     short_frames: Option<Arc<ShortFrames>>,
     joined: Joined,
 }
@@ -68,13 +69,13 @@ impl RequestBody {
         (body, receiver)
     }
 
-    /// Notes the connection that the body is sent on.
+    /// Sets the connection that sends the body.
     pub(super) fn is_sent_on(&mut self, short_frames: Option<Arc<ShortFrames>>) {
         self.short_frames = short_frames;
     }
 
-    /// Returns true once nobody waits for the head of the response any more. The task is woken
-    /// then.
+    /// Returns true after the pool has stopped waiting for the head of the response. Otherwise
+    /// registers the task to be woken then.
     fn poll_responding(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.is_responding {
             let progress = &self.progress;
@@ -121,7 +122,8 @@ impl RequestBody {
     fn report(&self, new: Progress) {
         self.progress.send_if_modified(|old| {
             let is_over = matches!(old, Progress::Ended(_) | Progress::Failed);
-            // A client that gives nothing for long is polled repeatedly; the first time counts.
+            // A client that sends nothing for a long time is polled repeatedly. The first time
+            // counts.
             let is_same_wait = matches!((&*old, new), (Progress::Awaited(_), Progress::Awaited(_)));
             if !is_over && !is_same_wait {
                 *old = new;
@@ -168,8 +170,8 @@ impl Drop for RequestBody {
     }
 }
 
-/// Body of a response. Read to its end, it gives the connection back to the pool. Dropped earlier,
-/// it closes an HTTP/1 connection and resets an HTTP/2 stream.
+/// Body of a response. After it was read to its end, it returns the connection to the pool.
+/// Dropping it earlier closes an HTTP/1 connection and resets an HTTP/2 stream.
 #[derive(Debug)]
 pub struct UpstreamBody {
     incoming: Incoming,
@@ -237,8 +239,8 @@ impl Body for UpstreamBody {
                     frame.map_err(|e| UpstreamError::sent(Stage::Exchange).because(e))
                 }))
             }
-            // The clock starts when the upstream is waited for: a slow client does not poll, and is
-            // not its fault.
+            // Start the time limit when the relay waits for the upstream. A slow client does not
+            // poll, and its time must not count against the upstream.
             Poll::Pending => {
                 let end = Instant::now() + body.idle_timeout;
                 ready!(
@@ -395,7 +397,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn first_short_frames_of_a_stream_leave_at_once() {
         let short_frames = Arc::<ShortFrames>::default();
-        // Another stream uses up those of the connection.
+        // Another stream uses up the short frames of the connection.
         let (other_sender, other, _other_progress) = body_on(Arc::clone(&short_frames));
         let (sender, body, _progress) = body_on(short_frames);
         let begun = Instant::now();

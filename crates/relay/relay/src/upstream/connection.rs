@@ -1,4 +1,4 @@
-//! Opens connections to an upstream, with limits for everything that it can send.
+//! Opens connections to an upstream, with limits for all data that the upstream can send.
 
 use std::future::Future as _;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use super::short_frames::ShortFrames;
 use super::tls::UpstreamTls;
 use super::{Protocol, Upstream};
 
-/// Read buffer of HTTP/1, which the head of a response must fit in.
+/// Read buffer of HTTP/1. The head of a response must fit in it.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// Most headers of a response over HTTP/1.
 const HEADERS_MAX: usize = 100;
-/// Longest header list over HTTP/2, as its peer counts it.
+/// Longest header list over HTTP/2, in the size that the protocol defines.
 const HEADER_LIST_BYTES_MAX: u32 = 32 << 10;
-/// Bytes of one request that HTTP/2 holds for a slow upstream.
+/// Bytes of one request that HTTP/2 buffers for a slow upstream.
 const SEND_BUFFER_BYTES_MAX: usize = 64 << 10;
-/// Most streams per HTTP/2 connection, if the upstream allows more.
+/// Most streams per HTTP/2 connection, even if the upstream permits more.
 pub const STREAMS_MAX: u32 = 100;
-/// Pause between HTTP/2 pings while streams are open, and time for the reply.
+/// Pause between HTTP/2 pings while streams are open, and longest time for the response to a ping.
 const PING: Duration = Duration::from_secs(20);
 
-/// A connection over HTTP/1. Dropping it lets the connection end.
+/// A connection over HTTP/1. Dropping it closes the connection.
 #[derive(Debug)]
 pub(super) struct Http1 {
     pub(super) sender: http1::SendRequest<RequestBody>,
@@ -40,17 +40,17 @@ pub(super) struct Http1 {
     pub(super) idle_since: Instant,
 }
 
-/// A connection over HTTP/2, shared by requests.
+/// A connection over HTTP/2, which requests share.
 #[derive(Clone, Debug)]
 pub(super) struct Http2 {
     pub(super) sender: http2::SendRequest<RequestBody>,
-    /// Requests on it.
+    /// Number of requests on the connection.
     pub(super) streams: Arc<AtomicUsize>,
-    /// Most streams that the upstream allows.
+    /// Most streams that the upstream permits.
     streams_max: Arc<AtomicUsize>,
-    /// Wakes a request that waits for a connection with room.
+    /// Wakes a request that waits for a connection with capacity.
     pub(super) room: Arc<Notify>,
-    /// Short frames that it can still send at once.
+    /// Counter of the short frames that the connection can send at once.
     pub(super) short_frames: Arc<ShortFrames>,
     pub(super) idle_since: Instant,
 }
@@ -71,7 +71,7 @@ pub(super) enum Connection {
     Http2(Http2),
 }
 
-/// Resolves, dials and shakes hands within the connect timeout.
+/// Resolves, dials and performs the TLS handshake within the connect timeout.
 pub(super) async fn open(
     upstream: &Upstream,
     tls: &UpstreamTls,
@@ -124,7 +124,7 @@ where
         .handshake(io)
         .await
         .map_err(|error| UpstreamError::unsent(Stage::Connect).because(error))?;
-    // Its error also reaches the request that it belongs to.
+    // The request that the connection's error belongs to gets that error too.
     let driver = tokio::spawn(async move { drop(connection.with_upgrades().await) }).abort_handle();
     Ok(Http1 {
         sender,
@@ -140,7 +140,8 @@ where
     let (sender, mut connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_stream_window_size(window_bytes)
-        // No response that is not read takes the window of another.
+        // Size the connection window for all streams, so that an unread response does not block the
+        // others.
         .initial_connection_window_size(STREAMS_MAX.saturating_mul(window_bytes))
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
         .max_send_buf_size(SEND_BUFFER_BYTES_MAX)

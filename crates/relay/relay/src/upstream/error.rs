@@ -1,37 +1,38 @@
-//! Errors of the way to an upstream and back.
+//! Errors of exchanges with an upstream.
 
 use std::error::Error;
 use std::fmt;
 
 use crate::error::{Failure, Phase, Reason};
 
-/// Any error, as the source of another.
+/// Any error, as the source of another error.
 pub type Cause = Box<dyn Error + Send + Sync>;
 
 /// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// All connections are in use until the deadline.
+    /// All connections were in use until the deadline.
     Busy,
-    /// The client's share of the connections is in use until the deadline.
+    /// The client's share of the connections was in use until the deadline.
     ClientBusy,
     /// The name has no address.
     Resolve,
-    /// An address of it is not allowed.
+    /// An address of the name is not allowed.
     Denied,
     /// No address accepts connections.
     Connect,
-    /// Name, connection and handshake took too long together.
+    /// DNS, TCP and TLS together took too long.
     ConnectTimeout,
     /// A certificate file of the relay cannot be read or used.
     Files,
-    /// The TLS handshake failed: the certificate is wrong, or no version or protocol is common.
+    /// The TLS handshake failed: the certificate is wrong, or both sides share no version or
+    /// protocol.
     Tls,
     /// The connection broke, or the response is not HTTP.
     Exchange,
-    /// The response can be read in two ways, or is not one to the request.
+    /// The response is ambiguous, or does not match the request.
     Malformed(&'static str),
-    /// The body of the request failed: the error is of the client's side.
+    /// The body of the request failed on the client's side.
     RequestBody,
     /// The client stopped sending the body of the request.
     RequestBodyTimeout,
@@ -46,13 +47,13 @@ pub enum Stage {
 pub struct UpstreamError {
     /// The step.
     pub stage: Stage,
-    /// True if the upstream has or may have seen a part of the request.
+    /// True if the upstream has seen a part of the request, or may have seen it.
     pub sent: bool,
     cause: Option<Cause>,
 }
 
 impl UpstreamError {
-    /// An error before any byte was sent.
+    /// Creates an error from before any byte was sent.
     pub fn unsent(stage: Stage) -> Self {
         Self {
             stage,
@@ -61,7 +62,7 @@ impl UpstreamError {
         }
     }
 
-    /// An error after bytes may have been sent.
+    /// Creates an error from after bytes may have been sent.
     pub fn sent(stage: Stage) -> Self {
         Self {
             stage,
@@ -77,7 +78,7 @@ impl UpstreamError {
         self
     }
 
-    /// Returns the failure for the client. The cause remains for the log.
+    /// Returns the failure for the client. The cause stays in this error, for the log.
     pub fn into_failure(&self) -> Failure {
         let reason = match self.stage {
             Stage::Busy => Reason::Busy("upstream connections"),

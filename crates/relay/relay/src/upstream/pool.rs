@@ -1,8 +1,8 @@
 //! A pool of connections to one upstream.
 //!
-//! A request is sent again only if none of its bytes were sent: an idle connection can be closed by
-//! the upstream at the moment in which it is taken. hyper gives the request back in that case, and
-//! no other retry exists.
+//! A request is sent again only if none of its bytes were sent. The upstream can close an idle
+//! connection at the moment when the pool takes it. hyper returns the unsent request in that case.
+//! No other retry exists.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,13 +27,13 @@ use super::{Protocol, Upstream};
 use crate::headers::join_cookies;
 use crate::shares::{ClientId, ClientShares};
 
-/// Most idle connections that are tried before a new one is opened.
+/// Most idle connections that are tried before a new connection is opened.
 const STALE_MAX: usize = 3;
-/// Time in which an HTTP/1 connection must become ready once the response was read, which it does
-/// unless the upstream responded early and still reads the request.
+/// Time in which an HTTP/1 connection must become ready after the response was read. The connection
+/// is ready at once, unless the upstream responded early and still reads the request.
 const READY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Connections to one upstream. A clone shares them.
+/// Connections to one upstream. Clones share the connections.
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Shared>);
 
@@ -41,35 +41,36 @@ pub struct Pool(Arc<Shared>);
 pub(super) struct Shared {
     upstream: Arc<Upstream>,
     tls: UpstreamTls,
-    /// Idle connections over HTTP/1, last used last.
+    /// Idle HTTP/1 connections, with the last used one at the end.
     idle: Mutex<Vec<Http1>>,
     /// All connections over HTTP/2.
     shared: Mutex<Vec<Http2>>,
-    /// Rights to use a connection over HTTP/1, of all clients and of each.
+    /// Permits for HTTP/1 connections, of all clients and of each client.
     permits: Arc<Semaphore>,
     clients: ClientShares,
     /// Permits of WebSockets.
     websockets: Arc<Semaphore>,
-    /// Wakes a request that waits for room on a connection over HTTP/2.
+    /// Wakes a request that waits for capacity on an HTTP/2 connection.
     room: Arc<Notify>,
-    /// Held while a connection is opened that may speak HTTP/2, so that a burst shares it.
+    /// Held while a connection that can use HTTP/2 is opened, so that a burst of requests shares
+    /// it.
     opening: tokio::sync::Mutex<()>,
-    /// Connections that could not be opened.
+    /// Number of connections that could not be opened.
     failures: AtomicUsize,
-    /// True once the upstream chose HTTP/1 by ALPN.
+    /// True after ALPN selected HTTP/1.
     is_http1: AtomicBool,
-    /// Done once the task that closes idle connections runs.
+    /// Set when the task that closes idle connections was started.
     prunes: Once,
 }
 
-/// The right to use a connection over HTTP/1.
+/// Permission to use an HTTP/1 connection.
 #[derive(Debug)]
 pub(super) struct Permit {
     _share: OwnedSemaphorePermit,
     _permit: OwnedSemaphorePermit,
 }
 
-/// The use of a connection by one request. Dropped, it closes an HTTP/1 connection.
+/// Use of a connection by one request. Dropping it closes an HTTP/1 connection.
 #[derive(Debug)]
 pub(super) enum Lease {
     Http1 {
@@ -82,7 +83,7 @@ pub(super) enum Lease {
 }
 
 impl Lease {
-    /// True if the connection has left HTTP.
+    /// Returns true if the connection was upgraded from HTTP.
     pub(super) fn is_upgrade(&self) -> bool {
         matches!(
             self,
@@ -93,7 +94,7 @@ impl Lease {
         )
     }
 
-    /// Short frames that a connection over HTTP/2 can still send at once.
+    /// Returns the counter of short frames that an HTTP/2 connection can send at once.
     fn short_frames(&self) -> Option<Arc<ShortFrames>> {
         match self {
             Self::Http1 { .. } => None,
@@ -101,7 +102,7 @@ impl Lease {
         }
     }
 
-    /// Gives the connection back.
+    /// Returns the connection to the pool.
     pub(super) fn release(mut self) {
         let Self::Http1 {
             connection,
@@ -133,8 +134,8 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         match self {
-            // hyper would read the rest of a response first. An upgraded connection is no longer
-            // its own.
+            // Without the abort, hyper would read the rest of the response first. An upgraded
+            // connection does not belong to the lease any more.
             Self::Http1 {
                 connection: Some(connection),
                 is_upgrade: false,
@@ -160,7 +161,7 @@ impl Shared {
         idle.drain(..excess);
     }
 
-    /// Closes connections that are closed or were idle for too long.
+    /// Removes connections that are closed or were idle for too long.
     fn prune(&self) {
         let (now, limit) = (Instant::now(), self.upstream.idle_timeout);
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,13 +199,14 @@ impl Shared {
         Some(Lease::Http2(connection))
     }
 
-    /// Takes a connection over HTTP/2 with room for a stream. Returns `None` if another one may be
-    /// opened. At the limit of connections it waits for room: more streams than
-    /// [`super::STREAMS_MAX`] would share the windows of others.
+    /// Takes an HTTP/2 connection with capacity for a stream. Returns `None` if another connection
+    /// can be opened. At the limit of connections, waits for capacity: more than
+    /// [`super::STREAMS_MAX`] streams would share the windows of others.
     async fn wait_for_room(&self) -> Option<Lease> {
         loop {
             let mut room = pin!(self.room.notified());
-            // Each stream that ends wakes one request, also between the look and the wait.
+            // Each stream that ends wakes one request. Register before the check, so that no
+            // wake-up is lost.
             room.as_mut().enable();
             if let Some(lease) = self.take_shared() {
                 return Some(lease);
@@ -230,8 +232,8 @@ impl Shared {
         }
     }
 
-    /// Waits for the right to use a connection over HTTP/1: that of the client first, so that those
-    /// of others do not wait behind the requests of one client.
+    /// Waits for the permit to use an HTTP/1 connection. Takes the permit of the client first, so
+    /// that other clients do not queue behind the requests of one client.
     async fn permit(&self, client: &ClientId, deadline: Instant) -> Result<Permit, UpstreamError> {
         let acquire = async |semaphore: Arc<Semaphore>, stage| {
             let acquired = timeout_at(deadline, semaphore.acquire_owned()).await;
@@ -262,7 +264,7 @@ impl Pool {
         Self::limited(upstream, Semaphore::MAX_PERMITS)
     }
 
-    /// As [`Pool::new`], for at most this many WebSockets at once.
+    /// Creates an empty pool for at most `websockets_max` concurrent WebSockets.
     pub fn limited(upstream: Arc<Upstream>, websockets_max: usize) -> Self {
         let permits = Arc::new(Semaphore::new(
             upstream.connections_max.clamp(1, Semaphore::MAX_PERMITS),
@@ -284,7 +286,7 @@ impl Pool {
         }))
     }
 
-    /// Starts the task that closes idle connections. It ends with the pool.
+    /// Starts the task that closes idle connections. The task ends with the pool.
     fn start_pruning(&self) {
         let interval = (self.0.upstream.idle_timeout / 2).max(Duration::from_millis(100));
         let pruned = Arc::downgrade(&self.0);
@@ -299,7 +301,7 @@ impl Pool {
         });
     }
 
-    /// Permits of WebSockets.
+    /// Returns the permits of WebSockets.
     pub fn websockets(&self) -> &Arc<Semaphore> {
         &self.0.websockets
     }
@@ -309,17 +311,18 @@ impl Pool {
         &self.0.upstream
     }
 
-    /// Sends a request and returns the head of the response. The request's target needs a path
-    /// only; its `Host`, or the upstream's without one, becomes the authority. Headers of the hop
-    /// must be removed already, except `Connection` and `Upgrade` of a WebSocket request: after a
-    /// 101, [`hyper::upgrade::on`] gives the connection, and dropping the body lets the connection
-    /// leave the pool, so that it takes no other request's place.
+    /// Sends a request and returns the head of the response. The request's target needs only a
+    /// path. Its authority is its `Host` or, without one, the upstream's.
+    ///
+    /// Hop-by-hop headers must already be removed, except `Connection` and `Upgrade` of a WebSocket
+    /// request. After a 101, [`hyper::upgrade::on`] returns the connection. Dropping the body then
+    /// removes the connection from the pool, so that it does not occupy the place of a request.
     ///
     /// Dropping the future closes an HTTP/1 connection and resets an HTTP/2 stream.
     ///
     /// # Errors
     ///
-    /// See [`Stage`]; `sent` tells if a repetition could do something twice.
+    /// See [`Stage`]. `sent` tells if a retry could perform an action twice.
     pub async fn send<B>(
         &self,
         request: Request<B>,
@@ -360,7 +363,8 @@ impl Pool {
         Err(UpstreamError::unsent(Stage::Exchange))
     }
 
-    /// Takes an idle or shared connection, or opens one. Returns true if others used it before.
+    /// Takes an idle or shared connection, or opens one. Returns true if other requests used the
+    /// connection before.
     async fn take(
         &self,
         client: &ClientId,
@@ -389,8 +393,8 @@ impl Pool {
             {
                 return Ok((lease, true));
             }
-            // The upstream does not answer: whoever waited must not also wait for the others one
-            // after the other.
+            // The upstream did not accept the connection of another request. Waiting requests must
+            // not try one after the other, so release the lock.
             if shared.failures.load(Ordering::Relaxed) != failures {
                 opening = None;
             }
@@ -405,7 +409,8 @@ impl Pool {
                 return Ok((lease, true));
             }
         }
-        // Boxed, because a request on an open connection would carry the size of a TLS handshake.
+        // Boxed: otherwise every request on an open connection would carry the size of a TLS
+        // handshake.
         let opened = timeout_at(deadline, Box::pin(open(&shared.upstream, &shared.tls))).await;
         let opened = opened.unwrap_or_else(|_| Err(UpstreamError::unsent(Stage::ConnectTimeout)));
         if opened.is_err() {
@@ -457,7 +462,7 @@ impl Pool {
         }
     }
 
-    /// Returns the error of the first timeout that passes.
+    /// Waits for the first timeout that passes, and returns its error.
     async fn watch(
         &self,
         mut progress: watch::Receiver<Progress>,
@@ -467,7 +472,7 @@ impl Pool {
             self.0.upstream.body_idle_timeout,
             self.0.upstream.first_byte_timeout,
         );
-        // An empty body ended before the connection was taken.
+        // An empty body ended before the connection was taken, so count from now on.
         let start = Instant::now();
         loop {
             let (end, stage) = match *progress.borrow_and_update() {
@@ -538,7 +543,7 @@ impl Fault {
     }
 }
 
-/// Takes the authority from `Host`, or from the upstream.
+/// Returns the authority from `Host`, or from the upstream.
 fn authority(
     headers: &mut http::HeaderMap,
     upstream: &Upstream,
@@ -561,7 +566,7 @@ fn authority(
         .map_err(|error| UpstreamError::unsent(Stage::Resolve).because(error))
 }
 
-/// Puts target, `Host` and version in the form of the connection's version.
+/// Adapts target, `Host` and version to the version of the connection.
 fn address(
     request: &mut Request<RequestBody>,
     host: &HeaderValue,
@@ -580,7 +585,7 @@ fn address(
             .scheme(if upstream.is_tls { "https" } else { "http" })
             .authority(host.as_bytes());
     } else {
-        // HTTP/1 allows one line of cookies, and a client of it must name `te` in `Connection`.
+        // HTTP/1 permits one line of cookies, and an HTTP/1 client must list `te` in `Connection`.
         join_cookies(request.headers_mut());
         request.headers_mut().remove(header::TE);
         request.headers_mut().insert(header::HOST, host.clone());
@@ -596,8 +601,8 @@ fn address(
     Ok(())
 }
 
-/// Rejects responses whose end two readers see differently, and switches of protocol that nobody
-/// asked for.
+/// Rejects a response whose end two readers can see differently, and a switch of protocols that the
+/// request did not ask for.
 fn check_response<B>(response: &Response<B>, facts: Facts) -> Result<(), &'static str> {
     let headers = response.headers();
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();

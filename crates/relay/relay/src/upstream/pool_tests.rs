@@ -512,8 +512,8 @@ fn is_open(stream: &TcpStream) -> bool {
     }
 }
 
-/// Seven requests wait while the first one opens a connection that may be shared. None is served,
-/// and after the first failure all of them try at once.
+/// Seven requests wait while the first one opens a connection that can be shared. The upstream
+/// serves none, and after the first failure all of them try concurrently.
 #[tokio::test]
 async fn requests_do_not_wait_for_each_others_timeouts() {
     let dir = tempfile::tempdir().unwrap();
@@ -617,7 +617,7 @@ async fn a_cancelled_http2_request_resets_its_stream_only() {
         let pool = pool.clone();
         async move { pool.send(hang, &client(), late()).await.map(drop) }
     });
-    // The service was called: one permit tells so, another that it was dropped.
+    // One permit reports that the service was called, another that its future was dropped.
     cancelled.acquire().await.unwrap().forget();
     sending.abort();
     cancelled.acquire().await.unwrap().forget();

@@ -1,11 +1,12 @@
 //! Joins the short frames of a request's body before HTTP/2 sends them.
 //!
-//! Servers count the overhead of short frames that their application has not read: beyond some
-//! thousands of them they end the connection, which requests of other clients share (hyper with
-//! `ENHANCE_YOUR_CALM`). HTTP/2 does not tell the relay what was read. So each stream has a few
-//! short frames that leave at once, and a connection has a number of them, which grows back slowly.
-//! When it is used up, a stream holds its bytes until a frame is long enough, the body ends, or
-//! some time has passed.
+//! Servers count the overhead of short frames that their application has not read. After some
+//! thousands of them, they close the connection, which requests of other clients share (hyper
+//! closes it with `ENHANCE_YOUR_CALM`). HTTP/2 does not tell the relay which frames were read.
+//!
+//! Each stream can therefore send a few short frames at once, and a connection can send a limited
+//! number more, which regrows slowly. When that number is used up, a stream holds its bytes until a
+//! frame is long enough, the body ends, or a time limit passes.
 
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
@@ -16,23 +17,23 @@ use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use tokio::time::{Instant, Sleep};
 
-/// Length from which a frame is not short: servers credit the overhead of short frames with the
-/// bytes of long ones.
+/// Length from which a frame is not short. Servers offset the overhead of short frames with the
+/// bytes of long frames.
 pub(super) const SHORT_FRAME_BYTES: usize = 256;
-/// Short frames of each stream that leave at once, whatever other streams of the connection have
-/// used.
+/// Short frames that each stream can send at once, independent of other streams of the connection.
 const FRAMES_OF_STREAM: u32 = 4;
-/// Most further short frames that leave at once on a connection.
+/// Most further short frames that a connection can send at once.
 const FRAMES_MAX: u32 = 64;
-/// Time after which one more leaves at once.
+/// Time after which a connection can send one more at once.
 const FRAME_EVERY: Duration = Duration::from_millis(62);
-/// Longest time that short frames are held before the upstream has responded: it may not have read
-/// any of them.
+/// Longest time that short frames are held before the upstream has responded, because it may not
+/// have read any of them.
 const DELAY_MAX: Duration = Duration::from_secs(4);
-/// Longest time that they are held afterwards: both sides can wait for each other.
+/// Longest time that short frames are held after the response has started, because both sides can
+/// wait for each other.
 const DELAY_RESPONDING_MAX: Duration = Duration::from_millis(50);
 
-/// The short frames that a connection can still send at once.
+/// The number of short frames that a connection can still send at once.
 #[derive(Debug)]
 pub(super) struct ShortFrames(Mutex<(u32, Instant)>);
 
@@ -43,7 +44,7 @@ impl Default for ShortFrames {
 }
 
 impl ShortFrames {
-    /// Takes the right to send one. Returns false if there is none left.
+    /// Takes the permission to send one short frame. Returns false if none is left.
     fn take(&self, now: Instant) -> bool {
         let (left, since) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let grown = now.saturating_duration_since(*since).as_millis() / FRAME_EVERY.as_millis();
@@ -60,27 +61,27 @@ impl ShortFrames {
 #[derive(Debug, Default)]
 pub(super) struct Joined {
     bytes: BytesMut,
-    /// Trailers that follow the bytes.
+    /// Trailers after these bytes.
     trailers: Option<Frame<Bytes>>,
-    /// Short frames of the body's own that have left.
+    /// Number of short frames that the body has sent at once.
     taken: u32,
-    /// End of the time that the bytes are held.
+    /// Time at which the held bytes must be sent.
     due: Option<Pin<Box<Sleep>>>,
 }
 
 impl Joined {
-    /// Returns true if nothing is held.
+    /// Returns true if no bytes or trailers are held.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.trailers.is_none()
     }
 
-    /// Bytes that are held.
+    /// Returns the number of held bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Takes the next frame of a body. Returns the frame to send, or `None` if more can be joined
-    /// to it.
+    /// Takes the next frame of a body. Returns the frame to send, or `None` if further bytes can be
+    /// joined.
     pub(super) fn push(&mut self, frame: Frame<Bytes>, is_last: bool) -> Option<Frame<Bytes>> {
         match frame.into_data() {
             Ok(data) if self.bytes.is_empty() && (is_last || data.len() >= SHORT_FRAME_BYTES) => {
@@ -99,12 +100,12 @@ impl Joined {
         }
     }
 
-    /// Returns what is held, after which the body ends.
+    /// Returns the held bytes or trailers at the end of the body.
     pub(super) fn rest(&mut self) -> Option<Frame<Bytes>> {
         self.joined().or_else(|| self.trailers.take())
     }
 
-    /// Waits until the bytes that are held must be sent, while the body has no more of them.
+    /// Waits until the held bytes must be sent. Called while the body has no further bytes.
     pub(super) fn poll_due(
         &mut self,
         cx: &mut Context<'_>,
@@ -124,7 +125,7 @@ impl Joined {
             let due = self
                 .due
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(now + delay)));
-            // The response can begin meanwhile.
+            // The response can start meanwhile, which shortens the delay.
             if due.deadline() > now + delay {
                 due.as_mut().reset(now + delay);
             }
@@ -133,7 +134,8 @@ impl Joined {
         Poll::Ready(self.joined())
     }
 
-    /// Takes the right to send a short frame at once: of this body first, then of the connection.
+    /// Takes the permission to send a short frame at once. Uses the frames of this body first, then
+    /// those of the connection.
     fn take(&mut self, frames: &ShortFrames, now: Instant) -> bool {
         if self.taken < FRAMES_OF_STREAM {
             self.taken += 1;

@@ -1,5 +1,5 @@
-//! TLS towards an upstream: always verified, with authorities and identity from files that can
-//! change.
+//! TLS towards an upstream. The certificate is always verified. Authorities and identity come from
+//! files that can change.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use tokio_rustls::client::TlsStream;
 use super::error::{Stage, UpstreamError};
 use super::{Protocol, Upstream};
 
-/// Shortest time between two looks at the files.
+/// Shortest time between two checks of the files.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// TLS configuration of one upstream.
@@ -31,13 +31,13 @@ struct Loaded {
 }
 
 impl UpstreamTls {
-    /// Returns the configuration, read again if a file has changed. Looks at the files at most once
-    /// per second, and blocks for that time. Files that became unusable keep the configuration and
-    /// are logged.
+    /// Returns the configuration, which is read again if a file has changed. Checks the files at
+    /// most once per second, and blocks while it reads. If files become unusable, the error is
+    /// logged and the old configuration stays.
     ///
     /// # Errors
     ///
-    /// Unusable files before a first success.
+    /// The files are unusable and were never loaded successfully.
     pub fn config(&self, upstream: &Upstream) -> Result<Arc<ClientConfig>, TlsFileError> {
         let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -104,7 +104,7 @@ fn stamp(upstream: &Upstream) -> ContentDigest {
 }
 
 fn load(upstream: &Upstream) -> Result<Arc<ClientConfig>, TlsFileError> {
-    // Without a file no authority is trusted; the configuration demands one.
+    // Without a file, no authority is trusted. The configuration requires a file.
     let identity = upstream.identity.as_ref();
     let identity = identity.map(|(chain, key)| (chain.as_path(), key.as_path()));
     let mut config = client_config(upstream.roots.as_deref(), identity)?;
