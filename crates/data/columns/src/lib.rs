@@ -10,7 +10,7 @@
 //! into columns of requests, and [`LeafMask::put_back`] builds the masked leaf, which
 //! [`put_leaves`] puts into the table.
 //!
-//! This crate holds no key, sends nothing, and has no I/O.
+//! This crate uses no keys, sends no requests, and does no I/O.
 
 mod decode;
 mod encode;
