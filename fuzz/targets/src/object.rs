@@ -26,8 +26,8 @@ const BINDING: ObjectBinding = ObjectBinding {
     created: 17,
 };
 
-/// The app's keys, the key of a data subject, and valid records with a clear value. Each format, the
-/// current and the old one, has a record without a subject and a record with a subject.
+/// The app's keys, the key of a data subject, and valid records with a clear value. The current and
+/// the old format each have a record without a subject and a record with a subject.
 struct App {
     terms: ObjectKeys,
     keys: Arc<AppKeys>,

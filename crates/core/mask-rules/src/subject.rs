@@ -1,10 +1,10 @@
-//! Looks up subjects. The subject of a field is another value in the same map on which the mask of
-//! the field depends, such as the value of `customer_id` for the field `born`.
+//! Looks up subjects. The subject of a field is another value in the same map, on which the field's
+//! mask depends. For example, the subject of `born` can be the value of `customer_id`.
 //!
 //! A walk visits one field of a document at a time. One scan of the document, ahead of the walk,
 //! finds the subjects of all rules in all maps. So every byte is read at most once more, regardless
 //! of the number of rules and fields and of the nesting of maps. A subject counts only if it ends
-//! within the first [`SUBJECT_BYTES_MAX`] bytes of its map, so the scan is at most about this
+//! within the first [`SUBJECT_BYTES_MAX`] bytes of its map. So the scan is at most about this
 //! distance ahead of the walk.
 
 use std::collections::HashMap;
@@ -161,8 +161,8 @@ impl Subjects {
     }
 
     /// Returns the subject of a rule for the field at `path`. Returns `None` if the rule has no
-    /// subject, if the field is in no map, if the key is missing or too far from the map's start,
-    /// or if the value is a container.
+    /// subject or the field is in no map. Also returns `None` if the key is missing or too far from
+    /// the map's start, or if its value is a container.
     pub fn find<'a>(&mut self, path: &Path<'a>, rule: usize) -> Option<Value<'a>> {
         let key = (*self.keys.of_rules.get(rule)?)?;
         let map = path.enclosing_map()?;

@@ -178,7 +178,7 @@ impl Path {
         self.column
     }
 
-    /// Returns the path as it was written.
+    /// Returns the original text of the path.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text

@@ -1,9 +1,9 @@
 //! Samples of Arrow data, column by column.
 //!
 //! A column is a leaf of the schema: a column of the table, or the members or items of a nested
-//! column. [`ArrowSamples`] takes record batches. [`JudgedColumns`] are its columns without
-//! functions, and [`JudgedColumns::decide`] chooses functions whose results fit the columns' types.
-//! The rules then resolve on the schema (`columns`).
+//! column. [`ArrowSamples`] takes record batches. [`JudgedColumns`] are the same columns without
+//! functions. [`JudgedColumns::decide`] chooses functions whose results fit the columns' types. The
+//! rules then resolve on the schema (`columns`).
 
 mod decide;
 mod leaf;

@@ -9,15 +9,15 @@
 //!
 //! * `redact`, `fixed`, `null`, `partial`, `hash` and `email` never return an original. A single
 //!   original in its own field of the target is therefore a leak. An original of at least
-//!   [`ELSEWHERE_CHARS_MIN`] characters is a leak in every other field, too. The check finds the
-//!   original as a whole value, a key, an array element, or a quoted string in a text. The check
-//!   also finds the original as a word with a digit or `@` in a text, or as a key or value in a
-//!   text.
+//!   [`ELSEWHERE_CHARS_MIN`] characters is a leak everywhere else in the target, too. The check
+//!   finds the original as a whole value, a key, an array element, or a quoted string in a text.
+//!   The check also finds it in a text as a word with a digit or `@`, or as a key or value.
 //! * `card`, `phone`, `iban`, `mac` and `fpe` can return another original by chance; `pseudonym`,
 //!   `date_shift`, `generalize` and `noise` often do. Such a field leaks if most of its rows hold
 //!   values that occur exactly as often as in the source. For `card`, `phone`, `iban`, `mac` and
-//!   `fpe`, more than 1 % of originals in other fields is a leak, too, or more than twice the share
-//!   that its own field has by chance.
+//!   `fpe`, originals in other fields are a leak, too, if their share exceeds a limit. The limit is
+//!   twice the share of originals that the own field has by chance, but at least 1 % and at most
+//!   10 %.
 
 mod file;
 mod pieces;

@@ -1,8 +1,8 @@
 //! Atomic output: the output appears only when it is complete.
 //!
-//! On Linux the unfinished output is a file without a name, so even a killed job leaves nothing
-//! behind. If the file system does not support that, the output is a temporary file in its
-//! directory, which is removed if the job fails.
+//! On Linux the unfinished output is a file without a name, so a killed job leaves no file. If the
+//! file system does not support such files, the output is a temporary file in its directory, which
+//! is removed if the job fails.
 
 use sealwire_service::output_file;
 use std::fs::{self, File, Metadata};

@@ -49,9 +49,9 @@ pub(crate) fn classify(value: &[u8], encoding: Encoding) -> ValueClass {
     }
 }
 
-/// Returns true if a text envelope or an Evervault string is a part of a value, such as of a JSON
-/// document in a text column. Does not search for binary envelopes inside other bytes, since their
-/// first three bytes occur by chance.
+/// Returns true if a value contains a text envelope or an Evervault string, such as a JSON document
+/// in a text column. Does not search for binary envelopes inside other bytes, since their first
+/// three bytes occur by chance.
 fn contains_envelope(value: &[u8]) -> bool {
     let mut envelopes = memmem::find_iter(value, TEXT_PREFIX).map(|at| &value[at..]);
     envelopes.any(begins_with_envelope)

@@ -50,8 +50,8 @@ pub(crate) fn read_page(target: &Target, rows_max: u64, is_first: bool) -> Strin
 /// key column, the values that were read, and the new values.
 ///
 /// A row is written only if it still has the value that was read. A row that another transaction
-/// has locked is skipped instead of waited for, so that the statement can neither delay behind an
-/// application nor be part of a deadlock with it.
+/// has locked is skipped. So the statement neither waits for an application nor takes part in a
+/// deadlock with it.
 pub(crate) fn write_page(target: &Target) -> String {
     let keys = target.key.len();
     let array = match target.encoding {

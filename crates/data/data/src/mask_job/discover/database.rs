@@ -416,7 +416,7 @@ async fn read_checks(client: &Client, source: &Endpoint) -> Result<Vec<ColumnChe
     Ok(rows.iter().map(check).collect())
 }
 
-/// Returns table and column of each column whose type is a domain, or belongs to a role without
+/// Returns table and column of each column whose type is a domain or is owned by a role without
 /// superuser rights. Casts to such types can call functions of their owners.
 async fn read_own_types(
     client: &Client,

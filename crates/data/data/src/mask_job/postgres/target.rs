@@ -420,8 +420,8 @@ async fn tables(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError>
 /// objects of a schema, regardless of their kind.
 ///
 /// Objects of extensions and parts of other objects, such as the sequences of identity columns,
-/// have no statement, since the server drops them only with their owners. All statements use IF
-/// EXISTS, since dropping one object can drop others.
+/// have no statement: the server drops them only with their owners. All statements use IF EXISTS,
+/// since dropping one object can drop others.
 const INVENTORY: &str = "\
     WITH objects AS ( \
         SELECT 0 AS turn, 'pg_catalog.pg_namespace'::pg_catalog.regclass::oid AS class, n.oid FROM pg_catalog.pg_namespace n \

@@ -106,7 +106,8 @@ impl Marker {
         Attributes::from_iter([(MARKER, self.0.clone())])
     }
 
-    /// Determines whose object was found. `length` is the length of the upload's object in bytes.
+    /// Determines the owner of the object that was found. `length` is the length of the upload's
+    /// object in bytes.
     pub(super) fn owner_of(&self, found: &GetResult, length: u64) -> Found {
         match found.attributes.get(&MARKER) {
             Some(marker) if **marker == *self.0 => Found::Ours,
