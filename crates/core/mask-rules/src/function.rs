@@ -92,14 +92,14 @@ pub enum FunctionKind {
     },
     /// Replaces a telephone number.
     Phone {
-        /// Number of last digits that stay.
+        /// Number of last digits that are kept.
         last: u16,
     },
     /// Replaces a card number.
     Card {
-        /// Number of first digits that stay.
+        /// Number of first digits that are kept.
         first: u16,
-        /// Number of last digits that stay.
+        /// Number of last digits that are kept.
         last: u16,
         /// True if the result passes Luhn's check; otherwise it fails the check.
         is_valid: bool,

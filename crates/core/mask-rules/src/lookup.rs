@@ -1,5 +1,5 @@
-//! Looks up the rule of a path. A walk over a document with a single leaf at that path gives the
-//! rule, so the grammar of select paths has one implementation.
+//! Looks up the rule of a path by a walk over a document with a single leaf at that path. So the
+//! grammar of select paths has only one implementation.
 
 use std::sync::Arc;
 

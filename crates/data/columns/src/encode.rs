@@ -193,8 +193,8 @@ pub fn each_value(leaf: &Leaf, mut met: impl FnMut(usize, &[u8])) {
 }
 
 /// Calls `rows` with a function that appends the MessagePack scalar of a row, in the form that
-/// masking functions take. For columns of types that [`crate::check`] rejects the function appends
-/// nothing.
+/// masking functions take. The function appends nothing for columns of types that [`crate::check`]
+/// rejects.
 pub fn with_values(array: &ArrayRef, rows: &mut dyn FnMut(&AppendRow<'_>)) {
     append_values(array, Instants::Text, rows);
 }

@@ -25,7 +25,7 @@ pub enum Direction {
 pub struct Replacement<'a> {
     /// The path of the column.
     pub path: &'a Path,
-    /// The type of the new column; `None`: the type that the [`Direction`] gives.
+    /// The type of the new column. `None` stands for the type that the [`Direction`] gives.
     pub data_type: Option<&'a DataType>,
 }
 

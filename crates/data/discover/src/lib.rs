@@ -1,8 +1,8 @@
 //! Discovery of personal data and secrets, which proposes masking rules.
 //!
-//! A source adds the values of each field to a [`Sample`]. [`judge()`] takes votes by the field's
-//! name, by the form of its values and by their distribution, and [`candidates`] gives the
-//! functions to try. [`Discovery`] holds names, counts and confidences, but no sampled value.
+//! A source adds the values of each field to a [`Sample`]. [`judge()`] combines votes by the
+//! field's name, by the form of its values and by their distribution. [`candidates`] returns the
+//! functions to try. [`Discovery`] contains names, counts and confidences, but no sampled value.
 //! Sampled values stay in memory and appear in no output, error or log.
 //!
 //! This crate uses no keys and does no I/O. Jobs sample files and databases.
@@ -161,7 +161,7 @@ impl Category {
         self == other || self.is_name() && other.is_name()
     }
 
-    /// Returns true if equal values should have equal masks and different ones different masks.
+    /// Returns true if equal values must have equal masks, and different values different masks.
     fn is_kept_apart(self) -> bool {
         matches!(
             self,

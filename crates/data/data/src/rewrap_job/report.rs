@@ -25,7 +25,7 @@ pub enum LeftReason {
     Evervault,
     /// The envelope is only a part of the value, such as of a document.
     Inside,
-    /// A bytea column has a text envelope.
+    /// A column of type bytea contains a text envelope.
     TextInBytes,
     /// A column of the rule's context is null.
     NoContext,
@@ -36,7 +36,7 @@ pub enum LeftReason {
 }
 
 impl LeftReason {
-    /// Returns the name, as JSON reports have it.
+    /// Returns the name in JSON reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,8 +1,8 @@
 //! Discovery in a PostgreSQL database.
 //!
-//! Everything is read in one read-only snapshot with a statement timeout. Masks of sampled values,
-//! made under a throw-away key, are cast to the column's type there, and tried against check
-//! constraints of the column.
+//! All data is read in one read-only snapshot with a statement timeout. Sampled values are masked
+//! under a throw-away key. In the snapshot, these masks are cast to the column's type and tried
+//! against the column's check constraints.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;

@@ -17,7 +17,7 @@ use super::source::SourceFile;
 use super::values::{Levels, Values, read};
 use crate::mask_job::limits::Limits;
 
-/// Bytes that an entry of a column in lists takes beside its value.
+/// Bytes that an entry of a column in lists takes in addition to its value.
 pub(super) const ENTRY_BYTES: usize = 8;
 
 /// Rows of a column.

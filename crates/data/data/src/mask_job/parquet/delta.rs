@@ -1,5 +1,5 @@
-//! Checks lengths in the encoding `DELTA_BINARY_PACKED`, which the encodings
-//! `DELTA_LENGTH_BYTE_ARRAY` and `DELTA_BYTE_ARRAY` begin with.
+//! Checks lengths in the encoding `DELTA_BINARY_PACKED`. Pages in the encodings
+//! `DELTA_LENGTH_BYTE_ARRAY` and `DELTA_BYTE_ARRAY` begin with such lengths.
 //!
 //! The `parquet` crate allocates as much memory as such a stream announces, and relies on its
 //! lengths. A page in `DELTA_BYTE_ARRAY` can announce values that are far longer than the page. So

@@ -25,8 +25,8 @@ use super::thrift::{PageHeader, page_header};
 /// Maximum bytes of a page before or after decompression: 256 MiB. A page is read whole. Writers
 /// make pages of 1 MiB (DuckDB: up to 100 MB), unless a single value is longer.
 pub(super) const PAGE_BYTES_MAX: usize = 256 << 20;
-/// Maximum number of values of a dictionary. Each takes up to 32 bytes beside the page, so 128 MiB
-/// in all.
+/// Maximum number of values of a dictionary. Each value takes up to 32 bytes in addition to the
+/// page, so 128 MiB in all.
 const DICTIONARY_VALUES_MAX: usize = 1 << 22;
 /// Maximum number of entries of a page of a column in lists. A single row can contain all of them.
 /// Each entry takes up to 36 bytes, so 144 MiB in all.

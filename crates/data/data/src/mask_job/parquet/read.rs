@@ -19,8 +19,8 @@ use crate::mask_job::memory::{ByteBudget, BytePermit};
 /// Maximum number of rows of the first batch of a column chunk. The size of the values determines
 /// the rows of later batches.
 const FIRST_ROWS_MAX: usize = 64;
-/// Bytes that an entry takes beside the bytes of its value: a reference, levels, and an offset in
-/// an array.
+/// Bytes that an entry takes in addition to the bytes of its value: a reference, levels, and an
+/// offset in an array.
 const VALUE_BYTES: usize = 40;
 /// Maximum factor by which a batch can be larger than the batch before.
 const GROWTH_MAX: usize = 4;
@@ -58,8 +58,8 @@ pub(super) struct ReadSubjects {
     rule: usize,
     column: usize,
     values: Values,
-    /// The index in `values` of each value's subject. The number of `values` stands for a missing
-    /// subject.
+    /// The index in `values` of each value's subject. An index equal to the length of `values`
+    /// stands for a missing subject.
     rows: Vec<usize>,
 }
 

@@ -1,7 +1,7 @@
 //! The first rows of a table, for discovery and the dry run.
 //!
-//! COPY of a table by its name calls output functions only, which superusers made. Every SELECT is
-//! planned, and the planner evaluates index expressions and casts, so that functions of a table's
+//! COPY of a table by its name calls only output functions, which superusers created. Every SELECT
+//! is planned, and the planner evaluates index expressions and casts. So functions of a table's
 //! owner would run as the reader.
 
 use std::ops::ControlFlow;

@@ -220,7 +220,7 @@ impl Tree {
         self.nodes.len()
     }
 
-    /// Returns the steps to a node. Indexes have no meaning.
+    /// Returns the steps to a node. The indexes in the steps are placeholders.
     pub(crate) fn steps_of(&self, id: NodeId) -> Vec<Step> {
         let step = |id: NodeId| match &self.nodes[id].step {
             RawStep::Key(raw) => Step::Key(key_text(raw)),
