@@ -9,7 +9,7 @@ use sealwire_access::{
 use crate::seed::words as list;
 use crate::{Input, Seed};
 
-/// Reads a record. Its key stands in front, up to a newline.
+/// Parses a record. The record's key precedes it, up to a newline.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let key = input.text_until(b'\n');
@@ -21,7 +21,7 @@ pub(crate) fn run(input: &[u8]) {
             assert_eq!(Role::from_record(key, &again).as_ref(), Ok(&role));
             for grant in role.grants() {
                 let printed = grant.to_string();
-                // A record may hold a grant without an operation; a text may not.
+                // A record may contain a grant without an operation, but a text may not.
                 if grant.operations != Operations::NONE {
                     assert_eq!(Grant::from_text(&printed).as_ref(), Ok(grant), "{printed}");
                 }

@@ -1,4 +1,4 @@
-//! Segments that nobody sealed: they are read without a panic, and none verifies.
+//! Segments without a valid seal: reading them never panics, and no segment verifies.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 use crate::Seed;
 use crate::seed::words as list;
 
-/// One folder per process, whose segment each input replaces.
+/// A folder per process. Each input replaces the segment in it.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| tempfile::tempdir().expect("a folder").keep());
 
 /// Verifies a folder that holds the input as its only segment.

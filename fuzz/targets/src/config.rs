@@ -1,4 +1,5 @@
-//! Configuration: complete and within its limits, or rejected without repeating a value.
+//! Configuration: a file is either complete and within its limits, or rejected without repeating a
+//! value.
 
 use std::path::Path;
 
@@ -8,10 +9,11 @@ use crate::input::text;
 use crate::seed::words as list;
 use crate::{Input, Seed};
 
-/// Stands for a secret that was pasted under the wrong key.
+/// A secret that was pasted under the wrong key.
 const SECRET: &str = "hunter2-5f4dcc3b5aa765d61d8327deb882cf99";
 
-/// Parses a file under variables. Settings: key, quotes, variables up to a zero byte.
+/// Parses a file together with environment variables. Settings: key, quotes, variables up to a zero
+/// byte.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let (key, quoted) = (usize::from(input.byte()), input.byte() & 1 != 0);
@@ -56,7 +58,7 @@ fn check(text: &str, variables: &[(&str, &str)]) {
                 shown.chars().all(|c| c == '\n' || !c.is_control()),
                 "{shown:?}"
             );
-            // Names are shown, cut to 64 characters; values are not.
+            // Errors show names, cut to 64 characters, but no values.
             let is_name = variables.iter().any(|(name, _)| name.contains(SECRET));
             assert!(is_name || !shown.contains(SECRET), "{shown}");
         }

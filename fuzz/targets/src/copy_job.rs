@@ -17,11 +17,12 @@ static RULES: LazyLock<Choice> = LazyLock::new(|| {
     ])
 });
 
-/// Masks rows. Settings: bytes of a chunk, rules, answers.
+/// Masks rows. Settings: bytes of a chunk, rules, masked values.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let (chunk, rules, answer) = (input.byte(), input.byte(), Answer::of(input.byte()));
-    // A masked value of a JSON column becomes a JSON string, which masks to a longer one.
+    // A masked value of a JSON column becomes a JSON string. Masking this string again makes it
+    // longer, so the output is not fixed.
     let setting = (chunk, answer, rules % 4 != 0);
     let (text, rules) = (input.0, RULES.of(rules));
     let masked = check(text, setting, |text, limits, mask| {

@@ -17,7 +17,7 @@ static RULES: LazyLock<Choice> = LazyLock::new(|| {
     ])
 });
 
-/// Masks a text. Settings: delimiter, bytes of a chunk, rules, answers.
+/// Masks a text. Settings: delimiter, bytes of a chunk, rules, masked values.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let format = FileFormat::Csv {

@@ -1,4 +1,5 @@
-//! Envelopes: only those that a key of the app sealed open, unchanged and under their own context.
+//! Envelopes: an envelope opens only if a key of the app sealed it, unchanged, and only under its
+//! context.
 
 use std::sync::{Arc, LazyLock};
 
@@ -25,7 +26,7 @@ struct Known {
 struct EnvelopeKeys {
     keys: Arc<AppKeys>,
     known: Vec<Known>,
-    /// Index of the first envelope that this process sealed.
+    /// Index of the first envelope that this process sealed itself.
     own: usize,
 }
 
@@ -89,7 +90,7 @@ fn bytes_of(vector: &serde_json::Value) -> Vec<u8> {
     }
 }
 
-/// Opens envelopes. Settings: context, own envelope and changes to it.
+/// Opens envelopes. Settings: context, an envelope of this process, and changes to it.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let contexts: [&[u8]; 4] = [b"", b"row 7", b"cards.pan.", b"row 8"];
@@ -97,7 +98,7 @@ pub(crate) fn run(input: &[u8]) {
     let mut opener = Opener::new(Arc::clone(&WORLD.keys), context);
     let own = WORLD.own + usize::from(input.byte()) % (WORLD.known.len() - WORLD.own);
     let edits = input.edits();
-    // Also as the text of an encapsulation.
+    // The same bytes as the text of an encapsulation.
     let _ = opener.give(input.0);
     check(&mut opener, context, input.0);
     check(
@@ -138,7 +139,7 @@ fn check(opener: &mut Opener, context: &[u8], bytes: &[u8]) {
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
-    // Vectors that are refused differ little from each other.
+    // Rejected vectors differ little from each other, so only some become seeds.
     let chosen = vectors(VECTORS)
         .into_iter()
         .zip(1..)

@@ -1,5 +1,5 @@
-//! Evervault strings and files: a changed one opens to nothing, or to the same where the format
-//! binds no more.
+//! Evervault strings and files: a changed string or file does not open, unless the format does not
+//! protect the changed part. Then it opens to the same value.
 
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
@@ -17,7 +17,7 @@ use crate::{Input, Seed};
 const TEXT: &str = "4111111111111111";
 const VECTORS: &str = include_str!("../../../proto/vectors/evervault.jsonl");
 
-/// Keys, an honest string and file of each form, and the vectors.
+/// Keys, a valid string and file of each form, and the vectors.
 struct EvervaultKeys {
     keys: Arc<AppKeys>,
     strings: Vec<Vec<u8>>,
@@ -80,8 +80,8 @@ fn bytes_of(vector: &serde_json::Value) -> Vec<u8> {
     }
 }
 
-/// Opens strings and files. Settings: honest one, bytes of a piece, whether the checksum is mended,
-/// changes.
+/// Opens strings and files. Settings: valid input to change, bytes of a piece, whether the checksum
+/// is corrected, changes.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let (which, piece, mend) = (
@@ -129,7 +129,7 @@ pub(crate) fn run(input: &[u8]) {
     if let Ok(opened) = opener.open(&string) {
         let said = inspect(&string).expect("a string that opens can be inspected");
         assert!(opened.value == OpenedValue::Text(TEXT) && opened.role.is_none());
-        // Two tags do not bind the sign of the ephemeral point.
+        // Two tags do not authenticate the sign of the ephemeral point.
         assert!(string == strings[which] || matches!(said.tag, Tag::Rfvc | Tag::Untagged));
     }
     let mut file = edited(&files[which], &edits);
@@ -162,7 +162,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (at, vector) in vectors(VECTORS).iter().enumerate() {
         let bytes = bytes_of(vector);
-        // Vectors that are refused differ little from each other.
+        // Rejected vectors differ little from each other, so only some become seeds.
         if bytes.len() <= 2_000 && (vector["expect"] == "open" || at % 5 == 0) {
             seeds.push(Seed::new(
                 format!("vector-{at:03}"),

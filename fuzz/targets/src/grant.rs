@@ -1,4 +1,4 @@
-//! Grants, principals and masks of grants, as an operator writes them.
+//! Grants, principals and masks of grants, in the form that an operator writes.
 
 use sealwire_access::{Grant, MaskText, Operation, Principal, Role, RoleName};
 
@@ -6,7 +6,7 @@ use crate::input::text;
 use crate::seed::{numbered, words as list};
 use crate::{Input, Seed};
 
-/// Reads a text as each of them.
+/// Parses a text as a grant, as a principal and as a mask.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let name = input.text_until(0);

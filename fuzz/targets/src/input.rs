@@ -1,6 +1,6 @@
-//! Settings at the front of an input, and the bytes behind them.
+//! Settings at the start of an input, and the bytes after them.
 
-/// Reads an input from its front. Missing bytes read as 0, so every input is valid.
+/// Reads an input from its start. Missing bytes read as 0, so every input is valid.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a>(pub &'a [u8]);
 
@@ -24,13 +24,13 @@ impl<'a> Input<'a> {
         u64::from_be_bytes(std::array::from_fn(|_| self.byte()))
     }
 
-    /// Reads a list of at most 15 entries behind its count.
+    /// Reads a list of at most 15 entries, which follow their count.
     pub fn list<T>(&mut self, mut entry: impl FnMut(&mut Self) -> T) -> Vec<T> {
         let count = self.byte() % 16;
         (0..count).map(|_| entry(self)).collect()
     }
 
-    /// Reads a list of changes to bytes: a position and a mask for XOR each.
+    /// Reads a list of changes to bytes. Each change is a position and a mask for XOR.
     pub fn edits(&mut self) -> Vec<(u16, u8)> {
         self.list(|input| (input.short(), input.byte()))
     }
@@ -47,13 +47,13 @@ impl<'a> Input<'a> {
         part
     }
 
-    /// Reads the text up to a separator. Bytes that are not UTF-8 end it earlier.
+    /// Reads the text up to a separator. The text ends early at bytes that are not UTF-8.
     pub fn text_until(&mut self, separator: u8) -> &'a str {
         text(self.until(separator))
     }
 }
 
-/// Returns the valid UTF-8 at the front of bytes.
+/// Returns the valid UTF-8 at the start of the bytes.
 pub(crate) fn text(bytes: &[u8]) -> &str {
     let valid = std::str::from_utf8(bytes).map_or_else(|error| error.valid_up_to(), str::len);
     std::str::from_utf8(&bytes[..valid]).unwrap_or_default()

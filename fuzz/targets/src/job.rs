@@ -1,4 +1,4 @@
-//! Properties that every masking job has, over any format.
+//! Properties that every masking job must have, regardless of the format.
 
 use std::sync::{Arc, LazyLock};
 
@@ -6,26 +6,26 @@ use sealwire_data::mask_job::fuzzing::Masked;
 use sealwire_data::mask_job::{Column, JobError, Limits};
 use sealwire_mask::Rules;
 
-/// The answers of an engine.
+/// The masked values that a simulated engine returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Each value as it is.
+    /// Returns each value unchanged.
     Same,
-    /// Text that every format must quote or escape.
+    /// Returns text that every format must quote or escape.
     Text,
-    /// An integer.
+    /// Returns an integer.
     Integer,
-    /// Nil.
+    /// Returns nil.
     Nil,
 }
 
 impl Answer {
-    /// Chooses by a setting.
+    /// Selects by a setting.
     pub(crate) fn of(setting: u8) -> Self {
         [Self::Same, Self::Text, Self::Integer, Self::Nil][usize::from(setting % 4)]
     }
 
-    /// Answers for a column.
+    /// Returns the masked values for a column.
     pub(crate) fn mask(self, column: &Column) -> Vec<u8> {
         match self {
             Self::Same => column.values.clone(),
@@ -36,11 +36,11 @@ impl Answer {
     }
 }
 
-/// Rules to choose from.
+/// Rules to select from.
 pub(crate) struct Choice(Vec<Arc<Rules>>);
 
 impl Choice {
-    /// Reads the rules.
+    /// Parses the rules.
     pub(crate) fn new(texts: &[&str]) -> Self {
         Self(
             texts
@@ -50,18 +50,18 @@ impl Choice {
         )
     }
 
-    /// Chooses by a setting.
+    /// Selects by a setting.
     pub(crate) fn of(&self, setting: u8) -> &Arc<Rules> {
         &self.0[usize::from(setting) % self.0.len()]
     }
 }
 
-/// Rules that name no field.
+/// Rules without any field.
 pub(crate) static NOTHING: LazyLock<Arc<Rules>> =
     LazyLock::new(|| Arc::new(Rules::from_toml("unknown = \"keep\"\n").expect("rules")));
 
-/// Runs a job whole and in chunks, compares both, and returns the output. With `is_fixed`, the
-/// output of the same answers masks to itself.
+/// Runs a job on the whole text and in chunks, compares both outputs, and returns the output. With
+/// `is_fixed`, masking the output again with the same masked values must not change it.
 pub(crate) fn check(
     text: &[u8],
     (chunk_bytes, answer, is_fixed): (u8, Answer, bool),

@@ -1,4 +1,5 @@
-//! JSON and MessagePack: converted there and back, a document is a fixed point.
+//! JSON and MessagePack: after one conversion there and back, further conversions do not change a
+//! document.
 
 use sealwire_payload::WalkLimits;
 use sealwire_payload::json::{from_msgpack, to_msgpack};

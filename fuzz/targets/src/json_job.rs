@@ -18,7 +18,7 @@ static RULES: LazyLock<Choice> = LazyLock::new(|| {
     ])
 });
 
-/// Masks a text. Settings: format, bytes of a chunk, rules, answers.
+/// Masks a text. Settings: format, bytes of a chunk, rules, masked values.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let format = if input.byte() % 2 == 0 {
@@ -32,7 +32,7 @@ pub(crate) fn run(input: &[u8]) {
     let masked = check(text, setting, |text, limits, mask| {
         fuzzing::file(text, format, rules, limits, mask)
     });
-    // Rules that name nothing keep every byte.
+    // Rules without any field keep every byte.
     let kept = check(text, setting, |text, limits, mask| {
         fuzzing::file(text, format, &NOTHING, limits, mask)
     });

@@ -1,7 +1,7 @@
-//! Bodies of the fuzz targets. Each takes bytes and ends in assertions.
+//! Bodies of the fuzz targets. Each body takes bytes and ends with assertions.
 //!
-//! `fuzz` runs them under libFuzzer. The tests of this crate run every committed seed, so a
-//! target that no longer accepts its seeds fails in the gate.
+//! `fuzz` runs the bodies under libFuzzer. The tests of this crate run every committed seed, so
+//! they fail if a target no longer accepts its seeds.
 
 #![expect(
     clippy::missing_panics_doc,
@@ -49,7 +49,7 @@ pub struct FuzzTarget {
     pub name: &'static str,
     /// Runs one input. Panics when the input shows a defect.
     pub run: fn(&[u8]),
-    /// Makes the seeds.
+    /// Creates the seeds.
     pub seeds: fn() -> Vec<Seed>,
     /// Lists the words of its dictionary.
     pub words: fn() -> Vec<Vec<u8>>,
@@ -57,7 +57,7 @@ pub struct FuzzTarget {
 
 macro_rules! targets {
     ($($module:ident),+ $(,)?) => {
-        /// All targets, by name.
+        /// All targets by name.
         pub const TARGETS: &[FuzzTarget] = &[$(FuzzTarget {
             name: stringify!($module),
             run: $module::run,
@@ -97,7 +97,7 @@ targets!(
     walk,
 );
 
-/// Runs one input of the target of that name.
+/// Runs one input of the target with this name.
 pub fn run(name: &str, input: &[u8]) {
     let target = TARGETS
         .iter()

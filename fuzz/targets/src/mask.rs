@@ -1,5 +1,5 @@
-//! Masks: a function prints as it reads, an error is inside its text, and each value is masked
-//! alike, to one value.
+//! Masks: a function prints in the form that it parses, an error is at a position in its text, and
+//! equal values have equal masks.
 
 use std::sync::{Arc, LazyLock};
 
@@ -36,7 +36,7 @@ static MASKS: LazyLock<Vec<Mask>> = LazyLock::new(|| {
     FUNCTIONS.iter().copied().map(mask).collect()
 });
 
-/// Masks values. Settings: integer, float, then function, rules and text, each up to a zero byte;
+/// Masks values. Settings: integer, float, then function, rules and text, each up to a zero byte,
 /// then a document.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);

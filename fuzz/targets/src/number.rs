@@ -7,7 +7,7 @@ use crate::Seed;
 use crate::input::text;
 use crate::seed::{numbered, words as list};
 
-/// Reads a number, and writes it again.
+/// Parses a number and writes it again.
 pub(crate) fn run(input: &[u8]) {
     let text = text(input);
     let Some(Some(number)) = self::number(text) else {
@@ -21,7 +21,7 @@ pub(crate) fn run(input: &[u8]) {
                 one.to_bits() == two.to_bits() || one.is_nan() && two.is_nan(),
                 "{text} {one} {two}"
             );
-            // A float is only exact if the text is one of its prints.
+            // A float is exact only if the text is in one of the forms that printing produces.
             let parsed: Result<f64, _> = text.parse();
             assert!(
                 parsed.is_ok_and(|parsed| parsed == one || one.is_nan()),

@@ -1,4 +1,4 @@
-//! Values, terms and sealed records of objects, and the embedded store's rows of them.
+//! Values, terms and sealed records of objects, and the rows of objects in the embedded store.
 
 use std::sync::{Arc, LazyLock};
 
@@ -26,8 +26,8 @@ const BINDING: ObjectBinding = ObjectBinding {
     created: 17,
 };
 
-/// The app's keys, the key of a data subject, and honest records with a clear value, without a
-/// subject and with one: of the present format, and of the old one.
+/// The app's keys, the key of a data subject, and valid records with a clear value. The current and
+/// the old format each have a record without a subject and a record with a subject.
 struct App {
     terms: ObjectKeys,
     keys: Arc<AppKeys>,
@@ -106,8 +106,8 @@ static APP: LazyLock<App> = LazyLock::new(|| {
     }
 });
 
-/// Checks a value, and opens an honest record with changes, and bytes from elsewhere. Settings:
-/// type, changes, and the length of the clear part.
+/// Checks a value, and opens a valid record with changes, and foreign bytes. Settings: type,
+/// changes, and the length of the clear part.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let property_type = PropertyType::ALL[usize::from(input.byte()) % PropertyType::ALL.len()];
@@ -158,7 +158,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// Checks a value of a type, and makes its terms.
+/// Checks a value of a type, and computes its terms.
 fn value(property_type: PropertyType, raw: &[u8]) {
     let _ = normalize(property_type, raw);
     let Ok(stored) = check(property_type, raw) else {

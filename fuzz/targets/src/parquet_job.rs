@@ -15,7 +15,7 @@ use sealwire_data::mask_job::{Limits, fuzzing};
 use crate::job::{Answer, Choice};
 use crate::{Input, Seed};
 
-/// Bytes of the length of a footer and of the magic number.
+/// Bytes of the footer's length and of the magic number.
 const TAIL_BYTES: usize = 8;
 
 static RULES: LazyLock<Choice> = LazyLock::new(|| {
@@ -28,9 +28,9 @@ static RULES: LazyLock<Choice> = LazyLock::new(|| {
     ])
 });
 
-/// Masks a file. Settings: rules, answers, and two bytes for the length of what is before the
-/// footer. The footer's length in the file follows from the input, since few inputs would have a
-/// right one.
+/// Masks a file. Settings: rules, masked values, and two bytes for the length of the data before
+/// the footer. The footer's length in the file is computed from the input, since few inputs would
+/// contain a correct length.
 pub(crate) fn run(input: &[u8]) {
     ignore_panics_of_the_library();
     let mut input = Input(input);
@@ -65,8 +65,8 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// The job turns panics of the `parquet` crate into errors. libFuzzer's hook would end the process
-/// before.
+/// The job turns panics of the `parquet` crate into errors, but libFuzzer's hook would end the
+/// process before that.
 fn ignore_panics_of_the_library() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -200,7 +200,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
 pub(crate) fn words() -> Vec<Vec<u8>> {
     vec![
         b"PAR1".to_vec(),
-        // Numbers near the bounds of 32 bits, in Thrift's compact protocol.
+        // Numbers near the limits of 32 bits, in Thrift's compact protocol.
         vec![0xfe, 0xff, 0xff, 0xff, 0x0f],
         vec![0xff, 0xff, 0xff, 0xff, 0x0f],
         // A field with a number, a text, a list of structs and a struct.

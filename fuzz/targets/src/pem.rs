@@ -77,7 +77,7 @@ fn pem(label: &str, der: &[u8]) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Makes a list that revokes one certificate.
+/// Creates a list that revokes one certificate.
 fn revocations(authority: &Authority) -> String {
     let began = time::OffsetDateTime::now_utc() - time::Duration::hours(1);
     let revoked = RevokedCertParams {
@@ -99,8 +99,8 @@ fn revocations(authority: &Authority) -> String {
     list.signed_by(&issuer).expect("a list").pem().expect("PEM")
 }
 
-/// Loads TLS with one file changed. Settings: file, form, changes of its DER; then bytes in its
-/// place or behind it.
+/// Loads TLS with one file changed. Settings: file, form, changes of its DER; then bytes that
+/// replace the file's contents or follow them.
 pub(crate) fn run(input: &[u8]) {
     let Authorities { tls, files } = &*WORLD;
     let mut input = Input(input);

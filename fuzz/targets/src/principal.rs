@@ -1,4 +1,5 @@
-//! Names in certificates: a certificate names one principal, printable and bounded, or none.
+//! Names in certificates: a certificate names at most one principal, which is printable and
+//! bounded.
 
 use std::sync::LazyLock;
 
@@ -8,7 +9,7 @@ use sealwire_dev_ca::{Authority, Leaf, Name, Usage, Validity};
 use crate::seed::words as list;
 use crate::{Input, Seed};
 
-/// Honest certificates to change. Reading checks no signature.
+/// Valid certificates to change. Parsing does not check signatures.
 static HONEST: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let authority = Authority::create("fuzz", Validity::days(2)).expect("an authority");
     let issue = |names| {
@@ -37,7 +38,7 @@ static HONEST: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     ]
 });
 
-/// Reads a certificate with bytes replaced, and bytes from elsewhere. Settings: certificate,
+/// Parses a valid certificate with bytes replaced, and foreign bytes. Settings: certificate,
 /// replacements.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
@@ -64,8 +65,8 @@ fn check(der: &[u8]) {
     }
 }
 
-/// Checks that no name of any kind in a certificate with a principal is invalid. By default, all
-/// kinds count. Reads the bytes of the names, not what the parser makes of them.
+/// Checks that a certificate with a principal contains no invalid name of any kind. By default, all
+/// kinds count. Examines the bytes of the names, not the parser's output.
 fn check_counted_names(der: &[u8]) {
     let (rest, certificate) = x509_parser::parse_x509_certificate(der).expect("a certificate");
     assert!(rest.is_empty());

@@ -1,4 +1,4 @@
-//! Texts of public keys, as a client parses them once their signature is checked.
+//! Texts of public keys, as a client parses them after checking their signature.
 
 use sealwire_crypto::{
     AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Origin, SigningKey, Suite,
@@ -10,7 +10,7 @@ use crate::Seed;
 use crate::input::text;
 use crate::seed::{numbered, words as list};
 
-/// Parses a text. A key that is accepted can be sealed to.
+/// Parses a text. Sealing to an accepted key must succeed.
 pub(crate) fn run(input: &[u8]) {
     let text = text(input);
     match fuzzing::parse(text) {

@@ -1,4 +1,4 @@
-//! Bodies that a relay edits, of every format, in any cut.
+//! Bodies that a relay edits, in every format and cut at any place.
 
 use std::sync::{Arc, LazyLock};
 
@@ -27,8 +27,8 @@ static RULES: LazyLock<[Arc<RuleSet>; 3]> = LazyLock::new(|| {
     })
 });
 
-/// Source and holes; `None` for a body that is rejected. With two faults in a body, the cut can
-/// decide which is named.
+/// Source and holes, or `None` for a rejected body. If a body has two faults, the cut can determine
+/// which fault is reported.
 type Found = Option<(Vec<u8>, Vec<(usize, Vec<u8>, Bytes)>)>;
 
 /// Scans parts.
@@ -60,8 +60,8 @@ fn scan<'a>(
     ))
 }
 
-/// Scans a body whole, cut at one place, and byte by byte. Settings: format, rules, place of the
-/// cut, limits.
+/// Scans a body as a whole, cut at one place, and byte by byte. Settings: format, rules, place of
+/// the cut, limits.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let format = match input.byte() % 5 {
@@ -102,7 +102,7 @@ pub(crate) fn run(input: &[u8]) {
     if let (Format::Json, Some(_)) = (&format, &whole) {
         let text = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
         let is_json = serde_json::from_slice::<serde_json::Value>(text);
-        // The reference refuses numbers beyond its range, and nests less deeply.
+        // The reference parser rejects numbers beyond its range, and has a lower nesting limit.
         assert!(
             is_json.is_ok()
                 || is_json.is_err_and(|error| error.to_string().contains("number out of range")

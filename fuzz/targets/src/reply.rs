@@ -1,4 +1,4 @@
-//! Replies as clients read them: decoded, encoded and decoded again, each is the same.
+//! Replies as clients read them: decoding, encoding and decoding again gives the same reply.
 
 use sealwire_data::mask_job::{Column, answers, place};
 use sealwire_wire::control::{
@@ -24,7 +24,7 @@ macro_rules! round {
     )+};
 }
 
-/// Decodes a message as a reply, and as each result.
+/// Decodes a message as a reply and as the result of each method.
 pub(crate) fn run(message: &[u8]) {
     if let Ok(error) = decode_protocol_error(message) {
         let mut out = Vec::new();
@@ -58,7 +58,7 @@ fn result(bytes: &[u8]) {
     if let Ok(document) = Document::decode(bytes) {
         assert!(bytes.as_ptr_range().contains(&document.payload.as_ptr()));
         masked(document.payload);
-        // A peer may list more errors, or longer paths, than we write.
+        // Another engine may list more errors, or longer paths, than this code writes.
         let ours = document.errors.len() <= FIELD_ERRORS_MAX
             && document
                 .errors
@@ -114,7 +114,7 @@ fn result(bytes: &[u8]) {
     assert_eq!(parsed, TraceContext::parse(text(bytes)));
 }
 
-/// Reads a document as the answers to a masking job of two columns.
+/// Decodes a document as the response to a masking job with two columns.
 fn masked(document: &[u8]) {
     let column = |rule, count| Column {
         rule,
@@ -194,7 +194,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-/// Encodes one result of each kind that code makes by hand.
+/// Encodes one result of each kind whose encoder is written by hand.
 fn written() -> Vec<Seed> {
     let error =
         sealwire_wire::RpcError::overloaded(sealwire_wire::OverloadReason::Backlog, 5, Some(6));

@@ -1,5 +1,5 @@
-//! Messages on a connection: cut anywhere, the scanner finds the same ones, and the decoder stays
-//! inside each.
+//! Messages on a connection: the scanner finds the same messages regardless of cuts, and the
+//! decoder stays within each message.
 
 use sealwire_wire::{
     Call, Disposition, FrameLayout, Limits, Method, RpcError, Scan, ScanError, Scanner, Span,
@@ -23,7 +23,7 @@ enum Seen {
     },
 }
 
-/// Limits so small that short inputs meet them.
+/// Limits that are small enough for short inputs to reach them.
 const LIMITS: Limits = Limits {
     message_bytes_max: 256,
     depth_max: 8,
@@ -31,7 +31,7 @@ const LIMITS: Limits = Limits {
     discard_bytes_max: 512,
 };
 
-/// Scans a stream twice, whole and in pieces. Settings: flags, sizes of pieces.
+/// Scans a stream twice, as a whole and in pieces. Settings: flags, sizes of pieces.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let flags = input.byte();
@@ -48,7 +48,7 @@ pub(crate) fn run(input: &[u8]) {
     assert_eq!(whole.len(), cut.len(), "{whole:?} {cut:?}");
 }
 
-/// Scans `stream` so that at most `pieces` (repeated) bytes arrive at a time.
+/// Scans `stream` in pieces. `pieces` contains the maximum sizes of pieces and is repeated.
 fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> Vec<Seen> {
     let mut scanner = if replies {
         Scanner::for_replies(limits)
@@ -130,7 +130,7 @@ fn decode(message: &[u8], found: &FrameLayout) {
     assert_eq!(request::check_payload(payload), Ok(()));
 }
 
-/// Encodes a call, as a client does.
+/// Encodes a request as a client does.
 fn again(call: &Call<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     request::call(&mut out, 7, call);
@@ -144,15 +144,15 @@ fn same(message: &[u8], call: &Call<'_>) -> bool {
     Call::decode(message, &found).as_ref() == Ok(call)
 }
 
-/// Lists the messages without the rejections. A message can be rejected for its length while it
-/// arrives, before a defect that lies further on, so the error depends on the cut.
+/// Returns the messages without the rejections. A message can be rejected for its length while it
+/// arrives, before a later error in it is found. So the error depends on the cut.
 fn messages(seen: &[Seen]) -> Vec<&Seen> {
     seen.iter()
         .filter(|seen| matches!(seen, Seen::Message { .. }))
         .collect()
 }
 
-/// Params of requests, one or more per method.
+/// Parameters of requests, one or more per method.
 const REQUESTS: &[(&str, &str)] = &[
     (
         "encrypt",
@@ -199,7 +199,7 @@ fn request(method: &str, params: &str) -> Vec<u8> {
     packed(&format!(r#"[0,7,"{method}",[{params}]]"#))
 }
 
-/// Fills every param of a method with a value of a type that it takes.
+/// Fills every parameter of a method with a value of a valid type.
 fn filled(method: Method) -> String {
     let value = |name: &str, types: &str, rule: &str| {
         if let Some(first) = rule

@@ -1,4 +1,4 @@
-//! Seeds, and the vectors of `proto/` that many are made of.
+//! Seeds, and the vectors of `proto/` from which many seeds are created.
 
 use sealwire_payload::WalkLimits;
 use sealwire_payload::json::to_msgpack;
@@ -11,13 +11,13 @@ pub struct Seed {
     pub name: String,
     /// The input.
     pub bytes: Vec<u8>,
-    /// The generator makes other bytes each time, so the committed file is only replaced when it is
-    /// missing.
+    /// True if the generator creates different bytes each time. The committed file is then only
+    /// replaced if it is missing.
     pub is_random: bool,
 }
 
 impl Seed {
-    /// A seed of settings and bytes behind them.
+    /// Creates a seed from settings and the bytes after them.
     pub(crate) fn new(name: impl Into<String>, settings: &[u8], rest: impl AsRef<[u8]>) -> Self {
         Self {
             name: name.into(),
@@ -27,7 +27,7 @@ impl Seed {
     }
 }
 
-/// Numbers seeds that have no names of their own.
+/// Numbers seeds that have no names.
 pub(crate) fn numbered<T: AsRef<[u8]>>(
     name: &str,
     settings: &[u8],
@@ -53,7 +53,7 @@ pub(crate) fn vectors(lines: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Returns a text of a vector.
+/// Returns a text field of a vector.
 pub(crate) fn text<'v>(vector: &'v Value, key: &str) -> &'v str {
     vector[key].as_str().unwrap_or_default()
 }

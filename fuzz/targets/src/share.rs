@@ -1,4 +1,4 @@
-//! Shares of a recovery secret, as their holders type them, and recovery public keys.
+//! Shares of a recovery secret, as their holders type them, and public keys for recovery.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,8 +11,8 @@ use crate::Seed;
 use crate::input::text;
 use crate::seed::{numbered, words as list};
 
-/// Parses a text, and the bytes in the text with a right checksum. An accepted share is written as
-/// it was read, and joins only with shares of the same split. A public key is treated in the same
+/// Parses a text, and the text's bytes with a corrected checksum. An accepted share prints as the
+/// same text, and joins only with shares of the same split. Public keys are checked in the same
 /// way.
 pub(crate) fn run(input: &[u8]) {
     let text = text(input);
@@ -35,7 +35,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// Parses a text, and the bytes in the text with a right checksum.
+/// Parses a text as a public key, and the text's bytes with a corrected checksum.
 fn check_public(text: &str) {
     let parse = |text: &str| {
         let key = RecoveryPublicKey::parse(text)?;

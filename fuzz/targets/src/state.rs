@@ -26,7 +26,7 @@ static ROOT_KEK: LazyLock<Kek> = LazyLock::new(|| {
     root.kek(&[9; 16], Zeroizing::default()).expect("a KEK")
 });
 
-/// Reads a file, its records, and the keys in them.
+/// Reads a file, its records, and the keys in the records.
 pub(crate) fn run(input: &[u8]) {
     let text = text(input);
     let snapshot = match sealwire_store_embedded::fuzzing::read_state(text) {
@@ -42,7 +42,7 @@ pub(crate) fn run(input: &[u8]) {
         sealwire_store_embedded::fuzzing::write_state(&snapshot),
         written
     );
-    // Records verify only with the index that the root key makes for them.
+    // Records verify only with the index that was computed with the root key.
     let is_verified = shown(sealwire_apps::fuzzing::verified(
         &ROOT_KEK,
         &snapshot.loaded(),
@@ -69,7 +69,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// Returns a result; an error must say something.
+/// Returns a result. Checks that an error has a message.
 fn shown<T>(result: Result<T, StoreError>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -80,7 +80,7 @@ fn shown<T>(result: Result<T, StoreError>) -> Option<T> {
     }
 }
 
-/// Makes the file of an engine with two apps.
+/// Creates the file of an engine with two apps.
 fn made() -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("state.json");
@@ -125,7 +125,7 @@ fn made() -> String {
     std::fs::read_to_string(path).expect("the file")
 }
 
-/// Adds the index of its records to a file.
+/// Adds the index of a file's records to the file.
 fn authenticated(file: &str) -> String {
     let snapshot = sealwire_store_embedded::fuzzing::read_state(file).expect("a state");
     let authenticated = sealwire_apps::fuzzing::authenticated(&ROOT_KEK, &snapshot)

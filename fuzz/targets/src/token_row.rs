@@ -1,4 +1,4 @@
-//! Rows of tokens: the embedded store's form, and the sealed part.
+//! Rows of tokens: the row format of the embedded store, and the sealed part.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ const TOKEN: &str = "tok_0123456789abcdefghijkl";
 const VALUE: &[u8] = b"4242424242424242";
 const VECTORS: &str = include_str!("../../../proto/vectors/token.jsonl");
 
-/// Keys of the vectors, and an honest row of each layout and kind. Those of the second half name a
+/// Keys of the vectors, and a valid row of each layout and kind. The rows of the second half name a
 /// subject.
 struct RowKeys {
     keys: TokenKeys,
@@ -77,7 +77,7 @@ static WORLD: LazyLock<RowKeys> = LazyLock::new(|| {
     }
 });
 
-/// Opens an honest row with changes, and bytes from elsewhere. Settings: row, changes.
+/// Opens a valid row with changes, and foreign bytes. Settings: row, changes.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let RowKeys {
@@ -114,7 +114,7 @@ pub(crate) fn run(input: &[u8]) {
         Some(&WORLD.subject)
     };
     assert!(keys.open(COLLECTION, id, other, &row, &mut buffer).is_err());
-    // A resealed row is another one with the same content.
+    // A resealed row differs but has the same content.
     let resealed = keys
         .reseal(
             COLLECTION,
@@ -142,7 +142,7 @@ pub(crate) fn run(input: &[u8]) {
     open(bytes, id);
 }
 
-/// Opens bytes that this process did not seal: only rows of the vectors open.
+/// Opens bytes that this process did not seal: only rows of the vectors may open.
 fn open(bytes: &[u8], id: &[u8; 16]) {
     static KNOWN: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| rows().collect());
     let mut buffer = RowBuffer::default();

@@ -1,4 +1,4 @@
-//! An honest trail with its checkpoint: it verifies, and any change of it is found.
+//! A valid audit log with its checkpoint: the log verifies, and every change is detected.
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use crate::seed::words as list;
 use crate::{Input, Seed};
 
-/// A folder that holds the trail, and its files as they were written.
+/// A folder with the audit log, and the original contents of its files.
 struct TrailKeys {
     folder: PathBuf,
     files: Vec<(String, Vec<u8>)>,
@@ -81,7 +81,7 @@ static WORLD: LazyLock<TrailKeys> = LazyLock::new(|| {
     }
 });
 
-/// Changes one file of the trail. Settings: file, operation, position, count; then bytes to insert.
+/// Changes one file of the log. Settings: file, operation, position, count; then bytes to insert.
 pub(crate) fn run(input: &[u8]) {
     let TrailKeys { folder, files, key } = &*WORLD;
     let mut input = Input(input);
@@ -133,7 +133,7 @@ pub(crate) fn run(input: &[u8]) {
     let is_last = files
         .last()
         .is_some_and(|(last, _)| last == name || files[files.len() - 2].0 == *name);
-    // Bytes without a newline behind the last record are a torn write.
+    // Bytes without a newline after the last record are a torn write.
     let is_torn = is_last && changed.starts_with(original) && keyed.torn_bytes > 0;
     if keyed.is_sound() {
         assert!(

@@ -1,5 +1,5 @@
-//! Walks over documents: slices and one run give the same, and keeping every field keeps every
-//! byte.
+//! Walks over documents: a walk in slices gives the same result as a walk in one run. A walk that
+//! keeps every field keeps every byte.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::input::text;
 use crate::seed::{packed, words as list};
 use crate::{Input, Seed};
 
-/// Keeps every field after writing bytes that must not stay. Counts the fields.
+/// Keeps every field, after writing bytes that must not remain. Counts the fields.
 #[derive(Default)]
 struct Keep(usize);
 
@@ -65,7 +65,7 @@ fn walk<T: Transform>(
 ) -> Walked<T::Error> {
     let mut walk = Walk::new(Arc::clone(setting.0), setting.1, setting.2);
     let (mut out, mut budgets) = (Vec::new(), budgets.iter().cycle());
-    // A budget of no fields and no bytes makes no progress.
+    // A budget of zero fields and zero bytes makes no progress.
     let mut idle = 0;
     loop {
         let budget =

@@ -1,9 +1,9 @@
 //! Runs every committed seed through its target, and compares the seeds and dictionaries with their
 //! generator.
 //!
-//! `SEALWIRE_BLESS=1 cargo test -p sealwire-fuzz-targets -- --test-threads 1` writes them anew: two
-//! tests would write and read the same files at once. A seed that its generator makes at random,
-//! such as a certificate, is only written when it is missing.
+//! `SEALWIRE_BLESS=1 cargo test -p sealwire-fuzz-targets -- --test-threads 1` writes them anew. One
+//! thread is needed since two tests would write and read the same files at once. A seed that its
+//! generator creates at random, such as a certificate, is only written if it is missing.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -42,7 +42,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// Writes what the generator makes, then returns what is committed.
+/// Writes the generated files if requested, then returns the committed files.
 fn committed(target: &FuzzTarget) -> BTreeMap<String, Vec<u8>> {
     let folder = fuzz("seeds").join(target.name);
     if is_blessing() {

@@ -9,17 +9,17 @@ use crate::{FieldDecision, Rules, Subjects, Value};
 pub struct Found<'a> {
     /// Number of the leaf in the document, counted from 0. nil is not counted.
     pub ordinal: usize,
-    /// The ruling for the leaf.
+    /// The decision for the leaf.
     pub ruling: FieldDecision,
     /// The value.
     pub value: Value<'a>,
     /// The path of the leaf.
     pub path: Path<'a>,
-    /// The value in the same map that the function's subject names.
+    /// The subject's value: another value in the same map, which the function names.
     pub subject: Option<Value<'a>>,
 }
 
-/// Reports the ruling for every leaf of a document except nil, in a walk under
+/// Reports the decision for every leaf of a document except nil, in a walk under
 /// [`Rules::selection`]. Masks nothing and needs no key.
 #[derive(Debug)]
 pub struct Finding<'r, F> {
@@ -30,7 +30,7 @@ pub struct Finding<'r, F> {
 }
 
 impl<'r, E, F: FnMut(Found<'_>) -> Result<(), E>> Finding<'r, F> {
-    /// Creates the state for one walk. An error of `found` ends the walk.
+    /// Creates the state for one walk. An error that `found` returns ends the walk.
     pub fn new(rules: &'r Rules, found: F) -> Self {
         Self {
             rules,

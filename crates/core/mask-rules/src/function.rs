@@ -1,9 +1,9 @@
 //! A masking function as written in rules, requests and roles: `partial(first=1, last=4)`. The
-//! syntax is the same everywhere. Functions hold no keys.
+//! syntax is the same everywhere. Functions contain no keys.
 //!
-//! A function is a name, and in parentheses its named arguments. Values are integers, numbers,
-//! `true` and `false`, bare words, or "quoted strings" with `\"`, `\\`, ` `, `\r`, `\t` and
-//! `\u{1f600}`. Any other text is an error with its column.
+//! A function is a name, followed by its named arguments in parentheses. Values are integers,
+//! numbers, `true` and `false`, bare words, or "quoted strings" with `\"`, `\\`, `\n`, `\r`, `\t`
+//! and `\u{1f600}`. Any other text is an error with its column.
 
 mod arguments;
 mod error;
@@ -17,16 +17,17 @@ pub use error::FunctionError;
 pub use read::NAMES as FUNCTION_NAMES;
 pub use scan::Literal;
 
-/// Work of format-preserving encryption of one value besides that of a function of medium cost, in
-/// fields.
+/// Work of format-preserving encryption of a value, in fields, in addition to the work of a
+/// function of medium cost.
 const FPE_WORK: u64 = 15;
-/// Work of `mac` likewise. One in four encryptions keeps the bits that stay.
+/// The same additional work for `mac`. On average one encryption in four keeps the bits that must
+/// stay.
 const MAC_WORK: u64 = 4 * FPE_WORK;
-/// Work per byte of a function that looks at characters, in bytes.
+/// Additional work per byte of a function that examines characters, in bytes.
 const CHARACTER_WORK: u64 = 6;
 
-/// Returns at least the [work](Function::work) of the function with this text, which can be
-/// invalid, on so many fields and bytes.
+/// Returns a lower bound of the [work](Function::work) of the function with this text on `fields`
+/// fields with `bytes` bytes in all. The text can be invalid.
 #[must_use]
 pub fn work_of_text(text: &str, fields: u64, bytes: u64) -> ExtraWork {
     let name = text.trim_start();
@@ -50,8 +51,8 @@ pub fn work_of_text(text: &str, fields: u64, bytes: u64) -> ExtraWork {
 /// The text that `redact` gives for a string, unless the function names another.
 pub const REDACTED: &str = "[redacted]";
 
-/// A masking function, parsed from its text. `Display` prints the canonical text. The function
-/// holds no key.
+/// A masking function, parsed from its text. `Display` prints the canonical text. Functions contain
+/// no keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
     kind: FunctionKind,
@@ -91,14 +92,14 @@ pub enum FunctionKind {
     },
     /// Replaces a telephone number.
     Phone {
-        /// Number of last digits that stay.
+        /// Number of last digits that are kept.
         last: u16,
     },
     /// Replaces a card number.
     Card {
-        /// Number of first digits that stay.
+        /// Number of first digits that are kept.
         first: u16,
-        /// Number of last digits that stay.
+        /// Number of last digits that are kept.
         last: u16,
         /// True if the result passes Luhn's check; otherwise it fails the check.
         is_valid: bool,
@@ -244,7 +245,8 @@ impl Alphabet {
 }
 
 impl Function {
-    /// Returns the work on one value of so many bytes besides that of a function of medium cost.
+    /// Returns the work on a value of `bytes` bytes, in addition to the work of a function of
+    /// medium cost.
     #[must_use]
     pub const fn work(&self, bytes: usize) -> ExtraWork {
         match self.kind {

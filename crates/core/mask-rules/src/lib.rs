@@ -1,9 +1,9 @@
 //! Masking rules: which field of a document or column of a table is masked by which [`Function`].
 //!
-//! Whoever finds values needs only this crate: jobs, the Python package, the engine. It holds no
-//! key and masks nothing; `sealwire-mask` applies functions with an app's secret. [`Finding`]
-//! reports the fields of a document that rules name. `docs/masking.md` describes rules, functions
-//! and kinds.
+//! Programs that find values need only this crate: jobs, the Python package, the engine. The crate
+//! uses no keys and masks nothing; `sealwire-mask` applies functions with an app's secret.
+//! [`Finding`] reports the fields of a document that rules name. `docs/masking.md` describes rules,
+//! functions and kinds.
 
 mod finding;
 mod function;

@@ -14,10 +14,10 @@ pub const FILE_BYTES_MAX: usize = 1 << 20;
 /// [`sealwire_payload::Selection::ranked`].
 pub const RULES_MAX: usize = 1_000;
 
-/// Maximum number of custom lists, as many as one request takes.
+/// Maximum number of custom lists, equal to the limit of one request.
 pub const LISTS_MAX: usize = 16;
 
-/// Maximum number of entries of a list, as many as all lists of one request can have.
+/// Maximum number of entries of a list, equal to the limit for all lists of one request.
 pub const LIST_ENTRIES_MAX: usize = 10_000;
 
 /// Maximum length of a list entry.

@@ -1,5 +1,5 @@
-//! Looks up the rule of a path. A walk over a document with a single leaf at that path gives the
-//! rule, so the grammar of select paths has one implementation.
+//! Looks up the rule of a path by a walk over a document with a single leaf at that path. So the
+//! grammar of select paths has only one implementation.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use sealwire_payload::{
 
 use crate::{Rules, Target};
 
-/// One segment of a path.
+/// A segment of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathStep {
     /// A key of a map.
@@ -28,7 +28,7 @@ impl Rules {
         self.ranked_rule(rank)
     }
 
-    /// Returns the first path or column rule that names none of the leaves at `paths`.
+    /// Returns the first path or column rule that matches none of the leaves at `paths`.
     #[must_use]
     pub fn unmet(&self, paths: &[Vec<PathStep>]) -> Option<usize> {
         let probes: Vec<_> = paths.iter().map(|path| probe(path)).collect();
@@ -38,7 +38,7 @@ impl Rules {
                 Target::Column(name) => PrioritizedEntry::Key(name),
                 Target::Kind(_) => return true,
             };
-            // The rules were read from the same entries.
+            // Cannot fail: the rules were parsed from the same entries.
             let Ok(selection) = Selection::ranked([entry]) else {
                 return true;
             };

@@ -1,10 +1,10 @@
 //! Rules: the assignment of masking functions to fields of a document or columns of a table. Rules
-//! hold no keys.
+//! contain no keys.
 //!
 //! Path and column rules apply first, in order. The first rule that names a field applies to the
 //! field; a rule that names a container applies to every leaf in it. Kind rules, in order, apply to
-//! string leaves that no path or column rule names. All other leaves are kept or rejected, as
-//! `unknown` says. Map keys are never masked.
+//! string leaves that no path or column rule names. The setting `unknown` determines whether all
+//! other leaves are kept or rejected. Map keys are never masked.
 
 mod error;
 mod file;
@@ -23,13 +23,13 @@ use crate::subject::SubjectKeys;
 use crate::{Function, Value};
 use error::RuleFault;
 
-/// Checks for kinds that take as long as one field, and bytes of other work that take as long as
-/// checking one byte.
+/// Number of kind checks that take as long as one field.
 const DETECTIONS_PER_FIELD: u64 = 8;
+/// Bytes of other work that take as long as checking one byte for a kind.
 const DETECTION_BYTE_WORK: u64 = 1;
 
-/// Returns the work of checking strings for kinds: so many strings, with so many bytes in all. Each
-/// kind reads each once.
+/// Returns the work of checking `strings` strings with `bytes` bytes in all for `kinds` kinds. Each
+/// kind reads each string once.
 #[must_use]
 pub const fn detection_work(kinds: u64, strings: u64, bytes: u64) -> ExtraWork {
     ExtraWork {
@@ -82,7 +82,7 @@ pub struct RuleText {
 /// The decision of the rules on one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldDecision {
-    /// The rule with this index in [`Rules::iter`] applies. Its function can be `keep`.
+    /// The rule with this index in [`Rules::iter`] applies. The rule's function can be `keep`.
     Rule(usize),
     /// No rule applies; the field stays unchanged.
     Keep,
@@ -90,7 +90,7 @@ pub enum FieldDecision {
     Refuse,
 }
 
-/// Reads the rules of a request one by one, so that a scheduler can slice it.
+/// Reads the rules of a request one by one, so that a scheduler can divide the work into slices.
 #[derive(Debug)]
 pub struct RulesBuilder {
     unknown: Unknown,
@@ -101,7 +101,7 @@ pub struct RulesBuilder {
 }
 
 impl RulesBuilder {
-    /// Creates rules of which none is read. `lists` are list names with their entries.
+    /// Creates a builder that has not read any rule. `lists` are list names with their entries.
     #[must_use]
     pub fn new(unknown: Unknown, rules: Vec<RuleText>, lists: Vec<(String, Vec<String>)>) -> Self {
         let parsed = Vec::with_capacity(rules.len());
@@ -115,10 +115,10 @@ impl RulesBuilder {
         }
     }
 
-    /// Reads one list or one rule. Returns false if none is left.
+    /// Reads one list or one rule. Returns false after the last rule.
     ///
     /// # Errors
-    /// As [`Rules::new`].
+    /// The errors of [`Rules::new`].
     pub fn step(&mut self) -> Result<bool, RulesError> {
         if let Some((name, entries)) = self.entries.next() {
             self.lists
@@ -136,10 +136,10 @@ impl RulesBuilder {
         Ok(true)
     }
 
-    /// Reads what is left.
+    /// Reads the remaining lists and rules.
     ///
     /// # Errors
-    /// As [`Rules::new`].
+    /// The errors of [`Rules::new`].
     pub fn finish(mut self) -> Result<Rules, RulesError> {
         while self.step()? {}
         Rules::of(self.unknown, self.rules, self.lists).map_err(RuleFault::into_error)
@@ -224,7 +224,8 @@ impl Rules {
                     named.push(PrioritizedEntry::Key(name));
                     ranked.push(at);
                 }
-                // Of equal kinds the first rule applies, so the others are never asked.
+                // Of several rules for a kind, only the first can apply, so later rules are omitted
+                // here.
                 Target::Kind(kind) if kinds.iter().any(|(_, other)| other == kind) => (),
                 Target::Kind(kind) => kinds.push((at, *kind)),
             }
@@ -278,8 +279,8 @@ impl Rules {
         &self.subject_keys
     }
 
-    /// Returns the number of kinds that a string of so many bytes is checked for. Each reads it
-    /// once.
+    /// Returns the number of kinds for which a string of `bytes` bytes is checked. Each kind reads
+    /// the string once.
     #[must_use]
     pub fn checks(&self, bytes: usize) -> u64 {
         self.kinds
@@ -293,7 +294,7 @@ impl Rules {
         self.ranked.get(rank as usize).copied()
     }
 
-    /// Returns the ruling for a field of a walk under [`Rules::selection`].
+    /// Returns the decision for a field of a walk under [`Rules::selection`].
     #[must_use]
     pub fn ruling(&self, field: &Field<'_>) -> FieldDecision {
         if let Some(rank) = field.rank() {
@@ -308,7 +309,7 @@ impl Rules {
         }
     }
 
-    /// Returns the ruling for a value that no path or column rule names.
+    /// Returns the decision for a value that no path or column rule names.
     #[must_use]
     pub fn without_name(&self, value: Value<'_>) -> FieldDecision {
         match value {

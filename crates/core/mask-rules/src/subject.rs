@@ -1,11 +1,11 @@
-//! Looks up subjects. The subject of a field is another value in the same map on which the mask of
-//! the field depends, such as the value of `customer_id` for the field `born`.
+//! Looks up subjects. The subject of a field is another value in the same map, on which the field's
+//! mask depends. For example, the subject of `born` can be the value of `customer_id`.
 //!
 //! A walk visits one field of a document at a time. One scan of the document, ahead of the walk,
 //! finds the subjects of all rules in all maps. So every byte is read at most once more, regardless
-//! of the number of rules, of fields, and of maps inside each other. A subject counts if it ends
-//! within the first [`SUBJECT_BYTES_MAX`] bytes of its map, so the scan is never much further than
-//! that from the walk.
+//! of the number of rules and fields and of the nesting of maps. A subject counts only if it ends
+//! within the first [`SUBJECT_BYTES_MAX`] bytes of its map. So the scan is at most about this
+//! distance ahead of the walk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,10 +15,9 @@ use sealwire_payload::{EnclosingMap, ExtraWork, FoundSibling, Path, ScanStep, Si
 use crate::limits::SUBJECT_BYTES_MAX;
 use crate::{Rule, Rules, Value, detection_work};
 
-/// Least work per token of a scan, in bytes.
+/// Minimum work per token of a scan, in bytes.
 const TOKEN_BYTES_MIN: usize = 16;
-/// Subjects that are kept before those of maps that the walk has left are removed for the first
-/// time.
+/// Number of stored subjects at which the subjects of finished maps are removed for the first time.
 const KEPT_MIN: usize = 1_024;
 
 /// The keys of the subjects that rules name.
@@ -28,7 +27,7 @@ pub(crate) struct SubjectKeys {
     keys: Vec<Box<[u8]>>,
     /// Lengths of the keys, as [`length_bit`]s.
     lengths: u64,
-    /// Per rule, the number of its key.
+    /// For each rule, the number of its key.
     of_rules: Vec<Option<u32>>,
 }
 
@@ -56,7 +55,8 @@ impl SubjectKeys {
     }
 
     fn number(&self, key: &[u8]) -> Option<u32> {
-        // Most keys of a document have the length of no subject, which spares the search.
+        // Most keys of a document differ in length from all subjects, so this test avoids most
+        // searches.
         if self.lengths & length_bit(key) == 0 {
             return None;
         }
@@ -67,7 +67,7 @@ impl SubjectKeys {
     }
 }
 
-/// One bit for the length of a key; all long keys share one.
+/// Returns the bit for the length of a key. All keys of 63 bytes or more share one bit.
 const fn length_bit(key: &[u8]) -> u64 {
     if key.len() < 63 {
         1 << key.len()
@@ -76,8 +76,8 @@ const fn length_bit(key: &[u8]) -> u64 {
     }
 }
 
-/// The search for subjects in one document. It belongs to the whole walk: what was found stays
-/// found between slices.
+/// The search for subjects in one document. The search covers the whole walk and keeps its results
+/// between slices.
 #[derive(Debug)]
 pub struct Subjects {
     keys: Arc<SubjectKeys>,
@@ -85,10 +85,10 @@ pub struct Subjects {
     /// Offsets of values by the offset of their map and the number of their key. `None`: the value
     /// is a container.
     found: HashMap<(usize, u32), Option<usize>>,
-    /// Number of subjects at which those of maps that the walk has left are removed.
+    /// Number of subjects at which the subjects of finished maps are removed.
     kept_max: usize,
     work: ExtraWork,
-    /// Checks of strings for kinds, and the bytes that they read.
+    /// Number of kind checks of strings, and the number of bytes that they read.
     checks: (u64, u64),
 }
 
@@ -97,7 +97,7 @@ impl Subjects {
     #[must_use]
     pub fn new(rules: &Rules) -> Self {
         let keys = Arc::clone(rules.subject_keys());
-        // Allocated once: a document of many maps needs no more.
+        // Allocated once: a document with many small maps needs no further allocation.
         let found = HashMap::with_capacity(if keys.keys.is_empty() { 0 } else { KEPT_MIN });
         Self {
             keys,
@@ -123,9 +123,9 @@ impl Subjects {
         self.work.plus(detection_work(1, checks, bytes))
     }
 
-    /// Adds so many checks for kinds of a string of so many bytes.
+    /// Adds `kinds` kind checks of a string of `bytes` bytes.
     pub fn count_checks(&mut self, kinds: u64, bytes: usize) {
-        // A check is a part of a field, so work is rounded in the sum, not for each string.
+        // A check takes less work than a field, so work is rounded in the sum, not for each string.
         let (checks, read) = self.checks;
         self.checks = (
             checks.saturating_add(kinds),
@@ -138,9 +138,9 @@ impl Subjects {
         self.work = self.work.plus(work);
     }
 
-    /// Scans on, so that later lookups find what they need. Returns true when the document is
-    /// scanned up to `until`, and false when `work_max` bytes were read before. `path` is the place
-    /// of the walk, which has read `walked` bytes.
+    /// Continues the scan, so that later lookups find their subjects. Returns true when the
+    /// document is scanned up to `until`, and false if `work_max` bytes are read before that.
+    /// `path` is the position of the walk, which has read `walked` bytes.
     pub fn scan_ahead(
         &mut self,
         document: &[u8],
@@ -161,8 +161,8 @@ impl Subjects {
     }
 
     /// Returns the subject of a rule for the field at `path`. Returns `None` if the rule has no
-    /// subject, if the field is in no map, if the key is missing or too far from the map's start,
-    /// or if the value is a container.
+    /// subject or the field is in no map. Also returns `None` if the key is missing or too far from
+    /// the map's start, or if its value is a container.
     pub fn find<'a>(&mut self, path: &Path<'a>, rule: usize) -> Option<Value<'a>> {
         let key = (*self.keys.of_rules.get(rule)?)?;
         let map = path.enclosing_map()?;
@@ -174,7 +174,7 @@ impl Subjects {
         self.forget(path, map.key_start());
         let outermost = path.outermost_map()?;
         if self.scan.position() <= outermost {
-            // Everything before was in no map that a later field can be in.
+            // No later field can be in the maps before this offset.
             self.scan.restart(outermost);
         }
         let end = map.start().saturating_add(SUBJECT_BYTES_MAX);
@@ -211,7 +211,7 @@ impl Subjects {
             }) => {
                 let value = end.map(|end| (start, end));
                 if value.is_none_or(|(_, end)| end - map <= SUBJECT_BYTES_MAX) {
-                    // Of equal keys the first counts.
+                    // Of equal keys, the first counts.
                     self.found
                         .entry((map, key))
                         .or_insert(value.map(|(start, _)| start));

@@ -21,9 +21,9 @@ use crate::path::Leaf;
 use crate::timestamp::read_timestamp;
 use crate::types::{parse_date_time, parse_decimal, per_second, read_date};
 
-/// Builds a column of a type: the value of each row that was sent comes from the results, in order;
-/// others are null. The results are arrays in MessagePack. `column` is the column's path, for
-/// errors, which never hold a value.
+/// Builds a column of a type. Each row whose value was sent takes the next result, in order; other
+/// rows are null. The results are arrays in MessagePack. `column` is the column's path for errors,
+/// which never contain a value.
 ///
 /// # Errors
 /// [`ColumnError`] if a result does not fit the type, or if there are fewer results than values.
@@ -36,16 +36,16 @@ pub fn build(
     build_of(column, data_type, leaf, results, true, Removal::Allowed)
 }
 
-/// Whether a result may be nil: a mask can remove a value, but an envelope or token takes the place
-/// of each value.
+/// Whether a result may be nil. A mask can remove a value, but an envelope or token always replaces
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Removal {
     Allowed,
     Rejected,
 }
 
-/// Builds a column as [`build`] does. If `are_arrays` is false, the results are values one after
-/// the other.
+/// Builds a column as [`build`] does. If `are_arrays` is false, the results are consecutive values
+/// instead of arrays.
 pub(crate) fn build_of(
     column: &str,
     data_type: &DataType,
@@ -166,13 +166,13 @@ pub(crate) fn build_of(
     }
 }
 
-/// The values of a leaf's results, one after the other.
+/// The consecutive values of a leaf's results.
 struct Values<'a> {
     column: &'a str,
     leaf: &'a Leaf,
     results: std::slice::Iter<'a, Bytes>,
     reader: TokenReader<'a>,
-    /// Values of the present result that have not been read.
+    /// Number of values of the current result that have not been read.
     left: u32,
     are_arrays: bool,
     removal: Removal,
@@ -192,8 +192,8 @@ impl<'a> Values<'a> {
         self.reader.token()
     }
 
-    /// Calls `append` with the value of each row, `None` for null. It returns false for a value
-    /// that does not fit.
+    /// Calls `append` with the value of each row, or with `None` for null. `append` returns false
+    /// for a value that does not fit.
     fn each(
         &mut self,
         data_type: &DataType,
@@ -262,9 +262,9 @@ impl<'a> Values<'a> {
                 _ => return None,
             };
             let part = i64::from(nanoseconds);
-            // Finer than the column's unit.
+            // Rejects instants finer than the column's unit.
             (part % nanoseconds_per_unit == 0).then_some(())?;
-            // By way of 128 bits: the first second of the range is not a whole one.
+            // Computed in 128 bits: the first second of the range is only partly in the range.
             let value = i128::from(seconds) * i128::from(per_second)
                 + i128::from(part / nanoseconds_per_unit);
             value.try_into().ok()
@@ -303,7 +303,8 @@ fn integer(token: Token<'_>) -> Option<i128> {
     }
 }
 
-/// Reads a float, or an integer that is one: Evervault's format does not tell them apart.
+/// Reads a float or an integer, since Evervault's format does not distinguish them for whole
+/// numbers.
 fn float(token: Token<'_>) -> Option<f64> {
     match token {
         Token::F32(number) => Some(number.into()),

@@ -1,4 +1,4 @@
-//! Writes values of columns as MessagePack, cut into pieces of one request each.
+//! Writes values of columns as MessagePack, cut into pieces for one request each.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
@@ -15,11 +15,11 @@ use crate::path::Leaf;
 use crate::timestamp::append_timestamp;
 use crate::types::{append_date, append_date_time, per_second};
 
-/// Bytes after which a piece takes no further value. Small enough that several are under way also
-/// of long values.
+/// Number of bytes after which a piece takes no further value. Small enough that several pieces can
+/// be in flight even if values are long.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// The header of an array whose length is not known yet: the marker, and four bytes for the length.
+/// The header of an array whose length is not yet known: the marker, and four bytes for the length.
 pub(crate) const ARRAY_32: [u8; 5] = [0xdd, 0, 0, 0, 0];
 
 /// The values of one request: values of one column, from one or more leaves.
@@ -35,7 +35,7 @@ pub struct Piece {
     pub payload: Vec<u8>,
 }
 
-/// The values of a piece that are of one leaf.
+/// The values of a piece that belong to one leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PiecePart {
     /// Index of the leaf.
@@ -47,7 +47,8 @@ pub struct PiecePart {
 }
 
 impl Piece {
-    /// Returns the part of the value with this number, and the number of the value within its part.
+    /// Returns the part that contains the value with this number, and the value's number within the
+    /// part.
     #[must_use]
     pub fn part_of(&self, mut number: usize) -> Option<(PiecePart, usize)> {
         for part in &self.parts {
@@ -59,9 +60,9 @@ impl Piece {
         None
     }
 
-    /// Divides the result of the request among the leaves. Returns an array for each part, or
-    /// `None` unless the result is an array with as many values as were sent: one more or less
-    /// would shift the rows of all that follow.
+    /// Divides the result of the request among the leaves. Returns an array for each part. Returns
+    /// `None` unless the result is an array with as many values as were sent: a missing or
+    /// additional value would shift all following rows.
     #[must_use]
     pub fn divide(&self, result: &Bytes) -> Option<Vec<(usize, Bytes)>> {
         let mut reader = TokenReader::new(result);
@@ -84,17 +85,17 @@ impl Piece {
     }
 }
 
-/// Cuts columns into pieces, one after the other, so that only those under way take memory. How the
-/// rows of a column are divided among leaves makes no difference for the values of a piece.
+/// Cuts columns into pieces on demand, so that only the pieces in flight take memory. The division
+/// of a column's rows among leaves does not affect the values of a piece.
 #[derive(Debug)]
 pub struct Pieces<'a> {
     leaves: &'a [Leaf],
-    /// Leaves of each column.
+    /// Number of leaves of each column.
     column_leaves: usize,
     fields_max: usize,
     leaf: usize,
     row: usize,
-    /// Values of the column in earlier pieces.
+    /// Number of values of the column in earlier pieces.
     earlier: usize,
 }
 
@@ -113,7 +114,7 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Adds values of the present leaf to a piece until the leaf ends or the piece is full.
+    /// Adds values of the current leaf to a piece until the leaf ends or the piece is full.
     fn append_leaf(&mut self, leaf: &Leaf, piece: &mut Piece) {
         let (first_row, before) = (self.row, piece.count);
         append_values(&leaf.values, Instants::Timestamps, &mut |append| {
@@ -165,7 +166,7 @@ impl Iterator for Pieces<'_> {
                 self.append_leaf(leaf, &mut piece);
             }
             if piece.count > 0 {
-                // At most `fields_max`, which is far below.
+                // The count is at most `fields_max`, which is far below the limit of 32 bits.
                 piece.payload[1..ARRAY_32.len()]
                     .copy_from_slice(&(piece.count as u32).to_be_bytes());
                 self.earlier += piece.count;
@@ -178,8 +179,8 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// Calls `met` with the row and the MessagePack scalar of each value that is there, in the form
-/// that masking functions take. Columns of types that [`crate::check`] rejects give nothing.
+/// Calls `met` with the row and the MessagePack scalar of each value that is present, in the form
+/// that masking functions take. Columns of types that [`crate::check`] rejects produce no values.
 pub fn each_value(leaf: &Leaf, mut met: impl FnMut(usize, &[u8])) {
     let mut value = Vec::new();
     append_values(&leaf.values, Instants::Text, &mut |append| {
@@ -192,8 +193,8 @@ pub fn each_value(leaf: &Leaf, mut met: impl FnMut(usize, &[u8])) {
 }
 
 /// Calls `rows` with a function that appends the MessagePack scalar of a row, in the form that
-/// masking functions take. For columns of types that [`crate::check`] rejects the function appends
-/// nothing.
+/// masking functions take. The function appends nothing for columns of types that [`crate::check`]
+/// rejects.
 pub fn with_values(array: &ArrayRef, rows: &mut dyn FnMut(&AppendRow<'_>)) {
     append_values(array, Instants::Text, rows);
 }

@@ -6,7 +6,7 @@ use thiserror::Error;
 /// A reason why a column cannot be read, sent or built.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ColumnError {
-    /// The path leads to no column of values.
+    /// The path does not lead to a column of values.
     #[error("column {column}: {problem}")]
     Path {
         /// The path.
@@ -37,7 +37,7 @@ pub enum ColumnError {
         /// The type of the column.
         data_type: DataType,
     },
-    /// The results are not those of the values that were sent.
+    /// The results do not match the values that were sent.
     #[error("column {column}: the response has another shape than the request")]
     Shape {
         /// The path.

@@ -1,16 +1,16 @@
 //! Columns of Arrow data as the engine sees them.
 //!
 //! A [`Path`] leads to the values of a column: a [`Leaf`] in each record batch. [`Pieces`] writes
-//! the values as arrays in MessagePack, one array per request, and [`replace_columns`] puts columns
-//! made from the results in place of the old ones. Nulls are neither sent nor changed. A column
-//! that becomes text notes its type in its field ([`Direction::Seal`]).
+//! the values as arrays in MessagePack, one array per request. [`replace_columns`] replaces the old
+//! columns by columns made from the results. Nulls are neither sent nor changed. A column that
+//! becomes text notes its type in its field ([`Direction::Seal`]).
 //!
 //! For masking by rules, [`resolve()`] gives a [`LeafPlan`] for each leaf of a schema.
-//! [`LeafPlan::select`] finds the values of a batch that rules mask, [`LeafMask::pieces`] cuts them
-//! into columns of requests, and [`LeafMask::put_back`] builds the masked leaf, which
-//! [`put_leaves`] puts into the table.
+//! [`LeafPlan::select`] finds the values of a batch that rules mask, and [`LeafMask::pieces`] cuts
+//! them into columns of requests. [`LeafMask::put_back`] builds the masked leaf, and [`put_leaves`]
+//! puts the leaf into the table.
 //!
-//! This crate holds no key, sends nothing, and has no I/O.
+//! This crate uses no keys, sends no requests, and does no I/O.
 
 mod decode;
 mod encode;

@@ -27,7 +27,7 @@ pub struct LeafMask {
 #[derive(Clone, Debug)]
 struct SelectedRows {
     rule: usize,
-    /// The rows in order. `None`: all that are there.
+    /// The rows in order. `None` stands for all rows whose values are present.
     rows: Option<Vec<usize>>,
 }
 
@@ -38,7 +38,7 @@ pub struct SubjectValues {
     pub rule: usize,
     /// The column of subjects.
     pub leaf: Leaf,
-    /// The row in `leaf` of each row of values. `None`: the same row.
+    /// The row in `leaf` of each row of values. `None` if the rows are the same.
     pub rows: Option<Vec<usize>>,
 }
 
@@ -69,8 +69,8 @@ impl LeafPlan {
         self.select_values(rules, self.path.find(batch), subjects.collect())
     }
 
-    /// Selects the values of a leaf that rules mask. `subjects` are those of each rule that has
-    /// some.
+    /// Selects the values of a leaf that rules mask. `subjects` are the subjects of each rule that
+    /// has subjects.
     ///
     /// # Errors
     /// [`ResolveError::UnknownValue`] as [`Self::select`].
@@ -130,7 +130,7 @@ fn text_at(array: &ArrayRef, row: usize) -> Option<&str> {
 }
 
 impl LeafMask {
-    /// Returns the values as they are.
+    /// Returns the unmasked values.
     #[must_use]
     pub fn leaf(&self) -> &Leaf {
         &self.leaf
@@ -245,7 +245,7 @@ impl LeafMask {
     }
 }
 
-/// Columns of requests, made one by one, so that only those under way take memory.
+/// Columns of requests, created on demand, so that only the columns in flight take memory.
 #[derive(Clone, Debug)]
 pub struct MaskPieces<'a> {
     mask: &'a LeafMask,
@@ -300,9 +300,9 @@ impl Iterator for MaskPieces<'_> {
     }
 }
 
-/// Puts masked leaves in place of the old ones in all batches of a table, and returns the new
-/// schema. `arrays` holds the new values of each batch. A field becomes nullable if its values have
-/// nulls, as where no list refers to an item.
+/// Puts masked leaves in place of the old leaves in all batches of a table, and returns the new
+/// schema. `arrays` holds the new values of each batch. A field becomes nullable if its new values
+/// contain nulls, for example for items to which no list refers.
 ///
 /// # Errors
 /// [`ColumnError::Arrow`] if the values do not fit.

@@ -1,8 +1,8 @@
 //! Paths to the values of a column: `name`, `address.street`, `tags[*]`, `people[*].email`.
 //!
-//! A path leads to one array of values in each record batch. Values under a null struct or outside
-//! of what a list refers to are not part of the table, whatever their buffers hold, so they count
-//! as null.
+//! A path leads to one array of values in each record batch. A value under a null struct, or an
+//! item to which no list refers, is not part of the table, regardless of its buffer. Such values
+//! count as null.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub struct Path {
     steps: Vec<Step>,
 }
 
-/// A step from a column of containers to what they contain.
+/// A step from a column of containers to their contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Member(usize),
@@ -35,7 +35,7 @@ pub(crate) enum Step {
 #[derive(Clone, Debug)]
 pub struct Leaf {
     pub(crate) values: ArrayRef,
-    /// Which of the values are there; `None`: all of them.
+    /// The mask of present values. `None` if all values are present.
     pub(crate) present: Option<NullBuffer>,
 }
 
@@ -49,25 +49,25 @@ impl Leaf {
         }
     }
 
-    /// Creates a leaf of values, of which some are there. `None`: all of them.
+    /// Creates a leaf of values with the mask of present values. `None` if all values are present.
     #[must_use]
     pub fn of(values: ArrayRef, present: Option<NullBuffer>) -> Self {
         Self { values, present }
     }
 
-    /// Returns the values. Those that are not [present](Self::is_present) have no meaning.
+    /// Returns the values. A value that is not [present](Self::is_present) has no meaning.
     #[must_use]
     pub fn values(&self) -> &ArrayRef {
         &self.values
     }
 
-    /// Returns the number of values, nulls included.
+    /// Returns the number of values, including nulls.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.values.len()
     }
 
-    /// Returns true if the value of the row is there.
+    /// Returns true if the value of the row is present.
     #[must_use]
     pub fn is_present(&self, row: usize) -> bool {
         self.present
@@ -87,7 +87,8 @@ impl Leaf {
         self.null_count() > 0
     }
 
-    /// Returns the row of the value with this number among those that are there from `first` on.
+    /// Returns the row of the value with number `number` among the present values from row `first`
+    /// on.
     #[must_use]
     pub fn row(&self, first: usize, number: usize) -> Option<usize> {
         (first..self.rows())
@@ -96,8 +97,8 @@ impl Leaf {
     }
 }
 
-/// Returns the position of the field of this name. Fails if there are several: the values of the
-/// others would stay as they are.
+/// Returns the position of the field with this name. Fails if several fields have the name, since
+/// only one of them would be changed.
 fn position(text: &str, name: &str, fields: &Fields) -> Result<Option<usize>, ColumnError> {
     let mut found = fields
         .iter()
@@ -122,10 +123,10 @@ fn problem(path: &str, problem: String) -> ColumnError {
 }
 
 impl Path {
-    /// Reads a path. The name of a column goes before a path of the same text.
+    /// Parses a path. A column name takes precedence over a path of the same text.
     ///
     /// # Errors
-    /// [`ColumnError::Path`] if the path leads nowhere, or a name occurs twice.
+    /// [`ColumnError::Path`] if the path leads to no column, or a name occurs twice.
     pub fn parse(text: &str, schema: &Schema) -> Result<Self, ColumnError> {
         if let Some(column) = position(text, text, schema.fields())? {
             return Ok(Self {
@@ -177,7 +178,7 @@ impl Path {
         self.column
     }
 
-    /// Returns the path as it was written.
+    /// Returns the original text of the path.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -203,8 +204,8 @@ impl Path {
         self.column == other.column && self.steps == other.steps
     }
 
-    /// Returns for each value of the path the row of its container, which is what the first `steps`
-    /// steps lead to. `None`: each value has the same row as its container.
+    /// Returns for each value of the path the row of its container, to which the first `steps`
+    /// steps lead. Returns `None` if each value has the same row as its container.
     pub(crate) fn container_rows(&self, batch: &RecordBatch, steps: usize) -> Option<Vec<usize>> {
         let mut values = ArrayRef::clone(batch.column(self.column));
         let mut rows: Option<Vec<usize>> = None;
@@ -247,7 +248,7 @@ impl Path {
     /// Returns the field that the path leads to.
     ///
     /// # Errors
-    /// [`ColumnError::Path`] if the schema is not the one that the path was read for.
+    /// [`ColumnError::Path`] if the path was parsed for another schema.
     pub fn field(&self, schema: &Schema) -> Result<FieldRef, ColumnError> {
         let mut field = FieldRef::clone(&schema.fields()[self.column]);
         for step in &self.steps {
@@ -263,7 +264,7 @@ impl Path {
         Ok(field)
     }
 
-    /// Returns the schema with another field in the place of this one.
+    /// Returns the schema with this field replaced.
     #[must_use]
     pub fn replace_field(&self, schema: &Schema, new: &FieldRef) -> SchemaRef {
         let fields = replace_in(schema.fields(), self.column, |old| {
@@ -272,7 +273,7 @@ impl Path {
         Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
     }
 
-    /// Returns the columns of a batch with other values in the place of these.
+    /// Returns the columns of a batch with these values replaced.
     ///
     /// # Errors
     /// [`ColumnError::Arrow`] if the values do not fit.
@@ -307,7 +308,7 @@ fn items(lists: &ArrayRef, present: Option<&NullBuffer>) -> (ArrayRef, Option<Nu
     }
 }
 
-/// Returns the items, and which of them a list that is there refers to.
+/// Returns the items, and the mask of items to which a present list refers.
 fn referred<O: OffsetSizeTrait>(
     offsets: &OffsetBuffer<O>,
     values: ArrayRef,
@@ -326,7 +327,7 @@ fn referred<O: OffsetSizeTrait>(
     (values, both)
 }
 
-/// Returns the row of the list of each item.
+/// Returns for each item the row of its list.
 fn list_rows(lists: &ArrayRef) -> Vec<usize> {
     fn rows<O: OffsetSizeTrait>(offsets: &OffsetBuffer<O>, items: usize) -> Vec<usize> {
         let mut rows = vec![0; items];

@@ -12,9 +12,9 @@ use crate::types::new_field;
 /// The relation of a new column to the old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Any type becomes text or binary, and is noted in the field.
+    /// Any type becomes text or binary, and the field notes the old type.
     Seal,
-    /// The noted type comes back.
+    /// The column gets the noted type again.
     Open,
     /// The type stays.
     Keep,
@@ -25,13 +25,13 @@ pub enum Direction {
 pub struct Replacement<'a> {
     /// The path of the column.
     pub path: &'a Path,
-    /// The type of the new column; `None`: the type that the [`Direction`] gives.
+    /// The type of the new column. `None` stands for the type that the [`Direction`] gives.
     pub data_type: Option<&'a DataType>,
 }
 
-/// Puts new columns in the place of the old ones, and returns the new schema. `leaves` and
-/// `results` are those of all batches of the first column, then those of the second, and so on. The
-/// results of a leaf are arrays in MessagePack that hold its values in order.
+/// Puts new columns in place of the old columns, and returns the new schema. `leaves` and `results`
+/// contain all batches of the first column, then all batches of the second, and so on. The results
+/// of a leaf are arrays in MessagePack that hold its values in order.
 ///
 /// # Errors
 /// [`ColumnError`] if a result does not fit the type of its column.

@@ -1,9 +1,9 @@
 //! Masking rules on the schema of a table.
 //!
-//! A row is a document, and a column is a key of it. A path rule selects columns by the grammar of
-//! select paths, and a column rule names a column or a struct member of exactly its name at any
-//! depth. The first such rule that names a column applies to all values inside. The values of a map
-//! are masked by the rule that names the map; its keys stay.
+//! A row counts as a document, and a column as a key of it. A path rule selects columns by the
+//! grammar of select paths. A column rule names columns or struct members of exactly its name, at
+//! any depth. The first such rule that names a column applies to all values inside. The values of a
+//! map are masked by the rule that names the map; the map's keys stay.
 
 use std::sync::Arc;
 
@@ -35,17 +35,17 @@ pub enum ResolveError {
     Index {
         /// Index of the rule.
         rule: usize,
-        /// Its path.
+        /// The path in the rule.
         path: String,
     },
-    /// A rule names no column.
+    /// A rule matches no column.
     #[error("rule {} names {target}, and there is no such column: there are {}", .rule + 1, listed(.columns))]
     Unmet {
         /// Index of the rule.
         rule: usize,
-        /// Its path or column.
+        /// The rule's path or column.
         target: String,
-        /// The columns that there are.
+        /// The existing columns.
         columns: Vec<String>,
     },
     /// No rule names some columns, and the rules reject such columns.
@@ -74,7 +74,7 @@ pub enum ResolveError {
         /// Description of the error.
         problem: &'static str,
     },
-    /// The column of subjects is missing or has another type than string or integer.
+    /// The column of subjects is missing, or is neither a string nor an integer column.
     #[error("column {column}: its rule has subject={subject}, and {problem}")]
     Subject {
         /// The column.
@@ -122,10 +122,10 @@ pub struct LeafPlan {
     pub field: FieldRef,
     /// The decision.
     pub decision: LeafDecision,
-    /// The path or column rule that names the leaf. Its function is `keep` if the decision is
-    /// [`LeafDecision::Keep`].
+    /// The path or column rule that names the leaf. If the decision is [`LeafDecision::Keep`], the
+    /// rule's function is `keep`.
     pub rule: Option<usize>,
-    /// The column of the subjects of each rule that has one and can apply.
+    /// For each rule that can apply and has a subject, the column of its subjects.
     pub(crate) subjects: Vec<SubjectPlan>,
 }
 
@@ -134,15 +134,16 @@ pub struct LeafPlan {
 pub(crate) struct SubjectPlan {
     pub(crate) rule: usize,
     pub(crate) path: Path,
-    /// Number of the leaf's steps that lead to the struct that both are in.
+    /// Number of the leaf's steps that lead to the struct that contains both the leaf and the
+    /// subject.
     pub(crate) container_steps: usize,
     /// Index of the subject among the leaves.
     pub(crate) leaf: usize,
 }
 
 impl LeafPlan {
-    /// Returns the rules that have subjects, each with the index among all leaves of the column of
-    /// its subjects.
+    /// Returns the rules that have subjects, each with the index of the subjects' column among all
+    /// leaves.
     pub fn subject_leaves(&self) -> impl Iterator<Item = (usize, usize)> {
         self.subjects
             .iter()
@@ -157,8 +158,8 @@ pub struct SchemaLeaf {
     pub path: Path,
     /// The field of the leaf.
     pub field: FieldRef,
-    /// Names of columns and struct members on the way to the leaf. `None`: the items of a list, or
-    /// the entries of a map.
+    /// Names of columns and struct members on the way to the leaf. `None` stands for the items of a
+    /// list or the entries of a map.
     pub keys: Vec<Option<String>>,
     /// True if the leaf is within the keys of a map, which no rule changes.
     pub is_map_key: bool,
@@ -268,7 +269,7 @@ fn decide(rules: &Rules, leaves: &Leaves) -> Result<Vec<LeafPlan>, ResolveError>
         };
         let subjects = match decision {
             LeafDecision::Rule(rule) => leaves.subject(rules, found, rule)?.into_iter().collect(),
-            // A kind may match no value, so a missing column of subjects is no error.
+            // The kind may match no value, so a missing column of subjects is not an error.
             LeafDecision::Kinds => kinds
                 .iter()
                 .filter_map(|rule| leaves.subject(rules, found, *rule).ok().flatten())
@@ -301,8 +302,8 @@ fn is_text(data_type: &DataType) -> bool {
     )
 }
 
-/// Returns true if a type can hold strings. Of nested types only those that have no leaves here
-/// come in question.
+/// Returns true if a type can hold strings. Only nested types without leaves of this schema need to
+/// be considered.
 fn holds_text(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, values) => holds_text(values),
@@ -341,7 +342,7 @@ struct FoundLeaf {
 #[derive(Clone)]
 struct Scope {
     fields: Fields,
-    /// The steps to the struct. `None`: the row.
+    /// The steps to the struct. `None` stands for the row.
     at: Option<(usize, Vec<Step>)>,
 }
 
@@ -446,7 +447,7 @@ impl Leaves {
         }
     }
 
-    /// Finds the column of a rule's subjects beside a leaf.
+    /// Finds the column of a rule's subjects in the same struct as a leaf.
     fn subject(
         &self,
         rules: &Rules,
@@ -510,7 +511,7 @@ impl Way {
     }
 }
 
-/// Rejects a function whose results a field cannot hold. `column` is the path of the field, for the
+/// Rejects a function whose results a field cannot hold. `column` is the path of the field for the
 /// error.
 ///
 /// # Errors
@@ -585,7 +586,7 @@ pub fn check_function(
     }
 }
 
-/// Returns true if a column of this type can be built of `count` values. `values` are consecutive
+/// Returns true if `count` values can form a column of this type. `values` are consecutive
 /// MessagePack scalars.
 #[must_use]
 pub fn holds(data_type: &DataType, count: usize, values: Vec<u8>) -> bool {

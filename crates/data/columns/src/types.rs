@@ -1,9 +1,10 @@
-//! Types of columns: which can be sent, and how a type survives as text.
+//! Types of columns: the types that can be sent, and the notes that preserve a type while the
+//! column is text.
 //!
-//! A column that is encrypted or tokenized becomes text. Its field then notes the type under
-//! `sealwire:type`, in the words of the Arrow C data interface, so that it also survives in files
-//! that keep a field's metadata, such as Parquet and Arrow IPC. The names of extension types are
-//! put aside in the same way: they do not apply to the text.
+//! A column that is encrypted or tokenized becomes text. The column's field then notes the type
+//! under `sealwire:type`, in the notation of the Arrow C data interface. The note survives in files
+//! that keep a field's metadata, such as Parquet and Arrow IPC. Names of extension types are stored
+//! in the same way, since they do not apply to the text.
 
 use std::sync::Arc;
 
@@ -21,11 +22,11 @@ use crate::replace::Direction;
 use crate::timestamp::append_timestamp;
 
 const TYPE: &str = "sealwire:type";
-/// Before the metadata of extension types that is put aside.
+/// Prefix of the keys under which metadata of extension types is stored.
 const ASIDE: &str = "sealwire:";
 const EXTENSION: &str = "ARROW:extension:";
 
-/// Bytes from which a column of text needs offsets of 64 bits.
+/// Number of bytes above which a column of text needs offsets of 64 bits.
 const OFFSETS_32: usize = i32::MAX as usize;
 
 /// Longest name of a time zone, in bytes.
@@ -34,7 +35,8 @@ const ZONE_BYTES_MAX: usize = 64;
 /// Largest width of a noted type of fixed size, in bytes. No engine takes larger values.
 const WIDTH_MAX: i32 = 1 << 20;
 
-/// Returns the field of the new column. `work` are the leaves of the column with their results.
+/// Returns the field of the new column. `work` contains the leaves of the column with their
+/// results.
 ///
 /// # Errors
 /// [`ColumnError::Note`] if the field notes a type that cannot be restored.
@@ -60,7 +62,7 @@ pub fn new_field(
         Direction::Keep => old.data_type().clone(),
     };
     let data_type = named.cloned().unwrap_or(data_type);
-    // Items that no list refers to become null.
+    // Items to which no list refers become null.
     let nullable = old.is_nullable() || work.iter().any(|(leaf, _)| leaf.has_nulls());
     Ok(Arc::new(
         Field::new(old.name(), data_type, nullable).with_metadata(metadata),
@@ -111,7 +113,7 @@ fn is_sent(data_type: &DataType) -> bool {
 }
 
 fn put_aside(metadata: &mut Metadata, data_type: &DataType) -> Result<(), ColumnError> {
-    // A type that would not come back is rejected before its values are sealed.
+    // A type that could not be restored is rejected before its values are sealed.
     check_noted(data_type)?;
     let schema = FFI_ArrowSchema::try_from(data_type)?;
     *metadata = std::mem::take(metadata)
@@ -139,8 +141,8 @@ fn bring_back(metadata: &mut Metadata) -> Result<Option<DataType>, ColumnError> 
             _ => (key, value),
         })
         .collect();
-    // The metadata of a file can be anybody's. Nested types begin with a plus, and the `arrow`
-    // crate panics without their members.
+    // The metadata of a file is untrusted. Nested types begin with a plus, and the `arrow` crate
+    // panics if their members are missing.
     if format.starts_with('+') {
         return Err(ColumnError::Note(
             "the noted type is nested, and cannot be restored".to_owned(),
@@ -153,11 +155,11 @@ fn bring_back(metadata: &mut Metadata) -> Result<Option<DataType>, ColumnError> 
     Ok(Some(noted))
 }
 
-/// Returns the type with a name, in the words of pyarrow: `int64`, `timestamp[us, tz=UTC]`,
+/// Returns the type with a name in the notation of pyarrow: `int64`, `timestamp[us, tz=UTC]`,
 /// `decimal128(10, 2)`.
 ///
 /// # Errors
-/// [`ColumnError::Note`] if there is no such type, or if no column of it can be restored.
+/// [`ColumnError::Note`] if the type does not exist, or if columns of the type cannot be restored.
 pub fn named_type(name: &str) -> Result<DataType, ColumnError> {
     let known = match name {
         "bool" => Some(DataType::Boolean),
@@ -218,14 +220,14 @@ fn named_with_parameters(name: &str) -> Option<DataType> {
     }
 }
 
-/// Rejects types that are not restored from a note.
+/// Rejects types that cannot be restored from a note.
 fn check_noted(noted: &DataType) -> Result<(), ColumnError> {
     let is_sound = match noted {
         DataType::FixedSizeBinary(width) => (0..=WIDTH_MAX).contains(width),
         DataType::Decimal128(precision, scale) => {
             validate_decimal_precision_and_scale::<Decimal128Type>(*precision, *scale).is_ok()
         }
-        // Readers look for a file of the zone's name.
+        // Readers open a file with the zone's name, so the name is checked.
         DataType::Timestamp(_, Some(zone)) if !is_zone(zone) => {
             return Err(ColumnError::Note(
                 "the noted time zone is not the name of one".to_owned(),
@@ -252,7 +254,7 @@ fn is_zone(zone: &str) -> bool {
             .all(|part| !part.is_empty() && part.bytes().all(is_char))
 }
 
-/// Returns text, or binary if the engine was asked for binary envelopes.
+/// Returns the type text, or binary if the results are binary envelopes.
 fn sealed_type(old: &DataType, work: &[(Leaf, Vec<Bytes>)]) -> DataType {
     let first = work.iter().find_map(|(_, results)| results.first());
     let is_binary = first.is_some_and(|result| {
@@ -290,7 +292,7 @@ fn text_type(old: &DataType, work: &[(Leaf, Vec<Bytes>)]) -> DataType {
     }
 }
 
-/// Returns how many of a unit are a second.
+/// Returns the number of units per second.
 pub(crate) fn per_second(unit: TimeUnit) -> i64 {
     match unit {
         TimeUnit::Second => 1,
@@ -300,7 +302,7 @@ pub(crate) fn per_second(unit: TimeUnit) -> i64 {
     }
 }
 
-/// Writes a date as `2026-03-14`, and as its days since 1970 if its year has more than six digits.
+/// Writes a date as `2026-03-14`, or as its days since 1970 if its year has more than six digits.
 pub(crate) fn append_date(out: &mut Vec<u8>, days: i32) {
     match Date32Type::to_naive_date_opt(days) {
         Some(date) => write::str(out, &date.to_string()),
@@ -308,7 +310,7 @@ pub(crate) fn append_date(out: &mut Vec<u8>, days: i32) {
     }
 }
 
-/// Reads what [`append_date`] writes.
+/// Reads a date in the form that [`append_date`] writes.
 pub(crate) fn read_date(token: Token<'_>) -> Option<i32> {
     match token {
         Token::Str(text) => std::str::from_utf8(text)
@@ -340,7 +342,8 @@ pub(crate) fn append_date_time(out: &mut Vec<u8>, value: i64, unit: TimeUnit) {
     write::str(out, &text);
 }
 
-/// Reads what [`append_date_time`] writes: seconds since 1970 and nanoseconds.
+/// Reads an instant in the form that [`append_date_time`] writes. Returns seconds since 1970 and
+/// nanoseconds.
 pub(crate) fn parse_date_time(text: &str) -> Option<(i64, u32)> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let days: i64 = date.parse().ok().map(Date32Type::from_naive_date)?.into();
@@ -362,8 +365,8 @@ pub(crate) fn parse_date_time(text: &str) -> Option<(i64, u32)> {
     ))
 }
 
-/// Reads a decimal number such as `-12.50` at a scale. `None` if it has more digits than the type
-/// holds.
+/// Reads a decimal number such as `-12.50` at a scale. Returns `None` if the number has more digits
+/// than the type can hold.
 pub(crate) fn parse_decimal(text: &str, precision: u8, scale: i8) -> Option<i128> {
     let (negative, digits) = text
         .strip_prefix('-')

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-// The allocator of `sealwire`, with which the memory of jobs was measured (docs/masking-jobs.md).
+// The same allocator as in `sealwire`. The memory of jobs was measured with it
+// (docs/masking-jobs.md).
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

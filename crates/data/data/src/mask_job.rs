@@ -1,9 +1,9 @@
 //! Masking of whole files and PostgreSQL databases.
 //!
 //! A job finds the values that rules name, sends only these values to the engine in batches, and
-//! inserts the masked values. All other bytes stay unchanged. A job holds no key and opens no
-//! connection to the engine; an [`Engine`] masks. [`Limits`] bound the memory regardless of input
-//! size. An output appears only when it is complete.
+//! inserts the masked values. All other bytes stay unchanged. The caller supplies an [`Engine`],
+//! which masks values; jobs have no keys and open no connection to an engine. [`Limits`] bound the
+//! memory regardless of input size. An output appears only when it is complete.
 
 mod batch;
 mod chunker;

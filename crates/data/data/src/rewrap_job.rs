@@ -1,11 +1,10 @@
 //! Rewraps the envelopes in columns of a user's PostgreSQL database to the newest keys of their
 //! apps, in place.
 //!
-//! A job walks each table by its key, sends the envelopes of a page to the engine, and writes each
-//! result only where the column still has the value that was read. A concurrent change by the
-//! application therefore always wins. A job holds no key and sees no plaintext: an [`Engine`]
-//! rewraps. Nothing is remembered outside the table, so that a job can be killed at any moment and
-//! repeated.
+//! A job walks each table by its key, and sends the envelopes of a page to the engine. The job
+//! writes each result only if the column still has the value that was read. A concurrent change by
+//! the application therefore always wins. A job needs no keys and sees no plaintext: an [`Engine`]
+//! rewraps. All state is in the table, so a job can be killed at any time and repeated.
 
 mod catalog;
 mod classify;

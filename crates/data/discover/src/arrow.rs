@@ -1,9 +1,9 @@
 //! Samples of Arrow data, column by column.
 //!
-//! A column is a leaf of the schema: a column of the table, or the members and items of a nested
-//! one. [`ArrowSamples`] takes record batches, [`JudgedColumns`] are its columns without a
-//! function, and [`JudgedColumns::decide`] chooses functions whose results fit the columns' types.
-//! The rules then resolve on the schema (`columns`).
+//! A column is a leaf of the schema: a column of the table, or the members or items of a nested
+//! column. [`ArrowSamples`] takes record batches. [`JudgedColumns`] are the same columns without
+//! functions. [`JudgedColumns::decide`] chooses functions whose results fit the columns' types. The
+//! rules then resolve on the schema (`columns`).
 
 mod decide;
 mod leaf;
@@ -24,11 +24,11 @@ use crate::sample::Sample;
 use decide::JudgedColumn;
 use leaf::SampledLeaf;
 
-/// Maximum bytes of the sampled values of all columns, of which each has an equal part.
+/// Maximum bytes of the sampled values of all columns. Each column has an equal part.
 const SAMPLES_BYTES_MAX: usize = 256 << 20;
 
-/// Samples of the columns of Arrow data. They stay in memory. `Debug` shows neither values nor
-/// names, which can be data.
+/// Samples of the columns of Arrow data. Samples stay in memory. `Debug` shows neither values nor
+/// names, since names can be data.
 pub struct ArrowSamples {
     schema: Schema,
     leaves: Vec<SampledLeaf>,
@@ -80,7 +80,7 @@ impl ArrowSamples {
         }
     }
 
-    /// Marks a column as one that cannot be masked. Such columns are judged by name.
+    /// Marks a column that cannot be masked. Such columns are judged only by name.
     pub fn reject(&mut self, column: usize, why: &str) {
         if let Some(leaf) = self.leaves.get_mut(column) {
             leaf.obstacle.get_or_insert_with(|| why.to_owned());
@@ -123,10 +123,10 @@ impl ArrowSamples {
         let (keys, values): (Vec<_>, Vec<_>) = leaves
             .into_iter()
             .partition(|sampled| sampled.leaf.is_map_key);
-        // Of keys too, since the path of a map can have names that are data.
+        // Includes the paths of keys, since the path of a map can contain names that are data.
         let mut key_paths: Vec<Vec<PathPart>> =
             keys.iter().chain(&values).map(SampledLeaf::parts).collect();
-        // The columns of a table are names, even if there are many.
+        // The columns of a table have fixed names, even if there are many.
         let is_map = |prefix: &[PathPart], keys: &BTreeSet<String>| {
             (!prefix.is_empty() && are_personal(keys)).then_some(true)
         };
@@ -155,7 +155,7 @@ impl ArrowSamples {
             let judgement = judge(name, parent, &class, &sampled.sample, options.this_year);
             let at = *known.entry(parts.clone()).or_insert(columns.len());
             match columns.get_mut(at) {
-                // The most confident column of a name decides for all.
+                // The most confident column with a name decides for all columns with that name.
                 Some(column) => {
                     column.leaves.push(sampled);
                     if judgement.confidence > column.judgement.confidence {

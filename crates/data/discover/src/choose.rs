@@ -4,16 +4,16 @@ use sealwire_mask_rules::{Function, builtin_entries};
 
 use crate::{Category, FieldClass, names};
 
-/// Length of `hash` where the column does not limit it.
+/// Length of `hash` for columns that do not limit it.
 const HASH_LENGTH: usize = 32;
 const HASH_LENGTH_MIN: usize = 16;
 
-/// Noise of one degree that gives degrees of latitude.
+/// Noise of one degree that returns valid degrees of latitude.
 const LATITUDE_NOISE: &str = "noise(by=1, min=-90, max=90)";
-/// Noise of one degree that gives degrees of longitude.
+/// Noise of one degree that returns valid degrees of longitude.
 const LONGITUDE_NOISE: &str = "noise(by=1, min=-180, max=180)";
 
-/// Returns true if a name of a location is that of a latitude.
+/// Returns true if the name of a location field means a latitude.
 fn is_latitude(name: &str) -> bool {
     names::words(name)
         .iter()

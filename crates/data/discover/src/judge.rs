@@ -10,9 +10,10 @@ use crate::{Category, FieldClass};
 /// Minimum number of values that can contradict a name.
 const CONTRADICTION_MIN: usize = 5;
 const CONFIDENCE_MAX: f64 = 0.99;
-/// Minimum number of values of which few distinct ones are no names of persons.
+/// Number of values from which few distinct values mean that they are not names of persons.
 const REPEATED_MIN: usize = 20;
-/// Minimum number of distinct values among [`REPEATED_MIN`] that can be names of persons.
+/// Minimum number of distinct values among [`REPEATED_MIN`] or more values that can be names of
+/// persons.
 const DISTINCT_MIN: usize = 3;
 
 /// The judgement on one field.
@@ -81,7 +82,7 @@ pub fn judge(
                         1.0 - (1.0 - vote.weight) * (1.0 - other.weight),
                     )
                 }
-                // Values of another strict form decide against the name.
+                // Values of another strict form outweigh the name.
                 (None, Some(other)) if other.weight >= 0.85 && !other.category.is_name() => {
                     evidence.push(told(&other));
                     (Some(other.category), other.weight)
@@ -183,7 +184,7 @@ fn by_name_alone(
     vote.weight
 }
 
-/// Returns true if values of a category are as many as there are persons.
+/// Returns true for categories whose values are about as numerous as the persons.
 fn is_of_many(category: Category) -> bool {
     category.is_name() || matches!(category, Category::Username | Category::Street)
 }

@@ -1,11 +1,11 @@
 //! Discovery of personal data and secrets, which proposes masking rules.
 //!
-//! A source adds the values of each field to a [`Sample`]. [`judge()`] takes votes by the field's
-//! name, by the form of its values and by their distribution, and [`candidates`] gives the
-//! functions to try. [`Discovery`] holds names, counts and confidences, but no sampled value.
+//! A source adds the values of each field to a [`Sample`]. [`judge()`] combines votes by the
+//! field's name, by the form of its values and by their distribution. [`candidates`] returns the
+//! functions to try. [`Discovery`] contains names, counts and confidences, but no sampled value.
 //! Sampled values stay in memory and appear in no output, error or log.
 //!
-//! This crate holds no key and reads nothing. Jobs sample files and databases.
+//! This crate uses no keys and does no I/O. Jobs sample files and databases.
 
 mod arrow;
 mod choose;
@@ -63,7 +63,7 @@ impl DiscoverOptions {
     }
 }
 
-/// Confidence below the threshold from which a field is listed as uncertain.
+/// Minimum confidence at which a field without a rule is listed as uncertain.
 pub const UNCERTAIN_MIN: f64 = 0.3;
 
 /// Maximum number of steps of all path rules, with a reserve below the limit of a selection.
@@ -161,7 +161,7 @@ impl Category {
         self == other || self.is_name() && other.is_name()
     }
 
-    /// Returns true if equal values should have equal masks and different ones different masks.
+    /// Returns true if equal values must have equal masks, and different values different masks.
     fn is_kept_apart(self) -> bool {
         matches!(
             self,
@@ -286,7 +286,7 @@ pub struct DiscoveredField {
     /// The category, if any vote was for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<Category>,
-    /// Between 0 and 1.
+    /// The confidence, between 0 and 1.
     pub confidence: f64,
     /// The reasons, without values.
     pub evidence: Vec<String>,
@@ -295,10 +295,11 @@ pub struct DiscoveredField {
     pub mask: Option<String>,
     /// Number of values that were judged.
     pub values: usize,
-    /// The target of the rule. `None`: the column `field`.
+    /// The target of the rule. `None` stands for the column `field`.
     #[serde(skip)]
     pub target: Option<Target>,
-    /// The function that replaces `mask` if that does not fit all values. `None`: there is none.
+    /// The function that replaces `mask` if `mask` does not fit all values. `None` if no function
+    /// replaces it.
     #[serde(skip)]
     pub fallback: Option<String>,
     /// The paths of the columns of Arrow data that the field stands for.

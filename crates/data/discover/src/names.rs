@@ -1,7 +1,6 @@
 //! Votes by the name of a column or key, in the context of its table.
 //!
-//! Names are split into lower-case words. Words of the tables below are the only text that evidence
-//! shows.
+//! Names are split into lower-case words. Evidence shows only words of the tables below.
 
 use crate::Category;
 
@@ -596,10 +595,10 @@ const PERSONS: &[&str] = &[
     "adherent",
 ];
 
-/// Words for a bare name, which is a person's only in a table of persons.
+/// Words for a bare name, which is a person's name only in a table of persons.
 const BARE_NAMES: &[&str] = &["name", "nombre", "nom", "names"];
 
-/// Last words after which a name describes its thing instead of holding it.
+/// Last words of names that describe a thing instead of holding its value.
 const DESCRIBES: &[&str] = &[
     "id",
     "type",
@@ -691,7 +690,8 @@ pub fn is_of_persons(table: &str) -> bool {
         && !words.iter().any(|word| word == "type" || word == "status")
 }
 
-/// Last words of tables whose rows are not persons but belong to them, as in `user_attribute`.
+/// Last words of names of tables whose rows are not persons but belong to persons, as in
+/// `user_attribute`.
 const OF_PERSONS: &[&str] = &[
     "attribute",
     "property",
@@ -715,7 +715,7 @@ const OF_PERSONS: &[&str] = &[
     "config",
 ];
 
-/// Returns true if the rows of a table of persons are no persons.
+/// Returns true if the rows of a table with a person's word are not persons.
 fn is_of_attributes(table: &str) -> bool {
     let words = words(table);
     let Some(last) = words.last() else {
@@ -730,7 +730,7 @@ fn is_of_attributes(table: &str) -> bool {
     })
 }
 
-/// Names that say nothing without the name of their table or object, as in `card.number`.
+/// Names without a meaning unless the table or object is known, as in `card.number`.
 const NEEDS_TABLE: &[&str] = &["number", "no", "nr", "num", "line", "nummer", "numero"];
 
 /// Judges a name. `table` is the table, file or parent key.
@@ -748,7 +748,7 @@ fn vote_by_words(name: &str, table: &str) -> Option<NameVote> {
     let table_words = self::words(table);
     let joined = format!("_{}_", words.join("_"));
     let mut best: Option<(usize, NameVote)> = None;
-    // A table of cities is reference data.
+    // A table that only lists cities is reference data.
     let is_reference = words == table_words;
     for (category, weight, patterns) in PATTERNS {
         if is_reference && *category == Category::City {
@@ -762,7 +762,7 @@ fn vote_by_words(name: &str, table: &str) -> Option<NameVote> {
             if !whole && !words.iter().any(is_compound) {
                 continue;
             }
-            // One common word decides only if it is the whole name.
+            // A single common word decides only if it is the whole name.
             if matches!(
                 *pattern,
                 "first"

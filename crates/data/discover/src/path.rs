@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::sample::Sample;
 use crate::values::{is_data_key, is_listed_name, is_value_like};
 
-/// Number of keys from which an object is a map of data.
+/// Number of keys from which an object is treated as a map of data.
 const MAP_KEYS_MIN: usize = 100;
-/// Number of keys from which an object whose keys are mostly names of persons is a map.
+/// Number of keys from which an object whose keys are mostly names of persons is treated as a map.
 const NAME_KEYS_MIN: usize = 3;
 
 /// A step of a path. Elements of arrays and values of maps share one wildcard.
@@ -47,8 +47,8 @@ pub fn merge_maps(fields: Vec<(Vec<PathPart>, Sample)>) -> MergedFields {
     MergedFields { fields, maps }
 }
 
-/// Returns true within `Some` for an object whose keys have the form of personal data, and false
-/// for another map.
+/// Returns `Some(true)` for a map whose keys have the form of personal data, and `Some(false)` for
+/// another map.
 fn is_map(_: &[PathPart], keys: &BTreeSet<String>) -> Option<bool> {
     let is_personal = are_personal(keys);
     let is_map =
@@ -56,9 +56,9 @@ fn is_map(_: &[PathPart], keys: &BTreeSet<String>) -> Option<bool> {
     is_map.then_some(is_personal)
 }
 
-/// Replaces the keys of maps by wildcards, from the outermost objects on. `is_map` gets the path of
-/// an object and its keys, and returns true within `Some` if its keys have the form of personal
-/// data. Returns the paths of maps.
+/// Replaces the keys of maps by wildcards, from the outermost objects inwards. `is_map` gets the
+/// path and the keys of an object. It returns `Some(true)` for a map whose keys have the form of
+/// personal data, and `Some(false)` for another map. Returns the paths of maps.
 pub(crate) fn hide_keys(
     paths: &mut [Vec<PathPart>],
     is_map: impl Fn(&[PathPart], &BTreeSet<String>) -> Option<bool>,
@@ -121,8 +121,8 @@ pub fn names_of(parts: &[PathPart]) -> (&str, &str) {
     (keys.next().unwrap_or(""), keys.next().unwrap_or(""))
 }
 
-/// Replaces the keys of maps by wildcards in paths such as `$.by['a@b.example'].n`, as discovery
-/// recognizes maps. Other texts stay.
+/// Replaces the keys of maps by wildcards in paths such as `$.by['a@b.example'].n`, with the same
+/// recognition of maps as discovery. Texts that are not paths stay unchanged.
 #[must_use]
 pub fn hide_map_keys(paths: &[String]) -> Vec<String> {
     let split: Vec<Vec<TextStep<'_>>> = paths
@@ -152,7 +152,8 @@ pub fn hide_map_keys(paths: &[String]) -> Vec<String> {
 /// A step of a path with its text.
 type TextStep<'t> = (PathPart, &'t str);
 
-/// Splits a path as reports write it. Returns each step with its text, or `None` for other texts.
+/// Splits a path in the notation of reports. Returns each step with its text, or `None` for other
+/// texts.
 fn split(path: &str) -> Option<Vec<TextStep<'_>>> {
     let mut rest = path.strip_prefix('$')?;
     let mut steps = Vec::new();
@@ -176,13 +177,14 @@ fn split(path: &str) -> Option<Vec<TextStep<'_>>> {
     Some(steps)
 }
 
-/// Reads a quoted key up to its `']`. Returns the key and the length with that end.
+/// Reads a quoted key up to its `']`. Returns the key, and the length including `']`.
 fn unquoted(text: &str) -> Option<(String, usize)> {
     let (mut key, mut chars) = (String::new(), text.char_indices());
     while let Some((at, c)) = chars.next() {
         match c {
             '\'' => return text[at..].starts_with("']").then_some((key, at + 2)),
-            // Which control character it is decides nothing here.
+            // An escaped control character can be read as any character, since this does not affect
+            // the decision.
             '\\' => key.push(chars.next()?.1),
             c => key.push(c),
         }

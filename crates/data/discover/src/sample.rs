@@ -1,8 +1,8 @@
-//! Bounded samples of the values of one field. They stay in memory and are never shown.
+//! Bounded samples of the values of one field. Samples stay in memory and are never shown.
 
 use std::fmt;
 
-/// Maximum length of a value in a sample. Longer values only count.
+/// Maximum length of a value in a sample. Longer values are only counted.
 pub const VALUE_BYTES_MAX: usize = 16 << 10;
 /// Maximum bytes of the values of one field.
 const FIELD_BYTES_MAX: usize = 1 << 20;
@@ -32,12 +32,12 @@ pub struct Sample {
     random: SampleRandom,
 }
 
-/// Numbers that choose a sample: xorshift64.
+/// A generator of random numbers for sampling: xorshift64.
 #[derive(Debug)]
 pub struct SampleRandom(u64);
 
 impl SampleRandom {
-    /// Creates the numbers of a seed.
+    /// Creates the generator from a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed | 1)
@@ -87,7 +87,8 @@ impl Sample {
         self.offer(text.len(), || (r#type, text.into()));
     }
 
-    /// Offers a value of at most `bytes_max` bytes, which is made only if it comes into the sample.
+    /// Offers a value of at most `bytes_max` bytes. Its text is only created if the sample takes
+    /// it.
     pub(crate) fn offer(
         &mut self,
         bytes_max: usize,
@@ -131,7 +132,7 @@ impl Sample {
         &self.values
     }
 
-    /// Returns the number of values that were offered and too long.
+    /// Returns the number of offered values that were too long.
     #[must_use]
     pub fn long(&self) -> u64 {
         self.long

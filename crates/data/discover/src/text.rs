@@ -23,7 +23,7 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// Removes line ends and other control characters from a comment.
+/// Replaces line ends and other control characters in a comment.
 fn on_a_line(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })

@@ -10,7 +10,7 @@ use crate::sample::Sample;
 
 /// Minimum number of values for a vote by list or distribution.
 const VALUES_MIN: usize = 20;
-/// Ages in years between which most dates of birth lie.
+/// Ages in years of most persons, for recognizing dates of birth.
 const AGES: std::ops::RangeInclusive<i32> = 18..=100;
 
 /// A vote by values.
@@ -277,14 +277,14 @@ pub fn is_value_like(key: &str) -> bool {
         || key.contains(char::is_whitespace) && is_name(key)
 }
 
-/// Returns true if a key of a JSON object looks like a value or is mostly digits, so that its
-/// object is a map.
+/// Returns true if a key of a JSON object looks like a value or is mostly digits. Such an object is
+/// a map.
 pub(crate) fn is_data_key(key: &str) -> bool {
     let digits = key.chars().filter(char::is_ascii_digit).count();
     is_value_like(key) || digits > 0 && digits * 2 > key.chars().count()
 }
 
-/// Returns true for two to four words of which one is a first or last name of the lists.
+/// Returns true for two to four words if one of them is a first or last name in the lists.
 fn is_name(text: &str) -> bool {
     let lower = text.to_lowercase();
     let words: Vec<&str> = lower.split_whitespace().collect();

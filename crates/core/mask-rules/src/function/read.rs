@@ -231,7 +231,7 @@ fn noise(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
                 Literal::Float(bits) => f64::from_bits(bits),
                 _ => return Err(percent.wrong(IS)),
             };
-            // One percent is 10,000 millionths.
+            // A percent is 10,000 millionths.
             let millionths = (given * 10_000.0).round();
             let is_exact = (millionths / 10_000.0 - given).abs() <= given.abs() * 1e-12;
             if !is_exact || !(1.0..=1_000_000.0).contains(&millionths) {

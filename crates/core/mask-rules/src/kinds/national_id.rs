@@ -54,7 +54,7 @@ fn is_american(text: &[u8]) -> bool {
         && matches!(serial, Some(1..))
 }
 
-/// UK National Insurance number, `AB123456C`, or in pairs, `AB 12 34 56 C`. It has no check
+/// UK National Insurance number, `AB123456C`, or in pairs, `AB 12 34 56 C`. The number has no check
 /// character.
 fn is_british(text: &[u8]) -> bool {
     let [a, b, digits @ .., end] = text else {
@@ -121,7 +121,7 @@ fn is_italian(text: &[u8]) -> bool {
         23,
     ];
     let is_shaped = text.iter().enumerate().all(|(at, c)| match at {
-        // These letters replace digits to distinguish codes that would otherwise be equal.
+        // Letters L to V can replace digits, to distinguish codes that would otherwise be equal.
         6 | 7 | 9 | 10 | 12..=14 => c.is_ascii_digit() || b"LMNPQRSTUV".contains(c),
         8 => b"ABCDEHLMPRST".contains(c),
         _ => c.is_ascii_uppercase(),

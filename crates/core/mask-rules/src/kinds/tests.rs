@@ -419,7 +419,7 @@ fn secrets() {
         format!("AKIB{base32}"),
         "ghp_short".to_owned(),
         format!("sk_live_{}", "x".repeat(24)),
-        // Random strings, hashes and identifiers have no form of their own.
+        // Random strings, hashes and identifiers have no recognizable form.
         long.clone(),
         "5f4dcc3b5aa765d61d8327deb882cf99".to_owned(),
         "9f8b3c1e-52d4-4b7a-9d0e-0c1f2a3b4c5d".to_owned(),

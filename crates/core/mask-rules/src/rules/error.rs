@@ -130,7 +130,7 @@ impl RuleFault {
         Self::rule(rules.iter().rposition(is_first).unwrap_or(0), message)
     }
 
-    /// Converts the fault for rules that are not a text.
+    /// Converts the fault for rules that do not come from a text.
     pub(super) fn into_error(self) -> RulesError {
         let message = match self.place {
             RulePosition::Rule(at) => format!("rule {}: {}", at + 1, self.message),

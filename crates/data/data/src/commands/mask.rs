@@ -1,8 +1,8 @@
 //! `mask`: masks files and databases by rules, proposes and explains rules, and looks for leaks.
 //!
-//! A job is an ordinary client. It finds the values that rules name and sends only these to the
-//! engine for masking, so that keys stay in the engine. `check`, `discover` and `verify` need no
-//! engine.
+//! A job is an ordinary client. The job finds the values that rules name and sends only these
+//! values to the engine for masking, so that keys stay in the engine. `check`, `discover` and
+//! `verify` need no engine.
 
 mod check;
 mod discover;
@@ -65,8 +65,8 @@ Examples:
 
 docs/masking.md lists the functions and what each of them keeps.";
 
-/// Bytes of the file of a list, with line ends and white space. The entries of all lists have at
-/// most 256 KiB.
+/// Maximum size in bytes of a list's file, with line ends and white space. All lists together have
+/// at most 256 KiB of entries.
 const LIST_BYTES_MAX: usize = 1 << 20;
 
 /// Arguments of `mask`.
@@ -271,7 +271,8 @@ struct Verifying {
     json: bool,
 }
 
-/// Creates a secret that masks samples. It is no key of an app, and its masks are thrown away.
+/// Creates a random secret that masks samples. The secret belongs to no app, and its masks are
+/// discarded.
 fn trial_secret() -> MaskSecret {
     MaskSecret::new(Zeroizing::new(rand::random()))
 }
@@ -320,7 +321,8 @@ impl RulesFile {
     }
 }
 
-/// Checks that the rules' own lists fit in one request, since a batch may need all of them.
+/// Checks that the custom lists of the rules fit in one request, since a batch may need all of
+/// them.
 fn lists_fit(rules: &Rules) -> Result<(), String> {
     let used = |name: &str| rules.iter().any(|rule| rule.function.list() == Some(name));
     let lists: Vec<Vec<&str>> = rules
@@ -582,10 +584,11 @@ pub(super) fn run_job<T>(job: impl Future<Output = Result<T, Failure>>) -> Resul
     outcome
 }
 
-/// Runs a job for a file. Ctrl-C or SIGTERM stops it. Its result is still awaited, because only the
-/// job knows whether the output was complete, and what remains. A second signal ends that. So does
-/// a time, which is short without an object: then the job waits for nothing but its input, a reader
-/// of its output, or the disk.
+/// Runs a job for a file. Ctrl-C or SIGTERM stops the job. The job's result is still awaited,
+/// because only the job knows whether the output was complete, and what remains.
+///
+/// A second signal ends this wait, and so does a timeout. The timeout is short for a job without an
+/// object: such a job waits only for its input, a reader of its output, or the disk.
 pub(super) async fn unless_stopped<T>(
     signals: &mut StopSignals,
     progress: &Progress,
@@ -608,7 +611,7 @@ pub(super) async fn unless_stopped<T>(
     }
 }
 
-/// Creates the error for a stopped job whose end was not awaited.
+/// Creates the error for a stopped job whose result was not awaited.
 fn unknown_end(why: &str, has_object: bool) -> Failure {
     let upload = if has_object {
         ", and an unfinished upload can remain"

@@ -85,7 +85,7 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
     )
 }
 
-/// `sealwire` itself does JSON.
+/// Returns an error for JSON: `sealwire` itself encrypts and decrypts JSON.
 fn reject_json(common: &Common) -> Result<(), Failure> {
     if common.file.is_parquet() {
         return Ok(());
@@ -96,7 +96,7 @@ fn reject_json(common: &Common) -> Result<(), Failure> {
 
 fn column_type(text: &str) -> Result<(String, ValueType), String> {
     let (column, name) = text.rsplit_once('=').ok_or("write COLUMN=TYPE")?;
-    // A time zone is written with an equals sign, too.
+    // The name of a type with a time zone contains an equals sign, too.
     let (column, name) = match column.rsplit_once("=timestamp[") {
         Some((column, unit)) => (column, format!("timestamp[{unit}={name}")),
         None => (column, name.to_owned()),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use sealwire_command_line::Failure;
 
-/// Reads a regular file of at most `bytes_max` bytes. Devices and pipes can have no end, and are
+/// Reads a regular file of at most `bytes_max` bytes. Devices and pipes can be endless, so they are
 /// rejected before they are opened.
 pub(super) fn read_text_file(path: &Path, bytes_max: usize) -> Result<String, Failure> {
     let name = path.display();

@@ -142,8 +142,8 @@ impl Answers {
     }
 }
 
-/// Checks that an engine returned as many scalars for each column as were sent. `asked` are rules
-/// and counts.
+/// Checks that an engine returned as many scalars for each column as were sent. `asked` contains
+/// the rule and the number of values of each column.
 pub(crate) fn check_answers(
     asked: &[(usize, usize)],
     answers: &[Vec<u8>],

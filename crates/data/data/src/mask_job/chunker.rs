@@ -76,12 +76,12 @@ enum ChunkState {
     },
 }
 
-/// Returns true for white space of JSON, which is less than that of ASCII: a form feed is none.
+/// Returns true for white space of JSON. Unlike ASCII white space, this excludes the form feed.
 fn is_json_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
-/// The first bytes of a file that gzip made. No text begins with them.
+/// The first bytes of a gzip file. No valid text begins with these bytes.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const BOM: &[u8] = &[0xef, 0xbb, 0xbf];
 

@@ -1,4 +1,4 @@
-//! The interface to the engine, which masks values. A job finds the values and holds no key.
+//! The interface to the engine, which masks values and has the keys. A job only finds the values.
 //!
 //! [`sealwire_mask_rules::payload`] encodes a batch of columns as the document of a `mask` RPC.
 //! [`answers`] decodes the response.

@@ -24,7 +24,7 @@ pub enum JobError {
         /// Description of the error.
         what: String,
     },
-    /// The input is not valid in its format, which has no lines.
+    /// The input is invalid in a format that has no lines.
     #[error("{name}: {what}")]
     Invalid {
         /// The input's name.
@@ -100,7 +100,7 @@ pub enum JobError {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// An object store refused a request, or could not be reached.
+    /// An object store rejected a request, or could not be reached.
     #[error("{name}: {what}")]
     Store {
         /// The object, as `s3://bucket/key`.

@@ -104,7 +104,8 @@ pub async fn mask_file<E: Engine>(
     let stop = progress.job_stop();
     let outcome = tokio::select! {
         outcome = pipeline::run(&shared, source, &mut writer) => outcome,
-        // The thread that reads can wait for its input for ever. Both threads end by themselves.
+        // The reading thread can wait for its input forever, so the job does not wait for the
+        // threads. Both threads end by themselves.
         () = stop.asked() => return Err(JobError::Stopped),
     };
     let bytes_out = writer.bytes;
@@ -161,7 +162,7 @@ enum Reader {
     File {
         file: File,
         length: u64,
-        /// Bytes that are still to come, by the length that the file had when it was opened.
+        /// Number of bytes still to be read, from the file's length when it was opened.
         left: u64,
     },
     Stdin(io::Stdin),
@@ -172,7 +173,7 @@ impl Read for Reader {
         match self {
             Self::File { file, left, .. } => {
                 let count = file.read(buffer)?;
-                // The last records would be missing in the output.
+                // Without this error, the output would lack the last records.
                 if count == 0 && *left > 0 && !buffer.is_empty() {
                     return Err(io::Error::other(
                         "the file became shorter while it was read",
@@ -193,7 +194,7 @@ fn open(job: &FileJob, stop: &JobStop) -> Result<(Reader, UnfinishedOutput), Job
     match &job.input {
         Input::Object(object) => Err(only_parquet(object)),
         Input::Stdin => {
-            // It can be a file, too.
+            // Standard input can be a file, too.
             let input = fs::metadata("/dev/stdin").ok();
             Ok((
                 Reader::Stdin(io::stdin()),

@@ -5,9 +5,9 @@ use crate::mask_job::chunker::Cut;
 /// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileFormat {
-    /// One JSON document per line.
+    /// Newline-delimited JSON: each line is a document.
     Ndjson,
-    /// One JSON document. The elements of an array are streamed; any other document is read whole.
+    /// A single JSON document. Elements of an array are streamed; any other document is read whole.
     Json,
     /// Comma-separated values with a header.
     Csv {
@@ -20,8 +20,8 @@ pub enum FileFormat {
 
 impl FileFormat {
     /// Selects the format by the file extension: `ndjson`, `jsonl`, `json`, `csv`, `tsv`,
-    /// `parquet`. The extension of compressed files, `gz`, is passed over: their content tells that
-    /// they must be decompressed first.
+    /// `parquet`. The extension `gz` of compressed files is skipped: the file's first bytes then
+    /// show that the file must be decompressed first.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         let (_, ending) = name.strip_suffix(".gz").unwrap_or(name).rsplit_once('.')?;
@@ -35,7 +35,7 @@ impl FileFormat {
         })
     }
 
-    /// Returns how the text is cut. Parquet is no text.
+    /// Returns the boundaries at which the text is cut. Not for Parquet, which is binary.
     pub(crate) fn cut(self) -> Cut {
         match self {
             Self::Ndjson => Cut::Lines,

@@ -1,21 +1,23 @@
 //! The leak check: searches the target for originals of masked values.
 //!
-//! The check reads source and target again. Its rules name the sensitive fields and can differ from
-//! the rules of the job. If the job lacked one of these rules, the check fails. Values are stored
-//! as 64-bit hashes, keyed per run, in tables of bounded size. Hashes that do not fit are checked
-//! in further passes, so the result is exact except for hash collisions. The strength of the check
-//! depends on the function:
+//! The check reads source and target again. The rules of the check name the sensitive fields and
+//! can differ from the rules of the job. If the job lacked one of these rules, the check fails.
+//!
+//! Values are stored as 64-bit hashes, keyed per run, in tables of bounded size. Hashes that do not
+//! fit are checked in further passes, so the result is exact except for hash collisions. The
+//! strength of the check depends on the function:
 //!
 //! * `redact`, `fixed`, `null`, `partial`, `hash` and `email` never return an original. A single
 //!   original in its own field of the target is therefore a leak. An original of at least
-//!   [`ELSEWHERE_CHARS_MIN`] characters is a leak everywhere else, too. It is found as a whole
-//!   value, a key, an array element, or a quoted string in a text. It is also found as a word with
-//!   a digit or `@` in a text, or as a key or value in a text.
+//!   [`ELSEWHERE_CHARS_MIN`] characters is a leak everywhere else in the target, too. The check
+//!   finds the original as a whole value, a key, an array element, or a quoted string in a text.
+//!   The check also finds it in a text as a word with a digit or `@`, or as a key or value.
 //! * `card`, `phone`, `iban`, `mac` and `fpe` can return another original by chance; `pseudonym`,
 //!   `date_shift`, `generalize` and `noise` often do. Such a field leaks if most of its rows hold
 //!   values that occur exactly as often as in the source. For `card`, `phone`, `iban`, `mac` and
-//!   `fpe`, more than 1 % of originals in other fields is a leak, too, or more than twice the share
-//!   that its own field has by chance.
+//!   `fpe`, originals in other fields are a leak, too, if their share exceeds a limit. The limit is
+//!   twice the share of originals that the own field has by chance, but at least 1 % and at most
+//!   10 %.
 
 mod file;
 mod pieces;
@@ -46,8 +48,8 @@ const UNMOVED_MAX: f64 = 0.9;
 const ROWS_MIN: u64 = 10;
 /// Maximum share of originals in other fields that chance explains.
 const ELSEWHERE_MAX: f64 = 0.01;
-/// Maximum share of originals in other fields that is taken for chance, however many the own field
-/// has.
+/// Maximum share of originals in other fields that is attributed to chance, regardless of the share
+/// in the own field.
 const CHANCE_MAX: f64 = 0.1;
 /// Maximum number of target fields that are listed per source field.
 const NAMED_MAX: usize = 5;
@@ -71,18 +73,18 @@ impl Default for LeakLimits {
 /// The result of a leak check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LeakReport {
-    /// True if no field leaks and the source has an original. Other fields that could not be
-    /// checked do not count.
+    /// True if no field leaks and the source has an original. Fields that could not be checked do
+    /// not affect this result.
     pub passed: bool,
     /// Number of passes over source and target.
     pub passes: u32,
     /// Results by source field that the rules mask.
     pub fields: Vec<LeakField>,
-    /// Columns that the check did not look at, or in part. They can hold originals.
+    /// Columns that the check skipped, or searched only in part. These columns can hold originals.
     pub skipped: Vec<SkippedColumn>,
 }
 
-/// A column that the check did not look at, or in part.
+/// A column that the check skipped, or searched only in part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SkippedColumn {
     /// The column.
@@ -164,7 +166,8 @@ pub(crate) struct Check {
     keys: RandomState,
     fields: Vec<LeakField>,
     promises: Vec<Guarantee>,
-    /// The text that a field's function gives for every string, if there is one.
+    /// The text that a field's function gives for every string, if the function has such a
+    /// constant.
     constants: Vec<Option<String>>,
     /// Field numbers by name and rule.
     by_rule: HashMap<(String, usize), usize>,
@@ -209,7 +212,7 @@ impl Check {
         }
     }
 
-    /// Notes a column that is not looked at.
+    /// Records a skipped column.
     pub(crate) fn skip(&mut self, field: &str, why: &str) {
         if !self.skipped.iter().any(|column| column.field == field) {
             self.skipped.push(SkippedColumn {
@@ -261,7 +264,7 @@ impl Check {
 
     /// Records a value of the source that a rule masks.
     pub(crate) fn original(&mut self, field: usize, text: &str) {
-        // An empty text says nothing, and functions that keep the length of a text return it.
+        // An empty text proves nothing: functions that keep the length of a text return it.
         if text.is_empty() {
             return;
         }
@@ -281,8 +284,8 @@ impl Check {
         pieces::elements(text, &mut |element| self.seek(field, element));
     }
 
-    /// Adds an original to those that are searched for in other fields. Of several fields with that
-    /// original, one whose function never returns originals has it.
+    /// Adds an original to the values that are searched for in other fields. If several fields
+    /// share this original, a field whose function never returns originals takes precedence.
     fn seek(&mut self, field: usize, text: &str) {
         if !is_telling(text) {
             return;
@@ -309,7 +312,7 @@ impl Check {
                 entry.target = entry.target.saturating_add(1);
             }
         }
-        // A constant says nothing where it is the mask.
+        // In a field whose mask is this constant, the constant proves nothing.
         if !fields
             .iter()
             .any(|field| self.constants[*field].as_deref() == Some(text))
@@ -323,11 +326,11 @@ impl Check {
         self.sought_with_pieces(name, &[], key);
     }
 
-    /// Checks a definition or comment of a schema. `name` says which.
+    /// Checks a definition or comment of a schema, which `name` identifies.
     pub(crate) fn seen_definition(&mut self, name: &str, text: &str) {
         self.sought_with_pieces(name, &[], text);
-        // What is between single quotes can be a literal of SQL. An apostrophe in a comment must
-        // not shift the pairs, and a doubled quote is one of the literal.
+        // A text between single quotes can be an SQL literal. An apostrophe in a comment must not
+        // shift the pairs of quotes. A doubled quote stands for one quote in the literal.
         text.split('\'')
             .for_each(|literal| self.sought(name, &[], literal));
         if text.contains("''") {
@@ -352,7 +355,7 @@ impl Check {
 
     fn sought(&mut self, name: &str, fields: &[usize], text: &str) {
         self.sought_exactly(name, fields, text);
-        // A document can hold what a `char(n)` column had, with its padding.
+        // A document can hold the value of a `char(n)` column with its padding.
         let unpadded = text.trim_end_matches(' ');
         if unpadded.len() < text.len() {
             self.sought_exactly(name, fields, unpadded);
@@ -408,7 +411,8 @@ impl Check {
         for (field, promise) in self.fields.iter_mut().zip(&self.promises) {
             field.verdict = verdict(field, *promise);
         }
-        // A check that saw no original, such as that of an emptied source, proves nothing.
+        // A check that found no original in the source, such as in an emptied source, proves
+        // nothing.
         let passed = self.fields.iter().any(|field| field.values > 0)
             && self
                 .fields
@@ -423,8 +427,8 @@ impl Check {
     }
 }
 
-/// Counts the fields of maps together, since keys of maps are data, and hides keys in the names of
-/// other places.
+/// Counts the fields of maps together, since keys of maps are data. Hides these keys in the names
+/// of the fields where originals were found.
 fn without_map_keys(fields: Vec<LeakField>) -> Vec<LeakField> {
     let names: Vec<String> = fields
         .iter()

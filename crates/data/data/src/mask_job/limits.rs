@@ -3,8 +3,8 @@
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
-/// Maximum number of values of one record that rules mask. Each takes up to 120 bytes beside its
-/// text.
+/// Maximum number of values of one record that rules mask. Each value takes up to 120 bytes in
+/// addition to its text.
 pub(crate) const RECORD_VALUES_MAX: usize = 1 << 22;
 
 /// Maximum number of columns of a CSV file.

@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// A semaphore over bytes. Each reader takes the permits of its records in the order in which they
-/// are written, and holds none for itself, so the oldest record of each reader always has its
+/// are written, and keeps none for itself. So the oldest record of each reader always has its
 /// permit.
 #[derive(Clone, Debug)]
 pub(crate) struct ByteBudget {
@@ -14,7 +14,7 @@ pub(crate) struct ByteBudget {
     bytes_max: u32,
 }
 
-/// The right to have some bytes in flight, until it is dropped.
+/// A permit to have some bytes in flight, until it is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct BytePermit {
     _permit: Option<OwnedSemaphorePermit>,
@@ -29,8 +29,8 @@ impl ByteBudget {
         }
     }
 
-    /// Waits until so many bytes fit. More bytes than all of the budget wait until nothing else is
-    /// in flight.
+    /// Waits until this number of bytes fits in the budget. A larger number than the whole budget
+    /// waits until nothing else is in flight.
     pub(crate) async fn reserve(&self, bytes: usize) -> BytePermit {
         let count = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.bytes_max);
         // The semaphore is never closed.
@@ -42,10 +42,9 @@ impl ByteBudget {
         }
     }
 
-    /// Waits as [`Self::reserve`] does, or until `records`, the queue for them, is closed; then it
-    /// returns `None`. A record that was sent while the queue was closed can keep its permit as
-    /// long as the queue has a sender. Blocks the thread, which must be one for blocking work of a
-    /// runtime.
+    /// Waits as [`Self::reserve`] does. Returns `None` if the queue `records` is closed before
+    /// that. A record that is sent while the queue closes can keep its permit as long as the queue
+    /// has a sender. Blocks the thread, which must be a blocking thread of a runtime.
     pub(crate) fn reserve_blocking<T>(
         &self,
         bytes: usize,

@@ -1,8 +1,8 @@
 //! Atomic output: the output appears only when it is complete.
 //!
-//! On Linux the unfinished output is a file without a name, so even a killed job leaves nothing
-//! behind. If the file system does not support that, a temporary file in the output's directory is
-//! used. It is removed if the job fails.
+//! On Linux the unfinished output is a file without a name, so a killed job leaves no file. If the
+//! file system does not support such files, the output is a temporary file in its directory, which
+//! is removed if the job fails.
 
 use sealwire_service::output_file;
 use std::fs::{self, File, Metadata};
@@ -20,7 +20,7 @@ use crate::mask_job::stop::JobStop;
 pub enum Output {
     /// A file.
     File {
-        /// Its path.
+        /// The file's path.
         path: PathBuf,
         /// True if a complete output replaces an existing file.
         replace: bool,
@@ -161,7 +161,8 @@ impl UnfinishedOutput {
         })
     }
 
-    /// Discards the output after an error. Returns the error, with what remains if something does.
+    /// Discards the output after an error. Returns the error, and adds the name of an output that
+    /// could not be removed.
     pub(crate) fn abandon(self, error: JobError) -> JobError {
         match self {
             Self::Object(upload) => upload.abandon(error),
@@ -206,7 +207,7 @@ impl UnfinishedOutput {
         match self {
             Self::Stdout(_) => Path::new("standard output"),
             Self::Nowhere => Path::new("nowhere"),
-            // An upload makes its own errors.
+            // An upload creates its own errors.
             Self::Object(_) => Path::new("object"),
             #[cfg(target_os = "linux")]
             Self::Unnamed { path, .. } => path,

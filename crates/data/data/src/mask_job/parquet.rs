@@ -1,13 +1,18 @@
 //! Jobs for a Parquet file: masking, encryption and decryption of columns.
 //!
-//! One thread reads the changed columns in batches of rows, tasks change the batches, and one
+//! A thread reads the changed columns in batches of rows, tasks change the batches, and another
 //! thread writes the output in the order of the input. Row groups and their order stay. The chunks
 //! of all other columns are copied byte by byte.
 //!
-//! Memory holds the batches in flight, whose bytes a semaphore bounds, and a page and the
-//! dictionary of the column that is read. Of the column that is written it holds a page. With a
-//! dictionary it holds the dictionary too, which is at most a megabyte, and the encoded entry
-//! numbers of the row group, since the dictionary comes first in the file. All else is streamed.
+//! A job holds in memory:
+//!
+//! * the batches in flight, whose bytes a semaphore bounds,
+//! * of the column that is read, a page and the dictionary,
+//! * of the column that is written, a page. A column with a dictionary also needs the dictionary
+//!   (at most a megabyte) and the encoded entry numbers of the row group, since the dictionary
+//!   comes first in the file.
+//!
+//! All other data is streamed.
 
 mod column_rows;
 mod delta;
@@ -88,7 +93,7 @@ pub(crate) fn mask_here(
         metadata,
         is_masked,
     )?;
-    // All batches wait, since one thread does all.
+    // All batches wait, since this thread does all work.
     let (to_write, changed) = mpsc::channel(Semaphore::MAX_PERMITS);
     let shared = Arc::new(source.clone());
     let mut first_row = 0;
@@ -122,7 +127,7 @@ fn is_masked(plan: &LeafPlan) -> bool {
     plan.decision != LeafDecision::Keep
 }
 
-/// An opened job, after all checks that need no values.
+/// An opened job, after all checks that do not read values.
 struct OpenedJob {
     source: SourceFile,
     layout: Layout,
@@ -251,7 +256,7 @@ impl OpenedJob {
             let mut writer = ToWriter(to_write);
             in_order(limits.in_flight(), batches, start, &mut writer).await
         };
-        // The queues end with `changing`, and so do the threads.
+        // The queues close when `changing` ends, and then the threads end, too.
         let outcome = tokio::select! {
             outcome = changing => outcome,
             () = stop.asked() => Err(JobError::Stopped),
@@ -263,18 +268,19 @@ impl OpenedJob {
         } = writing.await?;
         let failed = match (written, outcome) {
             (Ok(()), Ok(())) => None,
-            // The writer stops without an error of its own if the job failed elsewhere.
+            // If the job failed elsewhere, the writer only reports `Stopped`, so the other error is
+            // the cause.
             (Err(JobError::Stopped) | Ok(()), Err(error)) | (Err(error), _) => {
                 Some(source.cause(error))
             }
         };
-        // A thread that panicked ends the queues of the others, so its error comes before theirs. A
+        // A thread that panicked closes the queues of the others, so its error takes precedence. A
         // stopped job does not wait for its input.
         let panicked = tokio::select! {
             read = reading => read.err().map(JobError::from),
             () = stop.asked() => None,
         };
-        // A stopped thread has errors that follow from that.
+        // After a stop, the errors of the threads only follow from the stop.
         let failed = if stop.is_asked() {
             Some(JobError::Stopped)
         } else {

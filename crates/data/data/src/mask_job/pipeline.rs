@@ -129,8 +129,8 @@ pub(crate) async fn in_order<I: Send, O: Send>(
     }
 }
 
-/// Waits for the first task in flight and takes its output, or for the first error of any task: the
-/// output of a job that fails is of no use, so it does not wait for slow tasks that began earlier.
+/// Waits for the first task in flight and takes its output, or for the first error of any task. A
+/// failed job discards all output, so an error does not wait for slow tasks that began earlier.
 /// Returns `None` if there are no tasks. Safe to cancel.
 async fn first_or_error<O>(under_way: &mut VecDeque<Task<O>>) -> Option<Result<O, JobError>> {
     if under_way.is_empty() {
@@ -154,7 +154,7 @@ async fn first_or_error<O>(under_way: &mut VecDeque<Task<O>>) -> Option<Result<O
 struct Task<O> {
     running: JoinHandle<Result<O, JobError>>,
     is_done: bool,
-    /// What the task returned, until the output is taken.
+    /// The output of the task, until it is taken.
     output: Option<O>,
 }
 

@@ -139,7 +139,7 @@ impl Plan {
         self.rules.column(names)
     }
 
-    /// Returns an error if a column rule names no column of the file.
+    /// Returns an error if a column rule matches none of the file's columns.
     pub(crate) fn all_columns_met(&self, names: &[String]) -> Result<(), String> {
         let missing = self
             .rules

@@ -159,7 +159,7 @@ struct Schema {
     behind: DumpSection,
 }
 
-/// What was copied.
+/// The results of the copied tables.
 #[derive(Default)]
 struct Copied {
     tables: Vec<CopiedTable>,
@@ -179,8 +179,7 @@ async fn extension_rows(reader: &Client, source: &Endpoint) -> Result<Vec<String
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Returns the columns that no rule names and whose values rules by kind do not look at, with their
-/// types.
+/// Returns the columns that no rule names and that kind rules do not check, with their types.
 fn not_judged(catalog: &Catalog, plan: &Plan) -> Vec<String> {
     let mut columns = Vec::new();
     for table in &catalog.tables {
@@ -271,7 +270,7 @@ async fn compare_rows(
     target: &Endpoint,
     table: &CopiedTable,
 ) -> Result<(), JobError> {
-    // Rows of tables that inherit from this one are counted there.
+    // Rows of tables that inherit from this table are counted for those tables.
     let only = if table.is_partitioned { "" } else { "ONLY " };
     let sql = format!("SELECT pg_catalog.count(*) FROM {only}{}", table.sql);
     let row = writer

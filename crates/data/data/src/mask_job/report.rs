@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use crate::mask_job::stop::JobStop;
 
-/// Maximum number of paths or columns that a report lists. Further fields are counted together.
+/// Maximum number of paths or columns that a report lists. All others are counted together.
 const FIELDS_MAX: usize = 10_000;
 
-/// The name under which further fields are counted.
+/// The name under which all other fields are counted.
 const OTHERS: &str = "(other fields)";
 
 /// Identifies a path or column under one rule, for counting.
@@ -33,11 +33,10 @@ pub struct Report {
     pub peak_memory_bytes: Option<u64>,
     /// Counts by path or column, in the order of first occurrence.
     pub fields: Vec<FieldReport>,
-    /// Columns of a database that no rule names and that rules by kind do not look at, with their
-    /// types.
+    /// Columns of a database that no rule names and that kind rules do not check, with their types.
     pub not_judged: Vec<String>,
-    /// Objects of a database that the target does not get, since only a superuser could create them
-    /// there.
+    /// Objects of the source database that are missing in the target, since only a superuser could
+    /// create them there.
     pub not_copied: Vec<String>,
 }
 
@@ -97,7 +96,7 @@ impl Counts {
 
     pub(crate) fn kept(&mut self, label: Label, values: u64) {
         let count = self.of(label);
-        // The metadata of a file can state any number.
+        // A file's metadata can state any number.
         count.kept = count.kept.saturating_add(values);
     }
 
@@ -178,7 +177,7 @@ impl RunningReport {
             .clone()
     }
 
-    /// Returns the rows for a report: fields of maps are counted together, since keys of maps are
+    /// Returns the rows for a report. Fields of maps are counted together, since keys of maps are
     /// data.
     pub(crate) fn rows_without_map_keys(&self) -> Vec<FieldReport> {
         let rows = self.rows();
@@ -203,8 +202,8 @@ impl RunningReport {
     }
 }
 
-/// Progress counters of a job, and its stop. The job writes the counters; any thread can read them
-/// and stop the job.
+/// Progress counters of a job, and its stop signal. The job writes the counters; any thread can
+/// read them and stop the job.
 #[derive(Debug, Default)]
 pub struct Progress {
     bytes: AtomicU64,
@@ -238,15 +237,15 @@ impl Progress {
         }
     }
 
-    /// Stops the job, if it is one for a file. It fails with
-    /// [`JobError::Stopped`](crate::mask_job::JobError::Stopped) and leaves no output, unless the output is
-    /// just being completed: then the job goes on to its end. In both cases it waits for an object
-    /// store for at most 25 s.
+    /// Stops a job for a file; other jobs ignore this. The job fails with
+    /// [`JobError::Stopped`](crate::mask_job::JobError::Stopped) and leaves no output, unless the
+    /// output is just being completed: then the job continues to its end. In both cases the job
+    /// waits for an object store for at most 25 s.
     pub fn stop(&self) {
         self.stop.ask();
     }
 
-    /// Returns true if the job was told to stop.
+    /// Returns true if [`stop`](Self::stop) was called.
     pub fn is_stopped(&self) -> bool {
         self.stop.is_asked()
     }

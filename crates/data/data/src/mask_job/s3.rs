@@ -1,11 +1,11 @@
 //! Objects in S3-compatible stores: `s3://bucket/key`, read by ranges and written in parts.
 //!
-//! The crate `object_store` signs requests, repeats failed ones and knows the protocol. Its
-//! requests go through the connector here, which trusts the configured authority alone and bounds
-//! each request in time and size.
+//! The crate `object_store` implements the protocol, signs requests and retries failed requests.
+//! The requests go through a connector of this module, which trusts only the configured authority
+//! and limits each request in time and size.
 //!
-//! Jobs read and write in threads that may block, so all functions here block. One thread of this
-//! module drives the sockets.
+//! Jobs read and write in threads that can block, so all functions here block. A separate thread of
+//! this module drives the sockets.
 
 mod completion;
 mod connector;
@@ -33,13 +33,13 @@ use settings::S3Account;
 pub use settings::S3Settings;
 pub(crate) use upload::S3Upload;
 
-/// Maximum length of a key in bytes, as S3 has it.
+/// Maximum length of a key in bytes, the limit of S3.
 const KEY_BYTES_MAX: usize = 1_024;
 /// The scheme of the names of objects.
 const SCHEME: &str = "s3://";
-/// Maximum number of times that a failed request is repeated.
+/// Maximum number of retries of a failed request.
 const RETRIES_MAX: usize = 4;
-/// Pause before the first retry. Later pauses are random, and at most twice the pause before.
+/// Pause before the first retry. Later pauses are random, and at most twice the previous pause.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 /// Longest pause before a retry.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -51,13 +51,13 @@ pub struct S3Store(Arc<StoreState>);
 struct StoreState {
     account: S3Account,
     connector: S3Connector,
-    /// Drives the sockets. `None` while the state is dropped.
+    /// The runtime that drives the sockets. `None` while the state is dropped.
     runtime: Option<Runtime>,
 }
 
 impl Drop for StoreState {
     fn drop(&mut self) {
-        // A usual drop waits, which asynchronous callers must not.
+        // The default drop waits for the runtime, which asynchronous callers must not do.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -65,10 +65,10 @@ impl Drop for StoreState {
 }
 
 impl S3Store {
-    /// Prepares connections to a store. Opens none.
+    /// Prepares connections to a store. Opens no connection.
     ///
     /// # Errors
-    /// [`JobError::Plan`] if a setting is missing or invalid, with what to set.
+    /// [`JobError::Plan`] if a setting is missing or invalid. The message names the setting.
     pub fn new(settings: S3Settings) -> Result<Self, JobError> {
         Self::with_timeouts(settings, RequestTimeouts::DEFAULT)
     }
@@ -90,13 +90,14 @@ impl S3Store {
         })))
     }
 
-    /// Returns true if a name is one of an object: `s3://bucket/key`.
+    /// Returns true if a name has the form of an object's name: `s3://bucket/key`.
     #[must_use]
     pub fn is_object_name(name: &str) -> bool {
         name.starts_with(SCHEME)
     }
 
-    /// Names an object by `s3://bucket/key`. The key is taken as it is, without percent decoding.
+    /// Creates a reference to an object from `s3://bucket/key`. The key is used unchanged, without
+    /// percent decoding.
     ///
     /// # Errors
     /// [`JobError::Plan`] if the name is invalid.
@@ -130,7 +131,7 @@ impl S3Store {
         })
     }
 
-    /// Runs a future of the store until it ends, or until `stopped` does, which is an error.
+    /// Runs a future of the store to its end. Returns an error if `stopped` completes first.
     /// Blocks.
     fn run<T>(
         &self,
@@ -162,7 +163,7 @@ impl fmt::Debug for S3Store {
     }
 }
 
-/// An object, which need not exist.
+/// A reference to an object, which need not exist.
 #[derive(Clone)]
 pub struct S3Object {
     store: S3Store,
@@ -171,7 +172,7 @@ pub struct S3Object {
 }
 
 impl S3Object {
-    /// Creates a client for the bucket, of an upload if there is a completion.
+    /// Creates a client for the bucket. A client of an upload has a completion.
     fn client(&self, completion: Option<Arc<Completion>>) -> Result<AmazonS3, JobError> {
         let account = &self.store.0.account;
         let mut builder = AmazonS3Builder::new()
@@ -180,7 +181,7 @@ impl S3Object {
             .with_region(&account.region)
             .with_access_key_id(&account.access_key_id)
             .with_secret_access_key(&account.secret_access_key)
-            // The connector decides by the address of the peer.
+            // The connector checks the address of the peer instead.
             .with_allow_http(true)
             .with_retry(RetryConfig {
                 max_retries: RETRIES_MAX,
@@ -195,7 +196,7 @@ impl S3Object {
         if let Some(token) = &account.session_token {
             builder = builder.with_token(token);
         }
-        // The text of this error could hold a setting.
+        // The error's text could contain a setting.
         builder
             .build()
             .map_err(|_| JobError::Plan(format!("{self}: the settings of the store do not fit")))

@@ -1,7 +1,7 @@
 //! Stops a job from outside.
 //!
-//! A job looks for the stop right before its output appears. From then on the job goes on to its
-//! end, since only its result tells whether the output is there.
+//! A job checks for the stop directly before its output appears. From then on the job continues to
+//! its end, since only its result shows whether the output exists.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use tokio::time::{Instant, sleep_until};
 use crate::mask_job::error::JobError;
 
 /// Longest time for which a stopped job waits for an object store to complete or to discard the
-/// output. Together with [`DISCARD_TIME_MIN`] less than the 30 s after which Kubernetes kills a
-/// process.
+/// output. Together with [`DISCARD_TIME_MIN`], this is less than the 30 s after which Kubernetes
+/// kills a process.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time that the request to discard the output has in any case, also after a completion that took
-/// all of the time.
+/// Minimum time for the request to discard the output, even if a completion used up the whole time
+/// before.
 const DISCARD_TIME_MIN: Duration = Duration::from_secs(5);
 
-/// Tells a job to stop. Clones belong to the same job.
+/// The stop signal of a job. Clones belong to the same job.
 #[derive(Clone, Debug)]
 pub(crate) struct JobStop {
-    /// The time from which a stopped job does not wait any more. `None` until the job is to stop.
+    /// The time at which a stopped job stops waiting. `None` until the job is stopped.
     deadline: watch::Sender<Option<Instant>>,
     discard_timeout: Duration,
 }
@@ -52,7 +52,7 @@ impl JobStop {
         self.deadline.borrow().is_some()
     }
 
-    /// Returns an error if the job is to stop.
+    /// Returns an error if the job was stopped.
     pub(crate) fn check(&self) -> Result<(), JobError> {
         if self.is_asked() {
             Err(JobError::Stopped)
@@ -61,17 +61,18 @@ impl JobStop {
         }
     }
 
-    /// Waits until the job is to stop.
+    /// Waits until the job is stopped.
     pub(crate) async fn asked(&self) {
         self.asked_deadline().await;
     }
 
-    /// Waits until a stopped job does not wait any more.
+    /// Waits for the deadline after which a stopped job no longer waits.
     pub(crate) async fn overdue(&self) {
         sleep_until(self.asked_deadline().await).await;
     }
 
-    /// Waits until a stopped job does not wait for the end of its request to discard the output.
+    /// Waits for the deadline after which a stopped job no longer waits for its request to discard
+    /// the output.
     pub(crate) async fn discard_overdue(&self) {
         let least = Instant::now() + DISCARD_TIME_MIN;
         sleep_until(self.asked_deadline().await.max(least)).await;
@@ -84,7 +85,7 @@ impl JobStop {
                 return deadline;
             }
             if deadline.changed().await.is_err() {
-                // This sender is there until the future is dropped.
+                // This sender exists until the future is dropped.
                 std::future::pending::<()>().await;
             }
         }

@@ -40,8 +40,8 @@ impl Target {
         format!("{}.{}", self.schema, self.table)
     }
 
-    /// Returns the table for SQL. Tables that inherit from it are not included, because its key
-    /// does not cover them.
+    /// Returns the table for SQL. Inheriting tables are not included, because the table's key does
+    /// not cover them.
     pub(crate) fn source(&self) -> String {
         let only = if self.is_partitioned { "" } else { "ONLY " };
         format!("{only}{}.{}", quoted(&self.schema), quoted(&self.table))
@@ -113,8 +113,9 @@ const SLOTS: &str = "\
 
 const SUBSCRIBED: &str = "SELECT 'x' FROM pg_subscription_rel WHERE srrelid = $1 LIMIT 1";
 
-/// Functions and types of roles that are no superusers, which reading or updating a table uses: by
-/// check constraints, defaults, indexes, statistics and the types of its columns.
+/// Functions and types that belong to roles without superuser rights, and that run when the table
+/// is read or updated. These come from check constraints, defaults, indexes, statistics and column
+/// types.
 const OWN_CODE: &str = "\
     SELECT DISTINCT found.name FROM ( \
         SELECT p.oid::regprocedure::text AS name, p.proowner AS owner FROM pg_depend d JOIN pg_proc p ON p.oid = d.refobjid \
@@ -290,7 +291,8 @@ fn find<'c>(columns: &'c [Column], name: &str, title: &str) -> Result<&'c Column
     found.ok_or_else(|| format!("{title} has no column {name}: it has {}", names()))
 }
 
-/// Returns the columns to walk by: those that the rule names, or those of the primary key.
+/// Returns the key columns for the walk: the columns that the rule names, or else the columns of
+/// the primary key.
 fn key(
     rule: &Rule,
     columns: &[Column],

@@ -17,7 +17,7 @@ pub(crate) enum ValueClass {
         key: KeyId,
         suite: Suite,
     },
-    /// No envelope: data that was never encrypted.
+    /// Data that was never encrypted.
     Plain,
     /// A value that no job can rewrap.
     Left(LeftReason),
@@ -49,9 +49,9 @@ pub(crate) fn classify(value: &[u8], encoding: Encoding) -> ValueClass {
     }
 }
 
-/// Returns true if a text envelope or an Evervault string is a part of a value, such as of a JSON
-/// document in a text column. Binary envelopes inside other bytes are not searched for: their three
-/// first bytes occur by chance.
+/// Returns true if a value contains a text envelope or an Evervault string, such as a JSON document
+/// in a text column. Does not search for binary envelopes inside other bytes, since their first
+/// three bytes occur by chance.
 fn contains_envelope(value: &[u8]) -> bool {
     let mut envelopes = memmem::find_iter(value, TEXT_PREFIX).map(|at| &value[at..]);
     envelopes.any(begins_with_envelope)
@@ -76,7 +76,8 @@ fn contains_evervault_string(value: &[u8]) -> bool {
         if string.ends_with(b":") && string.len() > b"ev:".len() && after.starts_with(b"$") {
             return true;
         }
-        // Other beginnings in the same run have the same end.
+        // Another start in the same run of characters would have the same end, so the run is
+        // skipped.
         rest = after;
     }
     false

@@ -1,4 +1,4 @@
-//! The interface to the engine, which rewraps values. A job holds no key.
+//! The interface to the engine, which rewraps values and has the keys.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -34,7 +34,7 @@ pub struct RewrapRequest<'a> {
 pub struct RewrapResponse {
     /// The document, a MessagePack array with as many elements as the request's.
     pub payload: Vec<u8>,
-    /// Path and error code of each value that was left.
+    /// Path and error code of each value that the engine left unchanged.
     pub errors: Vec<(String, String)>,
 }
 

@@ -15,10 +15,11 @@ use crate::rewrap_job::rules::Rules;
 
 /// Maximum number of rows of a page, which is one transaction.
 pub const PAGE_ROWS_MAX: u64 = 500;
-/// Maximum number of passes over a table. Rows that are still locked or changing then are left for
-/// the next job.
+/// Maximum number of passes over a table. Rows that are still locked or changing after the last
+/// pass are left for the next job.
 const PASSES_MAX: u64 = 20;
-/// Pause before another pass if applications had locked or changed all values that were left.
+/// Pause before another pass if applications had locked or changed all values that were not
+/// written.
 const CONTENDED_PAUSE: Duration = Duration::from_secs(1);
 
 /// A job that rewraps columns of one database.
@@ -54,7 +55,7 @@ impl RewrapJob {
         let endpoint = tokio::task::spawn_blocking(move || Endpoint::new(database, "database"));
         let endpoint = endpoint.await.map_err(crate::mask_job::JobError::from)??;
         let client = endpoint.connect().await?;
-        // The compare-and-set of a page needs READ COMMITTED, where a row is compared again after a
+        // The conditional update of a page needs READ COMMITTED, which compares a row again after a
         // concurrent change.
         let set = "SET application_name = 'sealwire rewrap'; SET default_transaction_isolation = 'read committed'";
         client
@@ -100,7 +101,7 @@ impl PreparedJob {
     }
 
     /// Rewraps all columns. The future can be dropped at any point: each page is written as a whole
-    /// or not at all, and another job goes on.
+    /// or not at all, and another job continues the work.
     ///
     /// # Errors
     /// [`RewrapError`] if the database or the engine fails. Values that were rewrapped before stay

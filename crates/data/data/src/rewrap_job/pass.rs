@@ -1,5 +1,5 @@
-//! One pass over the column of a rule: reads pages in key order, has their envelopes rewrapped, and
-//! writes the results.
+//! A pass over the column of a rule: reads pages in key order, sends their envelopes to the engine
+//! to rewrap, and writes the results.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::rewrap_job::statements::{read_page, write_page};
 /// Maximum size of the values of one request in bytes. A larger page takes several requests.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
 
-/// One rule of a running job.
+/// A rule of a running job.
 pub(crate) struct ColumnWalk<'j, E> {
     pub(crate) client: &'j Client,
     pub(crate) endpoint: &'j Endpoint,
@@ -33,11 +33,11 @@ pub(crate) struct ColumnWalk<'j, E> {
     pub(crate) dry_run: bool,
     pub(crate) report: RuleReport,
     pub(crate) standings: KeyStandings,
-    /// Values of the page that an engine sealed to a key version that is known not to be newest.
+    /// Number of values in the page that an engine sealed to a key version known to be old.
     pub(crate) lagging: u64,
 }
 
-/// Counts of one pass that decide whether another one follows.
+/// Counts of a pass that determine whether another pass follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PassResult {
     pub(crate) rewrapped: u64,
@@ -102,8 +102,8 @@ impl<E: Engine> ColumnWalk<'_, E> {
     }
 
     /// Counts the rows of a page. Returns the envelopes whose key version is not known to be
-    /// newest. A dry run returns one envelope per unknown key version, from which it learns whether
-    /// that is newest.
+    /// newest. A dry run returns one envelope per unknown key version, to learn whether that
+    /// version is newest.
     fn classify(&mut self, rows: &[Row]) -> Vec<Envelope> {
         let mut envelopes: Vec<Envelope> = Vec::new();
         for row in rows {
@@ -176,8 +176,8 @@ impl<E: Engine> ColumnWalk<'_, E> {
         Ok(changes)
     }
 
-    /// Checks a value of the engine. Returns `None` if it has the same key version as before,
-    /// because a value that is already under the newest key is not written.
+    /// Checks a value from the engine. Returns `None` if the key version is unchanged, because a
+    /// value that is already under the newest key is not written.
     fn checked(&mut self, old: KeyId, new: Vec<u8>) -> Result<Option<Vec<u8>>, LeftReason> {
         let ValueClass::Envelope { key, suite } = classify(&new, self.target.encoding) else {
             return Err(LeftReason::Malformed);
@@ -207,8 +207,8 @@ impl<E: Engine> ColumnWalk<'_, E> {
         Ok(outcomes)
     }
 
-    /// Sends some envelopes, in halves if they are too many for the engine. Returns the outcome of
-    /// each.
+    /// Sends some envelopes, and divides them in halves if the engine rejects them as too many.
+    /// Returns the outcome of each envelope.
     async fn request(
         &self,
         all: &[Envelope],
@@ -301,7 +301,7 @@ impl<E: Engine> ColumnWalk<'_, E> {
         }
     }
 
-    /// Returns the context of a row, or `None` if a column of it is null.
+    /// Returns the context of a row, or `None` if one of the context's columns is null.
     fn context(&self, row: &Row) -> Option<Vec<u8>> {
         let columns =
             (self.target.key.len() + 1..row.len()).map(|at| row.get::<_, Option<&str>>(at));
@@ -331,8 +331,8 @@ impl<E: Engine> ColumnWalk<'_, E> {
     }
 }
 
-/// Divides envelopes into requests, by their context and by size. Returns the positions of the
-/// envelopes of each.
+/// Divides envelopes into requests, by context and by size. Returns the positions of each request's
+/// envelopes.
 fn requests(envelopes: &[Envelope]) -> Vec<Vec<usize>> {
     let mut by_context: BTreeMap<&[u8], Vec<(usize, Vec<usize>)>> = BTreeMap::new();
     for (at, envelope) in envelopes.iter().enumerate() {

@@ -10,33 +10,33 @@ use serde::Serialize;
 /// are counted only.
 pub const LEFT_LISTED_MAX: usize = 100;
 
-/// A reason why a value was left as it is and not moved to the newest key.
+/// A reason why a value was left unchanged and not moved to the newest key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeftReason {
-    /// The engine does not open the envelope: another app or context, a disabled key, or altered
-    /// bytes.
+    /// The engine cannot open the envelope: it belongs to another app or context, its key is
+    /// disabled, or its bytes were altered.
     CannotOpen,
-    /// The value begins like an envelope and is none.
+    /// The value begins like an envelope but is not a valid envelope.
     Malformed,
     /// The encapsulation of the envelope is stored apart from the value.
     Apart,
-    /// The value is of Evervault's format, which names no key.
+    /// The value has Evervault's format, which does not name its key.
     Evervault,
-    /// An envelope is a part of the value, as in a document.
+    /// The envelope is only a part of the value, such as of a document.
     Inside,
-    /// A bytea column has a text envelope.
+    /// A column of type bytea contains a text envelope.
     TextInBytes,
     /// A column of the rule's context is null.
     NoContext,
     /// The new envelope is longer than the column's type permits.
     TooLong,
-    /// The engine does not take a request with this value alone.
+    /// The engine rejects a request even with this value alone.
     TooLarge,
 }
 
 impl LeftReason {
-    /// Returns the name, as JSON reports have it.
+    /// Returns the name in JSON reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ impl LeftReason {
     }
 }
 
-/// A value that was left, by the key of its row.
+/// A value that was left unchanged, identified by the key of its row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftValue {
     /// The key columns of the row, as text. Several columns are separated by commas.
@@ -105,7 +105,7 @@ pub struct KeyCount {
     pub newest: Option<bool>,
 }
 
-/// Counts of one rule. All counts are of the last pass, except those that say otherwise.
+/// Counts of one rule. Counts are those of the last pass unless stated otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RuleReport {
     /// Schema and table.
@@ -118,22 +118,22 @@ pub struct RuleReport {
     pub passes: u64,
     /// True if the last pass found nothing more to rewrap. False in a dry run.
     pub complete: bool,
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Values that were rewrapped, in all passes.
+    /// Number of values that were rewrapped, in all passes.
     pub rewrapped: u64,
-    /// Values that were not written at first, in all passes: an application changed or locked them
-    /// between reading and writing, or an engine did not have the newest key yet.
+    /// Number of values whose first write failed, in all passes. An application changed or locked
+    /// the value between reading and writing, or an engine did not have the newest key yet.
     pub contended: u64,
-    /// Nulls.
+    /// Number of nulls.
     pub nulls: u64,
-    /// Values that are no envelope.
+    /// Number of values without an envelope.
     pub plain: u64,
     /// Envelopes by key version, as the last pass read them.
     pub keys: Vec<KeyCount>,
-    /// Values that were left, by reason.
+    /// Number of values that were left unchanged, by reason.
     pub left: BTreeMap<LeftReason, u64>,
-    /// The first [`LEFT_LISTED_MAX`] of them.
+    /// The first [`LEFT_LISTED_MAX`] values that were left unchanged.
     pub left_values: Vec<LeftValue>,
 }
 
@@ -144,7 +144,7 @@ impl RuleReport {
         self.left.values().sum()
     }
 
-    /// Starts a pass: resets the counts that are of the last pass.
+    /// Starts a pass: resets the counts of the last pass.
     pub(crate) fn begin_pass(&mut self) {
         let Self {
             table,
@@ -184,25 +184,25 @@ pub struct Report {
     pub dry_run: bool,
     /// Duration of the job in milliseconds.
     pub elapsed_ms: u64,
-    /// Side effects of updates on the tables, found before the job began.
+    /// Side effects of updates on the tables, found before the job started.
     pub warnings: Vec<String>,
     /// Counts by rule, in the order of the rules.
     pub rules: Vec<RuleReport>,
 }
 
-/// Knowledge about key versions, learned from responses of the engine.
+/// The state of key versions, learned from responses of the engine.
 #[derive(Debug, Default)]
 pub(crate) struct KeyStandings {
-    /// Key versions that the engine was seen to seal to in this pass. Their values need no rewrap.
+    /// Key versions that the engine used for sealing in this pass. Their values need no rewrap.
     newest: HashSet<KeyId>,
-    /// The last observation of any pass. A key version that was once older than another one stays
-    /// so in a job.
+    /// The last observation in any pass. Within a job, a key version that was once older than
+    /// another stays older.
     seen: HashMap<KeyId, bool>,
     counts: BTreeMap<[u8; 5], (Suite, u64)>,
 }
 
 impl KeyStandings {
-    /// Starts a pass. Which key versions are newest is learned again, because an app can be rotated
+    /// Starts a pass. The newest key versions are learned again, because an app can be rotated
     /// between passes.
     pub(crate) fn begin_pass(&mut self) {
         self.newest.clear();
@@ -214,7 +214,7 @@ impl KeyStandings {
     }
 
     /// Records that the engine rewrapped a value under `old` to `new`. Returns false if an engine
-    /// was seen to seal to a newer key version before, so that this one lags behind.
+    /// used a newer key version than `new` before, so that this engine lags behind.
     pub(crate) fn learn(&mut self, old: KeyId, new: KeyId, suite: Suite) -> bool {
         if old != new {
             self.newest.remove(&old);
@@ -225,7 +225,7 @@ impl KeyStandings {
         }
         self.newest.insert(new);
         self.seen.insert(new, true);
-        // A report names the newest key version also if no value is under it yet.
+        // A report names the newest key version even if no value is under it yet.
         self.counts.entry(*new.as_bytes()).or_insert((suite, 0));
         true
     }
@@ -234,7 +234,7 @@ impl KeyStandings {
         self.newest.contains(&key)
     }
 
-    /// Returns true if a response of any pass told whether the key version is newest.
+    /// Returns true if a response of any pass showed whether the key version is newest.
     pub(crate) fn is_known(&self, key: KeyId) -> bool {
         self.seen.contains_key(&key)
     }

@@ -19,7 +19,7 @@ pub struct Rules {
     rules: Vec<Rule>,
 }
 
-/// One column whose values are rewrapped.
+/// A column whose values are rewrapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The table, with or without its schema.
@@ -28,7 +28,7 @@ pub struct Rule {
     pub column: String,
     /// The app whose keys open and seal.
     pub app: String,
-    /// The key columns of the walk. Empty: those of the primary key.
+    /// The key columns of the walk. If empty, the columns of the primary key are used.
     pub key: Vec<String>,
     /// The context of the values.
     pub(crate) context: ContextTemplate,
@@ -250,8 +250,8 @@ impl ContextTemplate {
         })
     }
 
-    /// Returns the context of a row with these values of [`Self::columns`]. Returns `None` if one
-    /// of them is null.
+    /// Returns the context of a row with these values of [`Self::columns`]. Returns `None` if a
+    /// value is null.
     pub(crate) fn render<'v>(
         &self,
         values: impl IntoIterator<Item = Option<&'v str>>,

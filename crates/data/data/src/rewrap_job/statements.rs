@@ -1,16 +1,16 @@
-//! The SQL statements of a walk. Keys travel as text, so that a key of any type can be one.
+//! The SQL statements of a walk. Keys are passed as text, so that keys can have any type.
 
 use crate::mask_job::quoted;
 
 use crate::rewrap_job::catalog::Target;
 use crate::rewrap_job::engine::Encoding;
 
-/// Returns the statement that reads a page in key order. Its columns: the key columns as text, the
-/// value, and the columns of the context as text. `is_first`: without the condition that the key
-/// follows that of the parameters.
+/// Returns the statement that reads a page in key order. The result has the key columns as text,
+/// the value, and the columns of the context as text. If `is_first`, the statement has no condition
+/// that the key follows the key in the parameters.
 pub(crate) fn read_page(target: &Target, rows_max: u64, is_first: bool) -> String {
-    // Qualified, because ORDER BY otherwise takes a column of the result, which is text and has
-    // another order.
+    // Qualified: ORDER BY would otherwise use the result's column, which is text and sorts
+    // differently.
     let key = target
         .key
         .iter()
@@ -46,12 +46,12 @@ pub(crate) fn read_page(target: &Target, rows_max: u64, is_first: bool) -> Strin
     sql + &format!(" ORDER BY {key} LIMIT {rows_max}")
 }
 
-/// Returns the statement that writes the new values of a page. Its parameters are arrays: one per
+/// Returns the statement that writes the new values of a page. The parameters are arrays: one per
 /// key column, the values that were read, and the new values.
 ///
 /// A row is written only if it still has the value that was read. A row that another transaction
-/// has locked is skipped instead of waited for, so that the statement can neither delay behind an
-/// application nor be part of a deadlock with it.
+/// has locked is skipped. So the statement neither waits for an application nor takes part in a
+/// deadlock with it.
 pub(crate) fn write_page(target: &Target) -> String {
     let keys = target.key.len();
     let array = match target.encoding {
@@ -60,7 +60,7 @@ pub(crate) fn write_page(target: &Target) -> String {
     };
     let column = quoted(&target.column);
     let current = match target.encoding {
-        // A column's own collation can take different texts as equal.
+        // A column's own collation can treat different texts as equal.
         Encoding::Text => format!("t.{column}::text COLLATE \"C\""),
         Encoding::Binary => format!("t.{column}::bytea"),
     };

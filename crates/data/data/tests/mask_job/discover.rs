@@ -141,7 +141,7 @@ fn a_trader_schema_is_found_by_its_labels() {
     evaluate(include_str!("discover/northwind.sql"), labels, 0.95, 0.8);
 }
 
-/// Held out: no detector was tuned on this schema.
+/// This schema was held out: no detector was tuned on it.
 #[test]
 fn a_held_out_schema_is_found_by_its_labels() {
     let labels = "

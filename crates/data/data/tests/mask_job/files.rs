@@ -277,7 +277,7 @@ fn broken_records_are_named_by_line_and_column() {
     json(b"[1,\n2", "line 2, column 2: `,` or `]`");
     json(b"[1]\n[2]", "line 2, column 1: more behind the document");
     json(b"", "line 1, column 1: JSON ends too early");
-    // A form feed is no white space of JSON.
+    // A form feed is not white space in JSON.
     json(b"\x0c[1]", "line 1, column 1: not JSON");
     json(b"[1]\x0c", "line 1, column 4: more behind the document");
     json(b"{\"a\":1}}", "line 1, column 8: more behind the document");
@@ -379,7 +379,7 @@ fn errors_of_csv_name_the_option_that_helps() {
     let semicolon = "say --delimiter ';'";
     for (text, rules, expected) in [
         (&b"id;name\n1;a,b\n"[..], rules, semicolon),
-        // Otherwise kinds would match no value, and the values would be left in the clear.
+        // Without this error, kinds would match no value, and the values would stay unmasked.
         (b"id;mail\n1;ann@mail.test\n", rules, semicolon),
         (
             b"id;name\n1;a\n",
@@ -560,7 +560,7 @@ fn a_file_that_becomes_shorter_is_an_error() {
             Arc::clone(&progress),
         ));
         some_records(&progress).await;
-        // At a line's end, so that all that is read is valid.
+        // Cuts the file at the end of a line, so that all bytes that the job reads are valid.
         fs::OpenOptions::new()
             .write(true)
             .open(&input)
@@ -580,7 +580,7 @@ fn a_file_that_becomes_shorter_is_an_error() {
 #[test]
 fn a_csv_file_of_one_column_keeps_its_records() {
     let rules = "unknown = \"keep\"\n[[rule]]\ncolumn = \"note\"\nmask = \"null\"\n";
-    // A blank line would be no record.
+    // A blank line is not a record.
     assert_eq!(
         masked("note\na\n\"b\"\r\n\nc", rules, CSV),
         "note\n\"\"\n\"\"\r\n\n\"\""

@@ -103,7 +103,7 @@ fn bytes_in_flight_stay_below_their_limit() {
         for in_flight_bytes_max in [RECORD_BYTES / 2, 3 * RECORD_BYTES] {
             let (report, most) = run(name, &input, in_flight_bytes_max);
             assert_eq!(report.records as usize, RECORDS, "{name}");
-            // A record that is longer than the limit is there alone.
+            // A record that is longer than the limit is in flight alone.
             let allowed = in_flight_bytes_max.max(RECORD_BYTES + 100);
             assert!(
                 most <= allowed,

@@ -255,7 +255,7 @@ fn settings() -> WriterPropertiesBuilder {
         .set_compression(Compression::UNCOMPRESSED)
 }
 
-/// Settings under which a file has all that can hold a value.
+/// Settings under which a file contains all structures that can hold a value.
 fn rich() -> WriterPropertiesBuilder {
     let sorted = |column_idx| SortingColumn {
         column_idx,
@@ -325,8 +325,8 @@ fn no_original_is_in_any_byte_of_the_output() {
             assert!(!contains(&masked, &original), "{name}: {original:02x?}");
             found += usize::from(contains(&source, &original));
         }
-        // The search is worth something only if it finds the originals in the input. Delta
-        // encodings hide some.
+        // The search proves something only if it finds the originals in the input. Delta encodings
+        // hide some originals.
         assert!(found > originals().len() / 3, "{name}: {found}");
         assert!(
             report
@@ -340,7 +340,7 @@ fn no_original_is_in_any_byte_of_the_output() {
     }
 }
 
-/// Checks that bloom filters of masked columns know no original.
+/// Checks that bloom filters of masked columns contain no original.
 fn check_filters(name: &str, source: &Bytes, masked: &Bytes) {
     for (file, knows) in [(source, true), (masked, false)] {
         for group in metadata(file).row_groups() {
@@ -1436,7 +1436,7 @@ proptest! {
                     let masked = fs::read(run.path("out.parquet")).expect("the output").into();
                     prop_assert_eq!(table(&masked), table(&source));
                 }
-                // The function does not fit the types that happen to be there, or they cannot be
+                // The function does not fit the random types, or columns of these types cannot be
                 // masked.
                 Err(error) => prop_assert!(matches!(error, JobError::Plan(_)), "{}", error),
             }
@@ -1447,7 +1447,7 @@ proptest! {
     fn invalid_files_give_an_error_and_nothing_else(at: prop::sample::Index, byte: u8, cut: Option<prop::sample::Index>) {
         let batch = people().slice(0, 60);
         let mut source = file(&batch, rich().set_max_row_group_row_count(Some(20))).to_vec();
-        // Half of the damage goes to the footer.
+        // Half of the damage affects the footer.
         let from = if byte.is_multiple_of(2) { source.len() - 3_000 } else { 0 };
         let at = from + at.index(source.len() - from);
         source[at] ^= byte;

@@ -805,7 +805,7 @@ fn char_columns_are_masked_as_varchar_columns() {
          CREATE TABLE two (k char(20) REFERENCES one); INSERT INTO two SELECT k FROM one",
     );
     for mask in ["email", "hash", "partial(last=4)", "redact"] {
-        // The empty text is no address.
+        // An empty text is not an address.
         if mask == "hash" {
             pair.source
                 .sql("INSERT INTO t VALUES (31, '', '')")
@@ -904,8 +904,8 @@ fn kinds_are_found_in_all_types_of_whole_values_and_others_are_listed() {
             .all(|name| skipped.contains(&format!("public.t.{name}").as_str())),
         "{skipped:?}"
     );
-    // Named, they are judged by their rule; without a rule they are refused where that is asked
-    // for.
+    // If rules name these columns, the rules decide. Without a rule, the columns are rejected if
+    // `unknown` says so.
     let refuses = text.replace("unknown = \"keep\"", "unknown = \"refuse\"");
     pair.target
         .sql("DROP TABLE t; DROP DOMAIN mail; DROP TYPE mood, pair")
@@ -926,7 +926,7 @@ fn what_only_a_superuser_can_create_is_listed_and_left_out() {
     pair.source
         .sql("COMMENT ON EXTENSION hstore IS 'own words'; CREATE EVENT TRIGGER log_it ON ddl_command_end EXECUTE FUNCTION log_ddl()")
         .expect("as a superuser");
-    // The way that the guide advises for extensions that the job's role cannot create.
+    // The method that the guide recommends for extensions that the job's role cannot create.
     pair.target
         .sql("CREATE EXTENSION hstore")
         .expect("as a superuser");
@@ -1022,7 +1022,7 @@ fn what_is_not_searched_or_copied_is_listed() {
         "CREATE TABLE t (id int, mail text); INSERT INTO t VALUES (1, 'anna.e@mail.test'); CREATE MATERIALIZED VIEW m AS SELECT * FROM t; \
          CREATE EXTENSION hstore; CREATE TABLE settings (a text); INSERT INTO settings VALUES ('own')",
     );
-    // As extensions do whose tables hold settings of users.
+    // Extensions whose tables hold settings of users do the same.
     pair.source
         .sql(
             "ALTER EXTENSION hstore ADD TABLE settings; \

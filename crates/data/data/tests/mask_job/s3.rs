@@ -1,5 +1,5 @@
-//! Jobs over objects of a moto server: the same bytes as for files, nothing visible before success,
-//! and errors that say what to do.
+//! Jobs over objects of a moto server: the same bytes as for files, no visible object before
+//! success, and errors with advice.
 
 use std::fs;
 use std::path::PathBuf;
@@ -285,7 +285,7 @@ fn objects_are_masked_as_files_are() {
     }
 }
 
-/// Turns values around, which is no encryption.
+/// Reverses values, which stands for encryption.
 struct Around;
 
 impl DocumentEngine for Around {
@@ -369,7 +369,7 @@ fn a_failed_or_stopped_job_leaves_no_object_and_no_upload() {
     let given = rules(RULES);
     let large = table(4_000, 11_000);
     lake.put("in.parquet", &large);
-    // Before the first part, and after some.
+    // The job fails before the first part, and after some parts.
     for after in [0, 2_500] {
         let output = lake.output("s3://lake/out.parquet", false);
         let engine = First::new(Local::failing(&given, after), || ());
@@ -412,7 +412,7 @@ fn a_failed_or_stopped_job_leaves_no_object_and_no_upload() {
     });
     assert!(lake.get("out.parquet").is_none() && !lake.has_uploads());
 
-    // Dropped.
+    // Drops the job.
     let progress = Arc::new(Progress::default());
     let engine = Local::stalling(&given, &progress);
     lake.runtime.block_on(async {
@@ -468,7 +468,7 @@ fn an_object_is_replaced_only_on_request_and_is_never_the_input() {
     );
     assert_eq!(lake.get("out.parquet").expect("an object"), b"before");
 
-    // It appears while the job runs.
+    // Another writer creates the object while the job runs.
     let other = Arc::clone(&lake);
     let engine = First::new(Local::new(&given), move || {
         other.put("late.parquet", b"late")
@@ -635,7 +635,7 @@ fn signatures_are_valid_and_wrong_credentials_say_so() {
         element(&key, "AccessKeyId"),
         element(&key, "SecretAccessKey"),
     );
-    // Nothing below `closed/`.
+    // The policy denies all access below `closed/`.
     let policy = "%7B%22Version%22%3A%222012-10-17%22%2C%22Statement%22%3A%5B%7B%22Effect%22%3A%22Allow%22%2C%22Action%22%3A%22s3%3A%2A%22%2C\
         %22Resource%22%3A%22arn%3Aaws%3As3%3A%3A%3A%2A%22%7D%2C%7B%22Effect%22%3A%22Deny%22%2C%22Action%22%3A%22s3%3A%2A%22%2C\
         %22Resource%22%3A%22arn%3Aaws%3As3%3A%3A%3Alake%2Fclosed%2F%2A%22%7D%5D%7D";

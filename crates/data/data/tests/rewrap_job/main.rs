@@ -1,6 +1,6 @@
-//! Tests of jobs on a real PostgreSQL with an engine in this process, which can do at each request
-//! what happens rarely: change rows between reading and writing, lag behind a rotation, or reject a
-//! request as too large.
+//! Tests of jobs on a real PostgreSQL with an engine in this process. At each request, the engine
+//! can cause rare events: change rows between reading and writing, lag behind a rotation, or reject
+//! a request as too large.
 
 #![allow(
     clippy::unwrap_used,
@@ -258,7 +258,7 @@ fn a_request_that_is_too_large_is_divided() {
     for id in 0..100 {
         table.has(id.into(), id);
     }
-    // A value that no request takes is left, and the others are not.
+    // A value that no request can contain is left unchanged, and the others are rewrapped.
     table.sql(&format!(
         "UPDATE t SET v = '\\x{}' WHERE id = 7",
         hex(&envelope(OLD, 7))

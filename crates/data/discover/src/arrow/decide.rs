@@ -20,15 +20,15 @@ use crate::{
     RULE_STEPS_MAX, Trial, UNCERTAIN_MIN,
 };
 
-/// Width in bits from which integers hold the results of functions on numbers, except near their
-/// ends.
+/// Width in bits from which integers can hold the results of numeric functions, except for values
+/// near the ends of their range.
 const WIDE_BITS: usize = 32;
 
 /// Applies a function to the values of a column. Returns the masks as consecutive MessagePack
 /// scalars, or `None` if the function does not fit some value.
 pub type ColumnTrial<'t, E> = &'t mut dyn FnMut(&Function, &Column) -> Result<Option<Vec<u8>>, E>;
 
-/// Returns a trial of columns by a trial of values.
+/// Creates a trial of columns from a trial of values.
 pub fn column_trial(
     trial: Trial<'_>,
 ) -> impl FnMut(&Function, &Column) -> Result<Option<Vec<u8>>, Infallible> {
@@ -46,7 +46,7 @@ pub fn column_trial(
     }
 }
 
-/// The columns of Arrow data with their judgements, and without functions. `Debug` shows no names.
+/// The columns of Arrow data with their judgements but without functions. `Debug` shows no names.
 pub struct JudgedColumns {
     pub(super) schema: Schema,
     pub(super) columns: Vec<JudgedColumn>,
@@ -62,8 +62,8 @@ impl fmt::Debug for JudgedColumns {
     }
 }
 
-/// The leaves of one path. There are several if columns share a name, or if the names of members
-/// are data.
+/// The leaves of one path. A path has several leaves if columns share a name, or if the names of
+/// members are data.
 pub(super) struct JudgedColumn {
     pub(super) parts: Vec<PathPart>,
     pub(super) leaves: Vec<SampledLeaf>,
@@ -72,9 +72,9 @@ pub(super) struct JudgedColumn {
 }
 
 impl JudgedColumns {
-    /// Chooses a function for each sensitive column: the first whose results fit the type of the
-    /// column, and that `trial` can apply to all sampled values. Without a trial, type and form of
-    /// the values decide.
+    /// Chooses a function for each sensitive column: the first function whose results fit the type
+    /// of the column, and that `trial` can apply to all sampled values. Without a trial, the type
+    /// and form of the values decide.
     ///
     /// # Errors
     /// The first error of `trial`.
@@ -118,8 +118,8 @@ impl JudgedColumns {
     }
 }
 
-/// Names a column by its name at any depth, if no other column has that name, since all path rules
-/// together have a limit.
+/// Names a column by its name at any depth if no other column has that name. Such rules save steps,
+/// since all path rules together have a limit.
 fn by_name(field: &mut DiscoveredField, parts: &[PathPart], all: &[Vec<PathPart>]) {
     let Some(PathPart::Key(name)) = parts.last() else {
         return unsure(field, "too many path rules");
@@ -144,7 +144,7 @@ fn unsure(field: &mut DiscoveredField, why: &str) {
     field.evidence.push(why.to_owned());
 }
 
-/// Makes sure that the rules resolve on the schema.
+/// Ensures that the rules resolve on the schema.
 fn resolved(schema: &Schema, discovery: &mut Discovery) {
     let is_rule = |field: &&mut DiscoveredField| field.verdict == FieldVerdict::Sensitive;
     for field in discovery.fields.iter_mut().filter(is_rule).skip(RULES_MAX) {
@@ -289,7 +289,7 @@ fn is_constant(function: &Function) -> bool {
     )
 }
 
-/// Returns true if a function surely takes the sampled values, by their type and form alone.
+/// Returns true if the type and form of the sampled values guarantee that a function accepts them.
 fn fits_by_form(function: &Function, sampled: &SampledLeaf) -> bool {
     let data_type = sampled.leaf.field.data_type();
     let all = |kind: Kind| {
@@ -303,10 +303,10 @@ fn fits_by_form(function: &Function, sampled: &SampledLeaf) -> bool {
         FunctionKind::Email { .. } => all(Kind::Email),
         FunctionKind::Phone { .. } => all(Kind::Phone),
         FunctionKind::Card { .. } => all(Kind::Card),
-        // The number of digits that it needs depends on the letters between them.
+        // These functions require a number of digits that depends on the letters between them.
         FunctionKind::Iban | FunctionKind::Mac | FunctionKind::PostalCode => false,
-        // The number of characters that it needs depends on its alphabet and on other characters
-        // between them.
+        // The required number of characters depends on the alphabet and on other characters between
+        // them.
         FunctionKind::Fpe(_) => false,
         FunctionKind::ShiftBy { .. }
         | FunctionKind::ShiftWithin { .. }
@@ -328,7 +328,8 @@ fn fits_by_form(function: &Function, sampled: &SampledLeaf) -> bool {
     }
 }
 
-/// Returns true if a function of numbers surely takes the number with this text, by its bounds.
+/// Returns true if the bounds of a numeric function guarantee that it accepts the number with this
+/// text.
 fn is_moved_surely(function: &FunctionKind, text: &str) -> bool {
     let Some(value) = text.parse::<f64>().ok().filter(|value| value.is_finite()) else {
         return false;

@@ -20,7 +20,7 @@ pub(super) struct SampledLeaf {
     pub(super) sample: Sample,
     /// The reason why the column cannot be masked.
     pub(super) obstacle: Option<String>,
-    /// Number of sampled binary values that are no text.
+    /// Number of sampled binary values that are not text.
     pub(super) binary_values: usize,
 }
 
@@ -101,7 +101,7 @@ impl SampledLeaf {
         }
         match (self.leaf.field.data_type(), &self.obstacle) {
             (DataType::Dictionary(..), _) | (_, None) => {}
-            // Only the name decides.
+            // Only the name can decide.
             (_, Some(_)) => return FieldClass::Array,
         }
         // Old writers of Parquet do not mark text as such, and some texts are in an older encoding
@@ -131,7 +131,7 @@ impl SampledLeaf {
     }
 }
 
-/// Returns the most bytes that the text of a value can have.
+/// Returns the maximum number of bytes of a value's text.
 fn bytes_max(values: &ArrayRef, row: usize) -> usize {
     match values.data_type() {
         DataType::Utf8 => values.as_string::<i32>().value(row).len(),
@@ -145,7 +145,8 @@ fn bytes_max(values: &ArrayRef, row: usize) -> usize {
     }
 }
 
-/// Returns a MessagePack scalar as text. The content of binary values that are no text is not kept.
+/// Returns a MessagePack scalar as text. The content of binary values that are not text is not
+/// kept.
 fn text_of(scalar: &[u8], binary_values: &mut usize) -> (ValueType, Box<str>) {
     let float = |number: f64| {
         if number.abs() < 1e15 {

@@ -51,9 +51,9 @@ struct Explained {
 #[derive(Debug, Serialize)]
 struct Field {
     field: String,
-    /// `masked`, `kept` or `refused`.
+    /// The outcome: `masked`, `kept` or `refused`.
     becomes: &'static str,
-    /// The rule that applies, counted from 1; absent if there is none.
+    /// Number of the rule that applies, counted from 1. Absent if no rule applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<usize>,
     /// The target of that rule: `path $.a`, `column a` or `kind card`.
@@ -71,7 +71,7 @@ struct Unfit {
     rule: usize,
     mask: String,
     values: u64,
-    /// The reason for the first of them.
+    /// The reason for the first of these values.
     why: String,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         output: Output::Nowhere,
         format,
         limits: Limits::default(),
-        // They are listed.
+        // Rules without a match are no error here: the report lists them.
         allow_unmatched: true,
     };
     let keeping = keeping(&rules)?;
@@ -132,7 +132,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     verdict(&explained)
 }
 
-/// Returns the rules with unknown fields kept, so that every field is listed.
+/// Returns the rules with unknown fields kept, so that the report lists every field.
 fn keeping(rules: &Rules) -> Result<Rules, Failure> {
     let text = |rule: &sealwire_mask::Rule| RuleText {
         target: rule.target.clone(),

@@ -200,8 +200,8 @@ fn fit(
     input: impl Fn() -> Result<Input, Failure>,
     format: FileFormat,
 ) -> Result<(), Failure> {
-    // Only the start of a longer file was read, so `mask file` can still report values that do not
-    // fit.
+    // The sample covers only the start of a longer file, so `mask file` can still report values
+    // that do not fit.
     if !discovery.read_whole {
         return Ok(());
     }
@@ -221,7 +221,8 @@ fn fit(
             Ok(mask_file(job, rules, Arc::clone(&trial), Arc::<Progress>::default()).await)
         })?;
         match masked {
-            // The type of a column of Parquet does not hold a mask. Each column can have this once.
+            // The type of a Parquet column does not hold a mask. Each column can fail in this way
+            // once.
             Err(JobError::Row { column, .. }) if discovery.redact_column(&column) => continue,
             masked => masked?,
         };
@@ -241,7 +242,7 @@ fn exists(out: &Path) -> Failure {
 
 fn write(args: &Args, discovery: &Discovery) -> Result<(), Failure> {
     let rules = discovery.to_toml();
-    // Rules that do not parse would be a bug, which must not reach a file.
+    // Rules that do not parse are a bug. Such rules must not be written to a file.
     Rules::from_toml(&rules)?;
     if let Some(out) = &args.out {
         let folder = out

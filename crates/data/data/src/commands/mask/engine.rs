@@ -17,9 +17,9 @@ use sealwire_service::output::errln;
 use super::show::Bar;
 use sealwire_command_line::{Failure, chain};
 
-/// Columns in one request, because the total length of the paths is limited.
+/// Maximum number of columns in one request, because the total length of the paths is limited.
 const COLUMNS_MAX: usize = 25;
-/// A batch that waits longer than this is reported.
+/// A batch that waits longer than this time is reported.
 const NOTICE: Duration = Duration::from_secs(2);
 
 /// An engine that is reached over a client.
@@ -89,7 +89,7 @@ impl Remote {
                 entries: entries.collect(),
             })
             .collect();
-        // The subject next to a value is matched by no rule, so it is kept.
+        // No rule matches the subject next to a value, so the engine keeps the subject.
         let writing = Masking {
             rules,
             unknown: UnknownFields::Keep,
@@ -105,8 +105,8 @@ impl Remote {
         };
         let mut has_told = false;
         let waits = |error: &Error, waited| {
-            // Reports at most once per batch. With batches that wait and batches that pass, each
-            // retry would otherwise print a line.
+            // Reports at most once per batch. If some batches wait while others pass, each retry
+            // would otherwise print a line.
             if waited > NOTICE && !std::mem::replace(&mut has_told, true) {
                 let seconds = self.retry_timeout.as_secs();
                 self.tell(true, || {
@@ -132,8 +132,7 @@ impl Remote {
 
     /// Reports once that the job waits, and once that it continues.
     fn tell(&self, waits: bool, what: impl FnOnce() -> String) {
-        // Most requests have nothing to report. The plain load lets them avoid contention for the
-        // cache line.
+        // Most requests have nothing to report. A plain load avoids contention for the cache line.
         if self.is_told.load(Ordering::Relaxed) != waits
             && self.is_told.swap(waits, Ordering::Relaxed) != waits
         {

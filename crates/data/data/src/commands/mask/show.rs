@@ -14,7 +14,7 @@ use sealwire_command_line::Failure;
 /// Interval at which the progress line is updated.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Maximum number of names of a list that are printed; JSON has all.
+/// Maximum number of names of a list that are printed. JSON contains all names.
 const NAMES_MAX: usize = 20;
 
 /// A progress line on a terminal. Prints nothing elsewhere.
@@ -76,7 +76,7 @@ impl Bar {
 
     fn show(&self) {
         let now = self.progress.moment();
-        // Shows the part that is done if the total is known: the bytes of a file or the rows of a
+        // If the total is known, shows the completed part: the bytes of a file or the rows of a
         // database.
         let (done, all, unit) = match (now.bytes_all, now.records_all) {
             (0, 0) => return self.bar.tick(),
@@ -104,8 +104,8 @@ impl Drop for Bar {
     }
 }
 
-/// Prints a table, with the first column aligned left and numbers aligned right. Names of columns
-/// come from others, so what a terminal would obey is escaped.
+/// Prints a table, with the first column aligned left and numbers aligned right. Column names come
+/// from the data source, so control characters are escaped for the terminal.
 fn table(out: &mut dyn Write, head: &[&str], rows: &[Vec<String>]) -> std::io::Result<()> {
     let cell = |text: &String| printable(text).replace(['\n', '\t'], " ");
     let rows: Vec<Vec<String>> = rows
@@ -149,7 +149,7 @@ pub(super) fn print_table(head: &[&str], rows: &[Vec<String>]) -> Result<(), Fai
     Ok(table(&mut sealwire_service::output::Output, head, rows)?)
 }
 
-/// Prints the results of a job; to standard error if the masked document is on standard output.
+/// Prints the results of a job, to standard error if the masked document is on standard output.
 pub(super) fn done(done: &Done, as_json: bool, to_stderr: bool) -> Result<(), Failure> {
     let (mut stdout, mut stderr) = (sealwire_service::output::Output, std::io::stderr().lock());
     let out: &mut dyn Write = if to_stderr { &mut stderr } else { &mut stdout };
@@ -192,7 +192,7 @@ pub(super) fn done(done: &Done, as_json: bool, to_stderr: bool) -> Result<(), Fa
     passed(done.leaks.as_ref())
 }
 
-/// Prints how many names there are, and the first of them.
+/// Prints the number of names and the first names of the list.
 fn listed(out: &mut dyn Write, what: &str, names: &[String]) -> std::io::Result<()> {
     if names.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The engine of a job: sends envelopes to the RPC `rewrap`, and waits out an engine that is
+//! The engine of a job: sends envelopes to the RPC `rewrap`, and retries while the engine is
 //! overloaded or restarts.
 
 use std::time::Duration;
@@ -13,14 +13,14 @@ use sealwire_service::output::errln;
 
 use sealwire_command_line::chain;
 
-/// A request that waits longer than this is reported.
+/// A request that waits longer than this time is reported.
 const NOTICE: Duration = Duration::from_secs(2);
 
 /// An engine that is reached over a client.
 pub(super) struct Remote {
     pub(super) client: Client,
     pub(super) reason: Option<String>,
-    /// The suite to move to. `None`: the app's.
+    /// The cipher suite to move to. `None` selects the app's suite.
     pub(super) suite: Option<Suite>,
     /// Longest time of a request, with its waits for an engine that is overloaded, drains or does
     /// not respond.
@@ -45,7 +45,7 @@ impl Engine for Remote {
             on_error: OnError::Report,
             writing: Writing {
                 suite: self.suite,
-                // A column keeps its format, whatever the app's format for new values is.
+                // A column keeps its format, regardless of the app's format for new values.
                 format: Some(Format::Native),
                 encoding,
                 ..Writing::default()

@@ -1,8 +1,8 @@
 //! Discovery in a PostgreSQL database.
 //!
-//! Everything is read in one read-only snapshot with a statement timeout. Masks of sampled values,
-//! made under a throw-away key, are cast to the column's type there, and tried against check
-//! constraints of the column.
+//! All data is read in one read-only snapshot with a statement timeout. Sampled values are masked
+//! under a throw-away key. In the snapshot, these masks are cast to the column's type and tried
+//! against the column's check constraints.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -142,7 +142,7 @@ pub async fn discover_database(
     let groups = groups(&catalog, &found);
     let mut functions: Vec<Option<Function>> = vec![None; found.len()];
     for group in &groups {
-        // The most confident column of a reference decides for all of them.
+        // The most confident column of a group of references decides for the whole group.
         let Some(best) = group.iter().copied().max_by(|a, b| {
             found[*a]
                 .judgement
@@ -216,7 +216,7 @@ fn decided(
     }
 }
 
-/// Checks the proposed rules as a job does.
+/// Checks the proposed rules in the same way as a job.
 fn accepted(catalog: &Catalog, discovery: &mut Discovery) -> Result<(), JobError> {
     let rule = |field: &DiscoveredField| {
         let is_rule = field.verdict == FieldVerdict::Sensitive;
@@ -296,7 +296,7 @@ async fn sampled(
     Ok(is_read.then_some(samples))
 }
 
-/// Judges a column of JSON by its fields. The most confident one decides.
+/// Judges a column of JSON by its fields. The most confident field decides.
 fn judged_documents(
     column: &Column,
     table: &str,
@@ -387,7 +387,7 @@ struct ColumnCheck {
     table: String,
     column: String,
     expression: String,
-    /// True if it uses immutable functions and types of the server only.
+    /// True if the constraint uses only immutable functions and types of the server.
     is_safe: bool,
 }
 
@@ -416,8 +416,8 @@ async fn read_checks(client: &Client, source: &Endpoint) -> Result<Vec<ColumnChe
     Ok(rows.iter().map(check).collect())
 }
 
-/// Reads the columns whose type's owner is no superuser, or whose type is a domain: table, column.
-/// Casts to such types can call functions of their owners.
+/// Returns table and column of each column whose type is a domain or is owned by a role without
+/// superuser rights. Casts to such types can call functions of their owners.
 async fn read_own_types(
     client: &Client,
     source: &Endpoint,
@@ -434,7 +434,7 @@ async fn read_own_types(
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// Groups columns that foreign keys join. A column without such a key is a group of its own.
+/// Groups columns that foreign keys join. A column without such a key forms a separate group.
 fn groups(catalog: &Catalog, found: &[Found<'_>]) -> Vec<Vec<usize>> {
     let at: HashMap<(String, &str), usize> = found
         .iter()
@@ -528,7 +528,7 @@ async fn fits(
     let values = match found.class {
         FieldClass::Bytes => &probe[..],
         _ if found.sample.values().is_empty() && is_constant => &probe[..],
-        // Without values nothing shows that the type holds the masks.
+        // Without values, nothing shows whether the type can hold the masks.
         _ if found.sample.values().is_empty() && column.class == ColumnClass::Other => {
             return Ok(false);
         }
@@ -555,7 +555,7 @@ async fn fits(
             Err(_) => return Ok(false),
         }
     }
-    // A cast would cut a text that is too long, and COPY rejects it.
+    // A cast would truncate a text that is too long, but COPY rejects such a text.
     if let FieldClass::Text {
         characters_max: Some(max),
     } = found.class
@@ -579,8 +579,8 @@ async fn fits(
     begin.map_err(|error| source.error(&error))?;
     match client.query_one(&sql, &[&masks]).await {
         Ok(row) => Ok(row.get::<_, i64>(0) as usize == masks.len()),
-        // An error of the server means that the mask does not fit; its message can contain the
-        // mask.
+        // An error of the server means that the mask does not fit. The server's message can contain
+        // the mask.
         Err(error) if error.as_db_error().is_some() => {
             let back = client
                 .batch_execute("ROLLBACK TO SAVEPOINT sealwire_discover")

@@ -62,7 +62,7 @@ impl Documents {
     }
 
     fn add(&mut self, tree: &Tree, node: NodeId, raw: &[u8]) {
-        // The tree starts anew if it has too many nodes.
+        // The tree starts anew when it has too many nodes.
         if tree.count() < self.nodes {
             self.by_node.clear();
         }
@@ -118,7 +118,7 @@ impl Documents {
         Some(at)
     }
 
-    /// Scans one JSON document. A document that is not JSON is skipped.
+    /// Scans one JSON document. Invalid JSON is skipped.
     pub(crate) fn scan(
         &mut self,
         text: &[u8],
@@ -326,8 +326,8 @@ fn discover_text(
         );
         if field.verdict == FieldVerdict::Sensitive {
             steps += parts.len() + 1;
-            // All path rules together have a limit. A rule by key has none, but names the key at
-            // any depth.
+            // The path rules together have a limit of steps. A rule by key does not count towards
+            // this limit, but applies to that key at any depth.
             if steps > RULE_STEPS_MAX && matches!(parts.last(), Some(PathPart::Key(_))) {
                 field.target = Some(Target::Column(name.to_owned()));
                 field.mask = Some("redact".to_owned());

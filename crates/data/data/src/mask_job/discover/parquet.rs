@@ -9,8 +9,8 @@ use crate::mask_job::output::Input;
 use crate::mask_job::parquet::sample::{FileSamples, sample};
 use crate::mask_job::report::Progress;
 
-/// Samples a Parquet file or object and proposes rules, which a job accepts. Of large files only
-/// parts are read: [`sample`] has the limits.
+/// Samples a Parquet file or object and proposes rules that a job accepts. Only parts of large
+/// files are read; [`sample`] defines the limits.
 pub(super) fn discover_parquet(
     input: &Input,
     options: DiscoverOptions,

@@ -30,8 +30,8 @@ pub(super) fn each(text: &str, show: &mut dyn FnMut(&str, Piece)) {
     }
 }
 
-/// Calls `show` for the elements of a JSON or PostgreSQL array. An object has no elements: keys
-/// name its values, which can be anything.
+/// Calls `show` for the elements of a JSON or PostgreSQL array. Objects are left out: their keys
+/// name the values, which can be anything.
 pub(super) fn elements(text: &str, show: &mut dyn FnMut(&str)) {
     let text = text.trim();
     let is_array = (text.starts_with('{') && text.ends_with('}'))
@@ -95,7 +95,7 @@ fn values(text: &str, nested: usize, show: &mut dyn FnMut(&str, Piece)) {
 enum LeakToken<'t> {
     /// The raw text inside double quotes. `is_key`: a colon follows.
     Quoted { inside: &'t str, is_key: bool },
-    /// An unquoted element. Only if the whole text is one array, object or row.
+    /// An unquoted element. Occurs only if the whole text is an array, object or row.
     Bare(&'t str),
 }
 
@@ -130,8 +130,8 @@ fn tokens<'t>(text: &'t str, show: &mut dyn FnMut(LeakToken<'t>)) {
     }
 }
 
-/// Returns the position of the closing quote of a string. In a row, two quotes are one quote of the
-/// string.
+/// Returns the position of the closing quote of a string. In a row, two quotes stand for one quote
+/// in the string.
 fn closing(inside: &[u8], is_row: bool) -> Option<usize> {
     let mut at = 0;
     loop {

@@ -18,8 +18,8 @@ use crate::mask_job::report::Progress;
 use crate::mask_job::scan::copy;
 
 /// Checks the target for originals of the values that `rules` mask in the source. Each database is
-/// read in a snapshot of its own. Columns are matched by schema, table and name. The future is safe
-/// to drop.
+/// read in a separate snapshot. Columns are matched by schema, table and name. The future can be
+/// dropped safely.
 ///
 /// # Errors
 /// [`JobError`] if a database cannot be read, or if rules name paths or columns that the source
@@ -84,7 +84,7 @@ pub async fn verify_databases(
     Ok(LeakReport::default())
 }
 
-/// Relations with rows that are not searched, and why.
+/// Returns the SQL condition for relations whose rows are not searched, and why.
 fn unsearched() -> String {
     format!(
         "SELECT n.nspname || '.' || c.relname, CASE c.relkind WHEN 'm' THEN 'it is a materialized view, which derives from tables' \
@@ -108,7 +108,7 @@ async fn schema_texts(client: &Client, of: &Endpoint) -> Result<Vec<(String, Str
         .collect())
 }
 
-/// Definitions and comments of all objects that the server did not come with.
+/// Definitions and comments of all objects that are not part of the server itself.
 const SCHEMA_TEXTS: &str = "\
     WITH texts AS ( \
         SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass AS class, oid, pg_catalog.pg_get_expr(adbin, adrelid) AS text \
@@ -226,8 +226,8 @@ async fn seen(
 }
 
 /// Calls `show` for every value of a table except nulls, with the column's index and the text.
-/// Generated columns are left out: COPY of a table has none, and any other statement could run
-/// functions of the table's owner.
+/// Generated columns are left out: COPY of a table does not return them, and any other statement
+/// could run functions of the table's owner.
 async fn each_value(
     client: &Client,
     of: &Endpoint,

@@ -58,8 +58,8 @@ impl<V> TextWindow<V> {
         match self.high.checked_add(1) {
             Some(low) if !self.is_over => {
                 let width = self.high - self.low;
-                // The next range has the width that fitted now, so that few values are read in
-                // vain.
+                // The next range has the width that fitted in this pass, so that few hashes are
+                // counted and then dropped.
                 (self.low, self.high) = (low, low.saturating_add(width));
                 true
             }

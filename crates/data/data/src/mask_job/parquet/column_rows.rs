@@ -1,8 +1,8 @@
 //! Reads the rows of a column chunk up to a number of bytes.
 //!
-//! The `parquet` crate reads a number of rows, however long they are. Here it reads at most to the
-//! end of a page at once. Values share the memory of their page or dictionary, so rows that do not
-//! fit the batch can wait for the next.
+//! The `parquet` crate reads a number of rows, however long they are. This module reads at most to
+//! the end of a page at once. Values share the memory of their page or dictionary, so rows that do
+//! not fit the batch can wait for the next batch.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::source::SourceFile;
 use super::values::{Levels, Values, read};
 use crate::mask_job::limits::Limits;
 
-/// Bytes that an entry of a column in lists takes beside its value.
+/// Bytes that an entry of a column in lists takes in addition to its value.
 pub(super) const ENTRY_BYTES: usize = 8;
 
 /// Rows of a column.
@@ -53,9 +53,9 @@ pub(super) struct ColumnRows<'a> {
     reader: ColumnReader,
     pages: Arc<PageState>,
     limits: Limits,
-    /// Number of entries that were read of the pages.
+    /// Number of entries that were read from the pages.
     entries_read: u64,
-    /// The rows that were read and not yet taken. The last can be incomplete.
+    /// The rows that were read and not yet taken. The last row can be incomplete.
     waiting: Rows,
     /// Numbers of values and entries of `waiting` that were taken.
     taken: (usize, usize),
@@ -98,7 +98,7 @@ impl<'a> ColumnRows<'a> {
             if self.waiting.records > 0 && is_full {
                 break;
             }
-            // The first row behind a page tells how long its values are.
+            // The first row of a new page shows how long the page's values are.
             let is_new_page = self.pages.entries() == self.entries_read;
             if is_new_page {
                 self.pages.allow_next();
@@ -124,7 +124,7 @@ impl<'a> ColumnRows<'a> {
             levels.definitions.len(),
             levels.repetitions.len(),
         );
-        // The library panics for a few invalid pages that are not worth a check of their own.
+        // The library panics for some invalid pages that do not justify separate checks.
         let read = catch_unwind(AssertUnwindSafe(|| {
             read(&mut self.reader, records, levels, values)
         }));
@@ -169,8 +169,8 @@ impl<'a> ColumnRows<'a> {
         };
         let is_complete = (definition_max == 0 || definitions.len() == entries)
             && (repetition_max == 0 || repetitions.len() == entries);
-        // The library decodes as many bits as the greatest level has, and its writer relies on
-        // levels in their range.
+        // The library decodes as many bits as the greatest level has. Its writer relies on levels
+        // within their range.
         let is_in_range = definitions
             .iter()
             .all(|level| (0..=definition_max).contains(level))
@@ -193,7 +193,7 @@ impl<'a> ColumnRows<'a> {
         let complete = self.waiting.records.min(records);
         let mut entry = first;
         while fit < complete {
-            // One row.
+            // Find the end of the next row.
             let begun = entry;
             while entry < self.waiting.entries && (entry == begun || self.continues_row(entry)) {
                 if self.is_value(entry) {
@@ -265,7 +265,7 @@ impl<'a> ColumnRows<'a> {
         self.bytes -= values.bytes();
         self.waiting.records -= records;
         self.taken = (value, entry);
-        // Rows that were returned are dropped once they are more than half, so that each value is
+        // Returned rows are dropped once they are more than half of all rows, so that each value is
         // copied at most once.
         if entry * 2 > self.waiting.entries {
             let Rows {

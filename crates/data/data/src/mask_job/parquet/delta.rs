@@ -1,16 +1,16 @@
-//! Checks lengths in the encoding `DELTA_BINARY_PACKED`, which the encodings
-//! `DELTA_LENGTH_BYTE_ARRAY` and `DELTA_BYTE_ARRAY` begin with.
+//! Checks lengths in the encoding `DELTA_BINARY_PACKED`. Pages in the encodings
+//! `DELTA_LENGTH_BYTE_ARRAY` and `DELTA_BYTE_ARRAY` begin with such lengths.
 //!
-//! The `parquet` crate takes as much memory as such a stream announces, and relies on its lengths.
-//! A page in `DELTA_BYTE_ARRAY` can announce far longer values than it has bytes, so the longest is
-//! found before any is made.
+//! The `parquet` crate allocates as much memory as such a stream announces, and relies on its
+//! lengths. A page in `DELTA_BYTE_ARRAY` can announce values that are far longer than the page. So
+//! the longest length is determined before any value is decoded.
 
 use super::thrift::{varint, zigzag};
 
-/// Number of values of a page in these encodings. The `parquet` crate needs eight bytes for each,
-/// so 128 MiB in all.
+/// Maximum number of values of a page in these encodings. The `parquet` crate needs eight bytes for
+/// each value, so 128 MiB in all.
 const VALUES_MAX: usize = 1 << 24;
-/// Number of values in a block. Writers use 128.
+/// Maximum number of values in a block. Writers use 128.
 const BLOCK_VALUES_MAX: u64 = 1 << 20;
 
 /// Checks the header of a stream of `DELTA_BINARY_PACKED` numbers.
@@ -18,8 +18,8 @@ pub(super) fn check_numbers(data: &[u8]) -> Option<()> {
     Stream::begin(data).map(drop)
 }
 
-/// Checks the values of a page in `DELTA_LENGTH_BYTE_ARRAY`, of which the page has at most
-/// `values_max`.
+/// Checks the values of a page in `DELTA_LENGTH_BYTE_ARRAY`. The page has at most `values_max`
+/// values.
 pub(super) fn check_lengths(data: &[u8], values_max: usize) -> Option<()> {
     let mut bytes = 0_usize;
     let (_, end) = lengths(data, values_max, |length| {
@@ -29,8 +29,8 @@ pub(super) fn check_lengths(data: &[u8], values_max: usize) -> Option<()> {
     (bytes <= data.len() - end).then_some(())
 }
 
-/// Checks the values of a page in `DELTA_BYTE_ARRAY`, of which the page has at most `values_max`.
-/// Returns the length of the longest.
+/// Checks the values of a page in `DELTA_BYTE_ARRAY`. The page has at most `values_max` values.
+/// Returns the length of the longest value.
 pub(super) fn longest_value(data: &[u8], values_max: usize) -> Option<usize> {
     let mut prefixes = Vec::new();
     let (count, end) = lengths(data, values_max, |length| {
@@ -51,7 +51,8 @@ pub(super) fn longest_value(data: &[u8], values_max: usize) -> Option<usize> {
     (count == count_of_suffixes && bytes <= suffixes.len() - end).then_some(longest)
 }
 
-/// Calls `met` with each length of a stream. Returns their number, and the length of the stream.
+/// Calls `met` with each length of a stream. Returns the number of lengths, and the length of the
+/// stream in bytes.
 fn lengths(
     data: &[u8],
     values_max: usize,
@@ -89,7 +90,7 @@ fn lengths(
     Some((count, data.len() - stream.data.len()))
 }
 
-/// Returns the number of `width` bits that begins at a bit.
+/// Returns the number of `width` bits that starts at the bit offset `bit`.
 fn unpacked(packed: &[u8], bit: usize, width: usize) -> u32 {
     let mut bytes = [0; 8];
     let from = &packed[(bit / 8).min(packed.len())..];
@@ -98,10 +99,10 @@ fn unpacked(packed: &[u8], bit: usize, width: usize) -> u32 {
     ((u64::from_le_bytes(bytes) >> (bit % 8)) & ((1 << width) - 1)) as u32
 }
 
-/// A stream behind its header.
+/// A stream after its header.
 struct Stream<'a> {
     data: &'a [u8],
-    /// Number of parts of a block, each with numbers of one width.
+    /// Number of parts of a block. All numbers of a part have the same width.
     parts: usize,
     part_values: usize,
     values: u64,

@@ -28,8 +28,8 @@ pub(super) const VALUES_OF_COLUMNS: [&str; 6] = [
     "com.uber.hoodie.bloomfilter",
 ];
 
-/// Returns a schema without what bounds values of columns in its metadata. Readers such as pyarrow
-/// take the metadata of the file from there.
+/// Returns a schema without the metadata entries that bound values of columns. Readers such as
+/// pyarrow take the metadata of the file from the schema.
 pub(super) fn without_bounds(mut schema: Schema) -> Schema {
     schema
         .metadata
@@ -60,9 +60,10 @@ pub(super) struct OutputLayout {
 pub(super) enum Indexing {
     /// As in the input.
     Kept,
-    /// None: each value is different, and its order means nothing.
+    /// Writes no dictionary, statistics or bloom filters: each value is different, and the order of
+    /// values has no meaning.
     Off,
-    /// A dictionary, and statistics of chunks.
+    /// Writes a dictionary, and statistics of chunks.
     Usual,
 }
 
@@ -71,12 +72,12 @@ pub(super) struct LeafLayout {
     pub(super) plan: LeafPlan,
     /// True if the values of the column are replaced.
     pub(super) is_changed: bool,
-    /// True if rules by kind examine a binary column: those of its values that are UTF-8.
+    /// True if rules by kind examine the UTF-8 values of a binary column.
     pub(super) is_binary_text: bool,
     pub(super) definition_max: i16,
     pub(super) repetition_max: i16,
     pub(super) is_optional: bool,
-    /// The length of values of fixed length.
+    /// The length of values, if the type has a fixed length.
     pub(super) width: i32,
     /// The label of each rule that can mask the column.
     labels: Vec<(usize, Label)>,
@@ -92,7 +93,7 @@ impl LeafLayout {
             .map_or(self.kept, |(_, label)| *label)
     }
 
-    /// Returns the number of nulls. Empty lists and what is missing with its struct are none.
+    /// Returns the number of nulls, without empty lists and without values whose struct is null.
     pub(super) fn nulls(&self, levels: &Levels) -> u64 {
         let is_null = |level: &&i16| self.is_optional && **level == self.definition_max - 1;
         levels.definitions.iter().filter(is_null).count() as u64
@@ -112,7 +113,8 @@ impl Layout {
             what,
         };
         let schema = metadata.file_metadata().schema_descr_ptr();
-        // Without the Arrow schema that the file may state: the types are those of Parquet.
+        // Ignores the Arrow schema that the file may contain, so that the types are those of
+        // Parquet.
         let arrow =
             parquet_to_arrow_schema(&schema, None).map_err(|error| invalid(error.to_string()))?;
         let plans = resolve(plan.rules(), &arrow)
@@ -138,7 +140,7 @@ impl Layout {
             let (is_binary_text, plan_of_leaf) =
                 (as_text.is_some(), as_text.cloned().unwrap_or(plan_of_leaf));
             let leaf = LeafLayout {
-                // A column of type null has no value that could change.
+                // A column of type null has no values to change.
                 is_changed: *plan_of_leaf.field.data_type() != DataType::Null
                     && is_changed(&plan_of_leaf),
                 is_binary_text,
@@ -220,8 +222,8 @@ impl Layout {
         }
     }
 
-    /// Drops what bounds values of columns from the metadata of the file, if a column is changed.
-    /// Some writers repeat the metadata within the Arrow schema.
+    /// If a column is changed, removes the entries of the file's metadata that bound values of
+    /// columns. Some writers repeat this metadata within the Arrow schema.
     fn drop_bounds(&mut self) {
         let is_changed = self.changed_columns().next().is_some();
         let file = self.metadata.file_metadata();
@@ -237,8 +239,8 @@ impl Layout {
                 .iter()
                 .any(|key| schema.metadata().contains_key(key))
         };
-        // A schema that does not fit the file's, as after a column was renamed, is left as it is
-        // where there is nothing to repeat.
+        // The Arrow schema may not fit the file, for example after a column was renamed. It is kept
+        // if there were no entries to remove, since then it repeats none.
         if schema
             .as_ref()
             .map_or(!had_bounds, |schema| !has_bounds(schema))
@@ -256,8 +258,8 @@ impl Layout {
         }
     }
 
-    /// Returns values of a column as Arrow values. `Err` tells what is wrong with a value, and its
-    /// index if that is known.
+    /// Returns values of a column as Arrow values. `Err` describes the problem with a value, and
+    /// contains the value's index if known.
     pub(super) fn to_arrow(
         &self,
         column: usize,
@@ -270,7 +272,7 @@ impl Layout {
         }
     }
 
-    /// Returns the Arrow schema of the types that the file has as Parquet.
+    /// Returns the Arrow schema that follows from the file's Parquet types.
     pub(super) fn schema(&self) -> Result<Schema, JobError> {
         let schema = self.metadata.file_metadata().schema_descr();
         parquet_to_arrow_schema(schema, None).map_err(|error| self.invalid(&error.to_string()))
@@ -349,8 +351,8 @@ impl Layout {
     }
 }
 
-/// Returns the decisions under which binary columns are text. Old writers do not annotate text as
-/// such.
+/// Returns the decisions under which binary columns are text. Old writers do not annotate text
+/// columns as text.
 fn with_texts(plan: &Plan, schema: &Schema) -> Vec<LeafPlan> {
     let fields = schema.fields().iter().map(as_text).collect::<Vec<_>>();
     resolve(plan.rules(), &Schema::new(fields)).unwrap_or_default()

@@ -109,7 +109,7 @@ impl SelectedBatch {
         let mut all = Vec::with_capacity(self.pieces.len());
         let mut rest = &self.pieces[..];
         while !rest.is_empty() {
-            // Kinds give many small pieces, which go in one request.
+            // Kind rules select many small pieces, which are sent in one request.
             let (mut values, mut bytes) = (0, 0);
             let fits = |piece: &&Column| {
                 values += piece.count;
@@ -224,7 +224,7 @@ impl SelectedBatch {
     }
 }
 
-/// Checks that each piece has as many masked values as it sent.
+/// Checks that the engine returned as many masked values for each piece as the piece has values.
 fn checked(pieces: &[Column], answers: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, EngineError> {
     let asked: Vec<_> = pieces
         .iter()

@@ -1,7 +1,8 @@
-//! Reads the pages of a column chunk, and checks what they announce before memory is taken for it.
+//! Reads the pages of a column chunk. Checks the sizes in page headers before memory is allocated.
 //!
-//! The `parquet` crate takes as much memory as a header announces, and relies on dictionaries and
-//! lengths that may be missing or too short. Its decompression of GZIP and Brotli has no limit.
+//! The `parquet` crate allocates as much memory as a header announces, and relies on dictionaries
+//! and lengths that may be missing or too short. The crate's decompression of GZIP and Brotli has
+//! no limit.
 
 use std::io::{self, Cursor, Read};
 use std::sync::Arc;
@@ -21,44 +22,46 @@ use super::delta;
 use super::source::SourceFile;
 use super::thrift::{PageHeader, page_header};
 
-/// Bytes of a page before or after decompression: 256 MiB. A page is read whole. Writers make pages
-/// of 1 MiB, DuckDB of up to 100 MB, unless a single value is longer.
+/// Maximum bytes of a page before or after decompression: 256 MiB. A page is read whole. Writers
+/// make pages of 1 MiB (DuckDB: up to 100 MB), unless a single value is longer.
 pub(super) const PAGE_BYTES_MAX: usize = 256 << 20;
-/// Number of values of a dictionary. Each takes up to 32 bytes beside the page, so 128 MiB in all.
+/// Maximum number of values of a dictionary. Each value takes up to 32 bytes in addition to the
+/// page, so 128 MiB in all.
 const DICTIONARY_VALUES_MAX: usize = 1 << 22;
-/// Number of entries of a page of a column in lists. A single row can have all of them, and each
-/// takes up to 36 bytes, so 144 MiB in all.
+/// Maximum number of entries of a page of a column in lists. A single row can contain all of them.
+/// Each entry takes up to 36 bytes, so 144 MiB in all.
 const NESTED_ENTRIES_MAX: usize = 1 << 22;
-/// Bytes of a page's header, which can have statistics. Other readers have the same limit.
+/// Maximum bytes of a page's header, which can contain statistics. The same limit as in other
+/// readers.
 const HEADER_BYTES_MAX: usize = 16 << 20;
-/// Bytes that are read first to find a header.
+/// Number of bytes that are read first to find a header.
 const HEADER_BYTES_FIRST: usize = 1 << 10;
 
 /// State that the page reader and the reader of values share.
 #[derive(Debug, Default)]
 pub(super) struct PageState {
-    /// True if the next page of data can be read. Otherwise the pages seem to end.
+    /// True if the next data page can be read. Otherwise the reader of values sees the end of the
+    /// pages.
     is_next_allowed: AtomicBool,
-    /// Number of entries of all pages of data that were read.
+    /// Number of entries of all data pages that were read.
     entries: AtomicU64,
-    /// Length of the longest value of the page, if its values are made when they are read.
-    /// Otherwise 0.
+    /// Length of the page's longest value, if values are created when they are read. Otherwise 0.
     longest: AtomicUsize,
 }
 
 impl PageState {
-    /// Has the next page of data be read when the page before ends.
+    /// Permits the reader to read the next data page after the current page.
     pub(super) fn allow_next(&self) {
         self.is_next_allowed.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the number of entries of all pages of data that were read.
+    /// Returns the number of entries of all data pages that were read.
     pub(super) fn entries(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Returns the length of the longest value that takes memory when it is read. 0: they share the
-    /// memory of the page.
+    /// Returns the length of the longest value that takes memory when it is read. Returns 0 if the
+    /// values share the memory of the page.
     pub(super) fn longest(&self) -> usize {
         self.longest.load(Ordering::Relaxed)
     }
@@ -79,7 +82,7 @@ pub(super) struct CheckedPages {
     state: Arc<PageState>,
 }
 
-/// Gives the header of one page from memory, and other bytes from the file.
+/// Returns the header of one page from memory, and other bytes from the file.
 struct PageSource {
     source: Arc<SourceFile>,
     /// The position of the header, and the header.
@@ -113,7 +116,7 @@ fn invalid(what: &str) -> ParquetError {
     ParquetError::General(what.to_owned())
 }
 
-/// Reads the header of the page at a place, `left` bytes before the end of its chunk. Returns the
+/// Reads the header of the page at an offset, `left` bytes before the end of its chunk. Returns the
 /// header and its bytes.
 fn read_header(
     source: &SourceFile,
@@ -134,9 +137,9 @@ fn read_header(
     }
 }
 
-/// Checks that the pages of a chunk end where its metadata says, and have its number of values. A
-/// chunk is copied by its stated length, and old writers stated one that lacks the header of the
-/// dictionary (PARQUET-816).
+/// Checks that the pages of a chunk end at the offset in the chunk's metadata, and have the stated
+/// number of values. A chunk is copied by its stated length. Old writers stated a length without
+/// the header of the dictionary (PARQUET-816).
 pub(super) fn check_pages(
     source: &SourceFile,
     chunk: &ColumnChunkMetaData,
@@ -189,7 +192,7 @@ impl CheckedPages {
             .into_builder()
             .set_compression(compression)
             .build()?;
-        // Without the locations of pages, which the file need not state truly.
+        // Ignores the page locations in the file's metadata, since they can be wrong.
         let inner = SerializedPageReader::new_with_properties(
             Arc::clone(&headers),
             &inner,
@@ -261,7 +264,7 @@ impl CheckedPages {
         Ok(())
     }
 
-    /// Returns true if as many values can be in as many bytes of a dictionary.
+    /// Returns true if this number of bytes can hold this number of dictionary values.
     fn has_room(&self, values: usize, bytes: usize) -> bool {
         let width = match self.chunk.column_type() {
             Type::BOOLEAN => return values <= bytes.saturating_mul(8),
@@ -329,9 +332,9 @@ impl CheckedPages {
         let packed = bytes.get(levels..).ok_or_else(wrong)?;
         let mut out = Vec::with_capacity(length);
         out.extend_from_slice(&bytes[..levels]);
-        // No bytes stand for no values.
+        // A page without values has no compressed bytes.
         if length > levels {
-            // One more, to notice what is too long.
+            // One byte more than announced, to detect a page that is too long.
             let rest = (length - levels) as u64 + 1;
             match self.chunk.compression() {
                 Compression::GZIP(_) => flate2::read::MultiGzDecoder::new(packed)
@@ -349,7 +352,7 @@ impl CheckedPages {
         Ok(page)
     }
 
-    /// Checks that a page has what its decoder relies on.
+    /// Checks the parts of a page that its decoder relies on.
     fn check_page(&self, page: &Page) -> Result<(), ParquetError> {
         let descriptor = self.chunk.column_descr();
         let (data, encoding) = match page {
@@ -462,7 +465,7 @@ impl PageReader for CheckedPages {
             if page.is_dictionary_page() {
                 self.has_dictionary = true;
             } else if page.num_values() == 0 {
-                // The `parquet` crate would take an empty page for the end.
+                // The `parquet` crate would treat an empty page as the end.
                 continue;
             } else {
                 self.state.is_next_allowed.store(false, Ordering::Relaxed);

@@ -16,13 +16,13 @@ use crate::mask_job::error::JobError;
 use crate::mask_job::limits::Limits;
 use crate::mask_job::memory::{ByteBudget, BytePermit};
 
-/// Maximum number of rows of the first batch of a column chunk. Later batches have as many as the
-/// size of the values allows.
+/// Maximum number of rows of the first batch of a column chunk. The size of the values determines
+/// the rows of later batches.
 const FIRST_ROWS_MAX: usize = 64;
-/// Bytes that an entry takes beside those of its value: a reference, levels, and an offset in an
-/// array.
+/// Bytes that an entry takes in addition to the bytes of its value: a reference, levels, and an
+/// offset in an array.
 const VALUE_BYTES: usize = 40;
-/// Factor by which batches grow at most.
+/// Maximum factor by which a batch can be larger than the batch before.
 const GROWTH_MAX: usize = 4;
 
 /// Rows of one changed column.
@@ -41,8 +41,8 @@ pub(super) struct ReadBatch {
 }
 
 impl ReadBatch {
-    /// Returns the bytes that the batch takes in memory, with an estimate of what its values need
-    /// beside their bytes.
+    /// Returns the memory of the batch in bytes: the bytes of the values, and an estimate of their
+    /// overhead.
     fn memory(&self) -> usize {
         let subjects = self
             .subjects
@@ -58,7 +58,8 @@ pub(super) struct ReadSubjects {
     rule: usize,
     column: usize,
     values: Values,
-    /// The index in `values` of each value's subject. The index after the last: there is none.
+    /// The index in `values` of each value's subject. An index equal to the length of `values`
+    /// stands for a missing subject.
     rows: Vec<usize>,
 }
 
@@ -66,11 +67,11 @@ pub(super) struct ReadSubjects {
 #[derive(Debug)]
 pub(super) enum ColumnPart<B> {
     Batch(B),
-    /// The column chunk ends.
+    /// The end of the column chunk.
     End,
 }
 
-/// Reads the changed columns of all row groups, in the order in which they are written. Ends early
+/// Reads the changed columns of all row groups, in the order in which they are written. Stops early
 /// if the receiver is closed.
 pub(super) fn read_columns(
     source: &SourceFile,
@@ -105,7 +106,7 @@ pub(super) fn read_columns(
         Ok(())
     };
     if let Err(Stop::Failed(error)) = read_all() {
-        // Without a receiver nobody needs the error.
+        // If the receiver is closed, nothing waits for the error.
         let _ = parts.blocking_send(Err(error));
     }
 }
@@ -129,7 +130,7 @@ pub(super) struct ChunkRows<'a> {
     pub(super) source: &'a Arc<SourceFile>,
     pub(super) group: &'a RowGroupMetaData,
     pub(super) column: usize,
-    /// Number in the file of the row group's first row.
+    /// Number of the row group's first row in the file.
     pub(super) first_row: u64,
     pub(super) limits: Limits,
 }
@@ -225,8 +226,8 @@ impl ChunkRows<'_> {
         Ok(())
     }
 
-    /// Returns the number of rows that a column has for the next batch. `done` is the number of
-    /// rows before it.
+    /// Returns the number of rows of a column for the next batch. `done` is the number of rows
+    /// before the batch.
     fn fill(
         &self,
         column: usize,
@@ -249,8 +250,8 @@ impl ChunkRows<'_> {
         }
     }
 
-    /// Returns the number of rows of the first batch, by the size of the chunk. The values of a
-    /// dictionary can be longer.
+    /// Returns the number of rows of the first batch, estimated from the size of the chunk. Values
+    /// in a dictionary can be longer than this estimate.
     fn first_rows(&self) -> usize {
         let size = usize::try_from(self.group.column(self.column).uncompressed_size()).unwrap_or(0);
         let rows = usize::try_from(self.group.num_rows()).unwrap_or(1).max(1);
@@ -260,7 +261,7 @@ impl ChunkRows<'_> {
             .clamp(1, FIRST_ROWS_MAX)
     }
 
-    /// Returns the subjects of a batch. Values of a list below the struct share the subject of the
+    /// Returns the subjects of a batch. Values in a list below the struct share the subject of the
     /// struct.
     fn subjects(
         &self,
@@ -318,8 +319,8 @@ impl ChunkRows<'_> {
     }
 }
 
-/// Returns the number of rows for the next batch: as many as a request holds, judged by the batch
-/// before.
+/// Returns the number of rows for the next batch: as many as fit in a request, estimated from the
+/// previous batch.
 fn next_rows(take: usize, records: usize, values: usize, bytes: usize, limits: Limits) -> usize {
     let by_bytes = records.saturating_mul(limits.batch_bytes_max) / bytes.max(1);
     let by_values = records.saturating_mul(limits.batch_values_max) / values.max(1);
@@ -329,7 +330,7 @@ fn next_rows(take: usize, records: usize, values: usize, bytes: usize, limits: L
 }
 
 impl ReadSubjects {
-    /// Returns the subjects as columns. `Err` names the column and what is wrong with it.
+    /// Returns the subjects as columns. `Err` contains the column and the problem.
     pub(super) fn values(
         mut self,
         layout: &Layout,

@@ -17,15 +17,16 @@ use crate::mask_job::output::Input;
 use crate::mask_job::plan::Plan;
 use crate::mask_job::report::Progress;
 
-/// Encoded bytes, before compression, of a file up to which all of it is read. Of larger files,
-/// parts of as many decoded bytes in all are read.
+/// A file with at most this many encoded bytes, before compression, is read whole. From a larger
+/// file, parts with this many decoded bytes in all are read.
 const BYTES_MAX: u64 = 64 << 20;
-/// Values of a file up to which all of it is read. Encoded values can be far smaller than decoded
-/// ones.
+/// A file with at most this many values is read whole. Encoded values can be far smaller than
+/// decoded values.
 const VALUES_MAX: u64 = 20_000_000;
-/// Maximum number of row groups that are read of a larger file.
+/// Maximum number of row groups that are read from a larger file.
 const GROUPS_MAX: usize = 16;
-/// Minimum number of bytes that are read of a column of a row group: about the first batch of rows.
+/// Minimum number of bytes that are read from a column of a row group: about the first batch of
+/// rows.
 const CHUNK_BYTES_MIN: u64 = 4 << 10;
 
 /// The samples of a file.
@@ -33,7 +34,7 @@ pub(crate) struct FileSamples {
     pub(crate) samples: ArrowSamples,
     /// True if all rows were read.
     pub(crate) is_whole: bool,
-    /// The parts that were read, if they are not the whole.
+    /// Describes the parts that were read, if the file was not read whole.
     pub(crate) note: Option<String>,
 }
 
@@ -130,8 +131,8 @@ fn sample_source(
     })
 }
 
-/// Returns true if a file is read whole. `chunks` are the numbers of bytes and values that its
-/// metadata states for each column chunk. A hostile file can state any numbers.
+/// Returns true if a file is read whole. `chunks` are the numbers of bytes and values in the
+/// metadata of each column chunk. A hostile file can state any numbers.
 fn is_small(chunks: impl Iterator<Item = (i64, i64)>, bytes_max: u64) -> bool {
     let add = |sum: u64, stated: i64| sum.saturating_add(u64::try_from(stated).unwrap_or(u64::MAX));
     let (bytes, values) = chunks.fold((0, 0), |sums, stated| {

@@ -34,12 +34,12 @@ use crate::mask_job::output::{Input, Output};
 use crate::mask_job::plan::Plan;
 use crate::mask_job::report::{Counts, Progress, Report};
 
-/// Key of file metadata with the types of columns as Apache Spark knows them. It would be false,
-/// and Spark would believe it.
+/// Key of file metadata with the types of columns for Apache Spark. After the change, these types
+/// would be wrong, and Spark would rely on them.
 const SPARK: &str = "org.apache.spark.sql.parquet.row.metadata";
 
-/// Key of an encrypted field's metadata with its physical type in Parquet, if its Arrow type does
-/// not tell.
+/// Key of an encrypted field's metadata with its physical type in Parquet, if the Arrow type does
+/// not determine it.
 const PHYSICAL_TYPE: &str = "sealwire:parquet";
 const INT96: &str = "INT96";
 
@@ -52,7 +52,7 @@ pub struct ColumnsJob {
     pub output: Output,
     /// Select paths of the columns, such as `$.email` and `$.tags[*]`. Empty: all columns.
     pub select: Vec<String>,
-    /// Types of decrypted columns that do not note one, by path. Programs that copy a file can drop
+    /// Types of decrypted columns without a noted type, by path. Programs that copy a file can drop
     /// the note.
     pub types: Vec<(String, DataType)>,
     /// Encryption ([`Direction::Seal`]) or decryption ([`Direction::Open`]).
@@ -63,7 +63,7 @@ pub struct ColumnsJob {
 
 /// Encrypts or decrypts arrays of values.
 pub trait DocumentEngine: Send + Sync + 'static {
-    /// Returns the results for an array of values in MessagePack: an array of as many values. Jobs
+    /// Returns the results for a MessagePack array of values, as an array of the same length. Jobs
     /// call this concurrently. The future can be dropped.
     fn convert(&self, payload: Vec<u8>) -> impl Future<Output = Result<Bytes, EngineError>> + Send;
 }
@@ -121,7 +121,7 @@ fn layout(
     } else {
         &job.select
     };
-    // Rules that keep what they name tell which columns are selected.
+    // Rules with the function `keep` serve as the selection of columns.
     let rule = |path: &String| RuleText {
         target: Target::Path(path.clone()),
         mask: "keep".to_owned(),
@@ -139,7 +139,7 @@ fn layout(
         leaf.rule.is_some()
     })?;
     check_names(&layout)?;
-    // A rule names every column but the keys of maps.
+    // The rules name every column except the keys of maps.
     let is_left = |leaf: &&LeafLayout| {
         leaf.plan.rule.is_none() && *leaf.plan.field.data_type() != DataType::Null
     };
@@ -236,8 +236,8 @@ fn column_name(path: &str) -> &str {
     path.strip_prefix("$.").unwrap_or(path)
 }
 
-/// Rejects a changed column whose name another column has, too: a reader could not tell which of
-/// both is encrypted.
+/// Rejects a changed column whose name occurs twice: a reader could not distinguish the encrypted
+/// column from the other.
 fn check_names(layout: &Layout) -> Result<(), JobError> {
     let schema = layout.metadata.file_metadata().schema_descr();
     for column in layout.changed_columns() {
@@ -259,15 +259,16 @@ fn check_names(layout: &Layout) -> Result<(), JobError> {
     Ok(())
 }
 
-/// Returns the Arrow schema that the file notes, or the one that follows from its Parquet types.
+/// Returns the Arrow schema in the file's metadata, or else the schema that follows from the
+/// Parquet types.
 fn noted_schema(metadata: &ParquetMetaData) -> Result<Schema, String> {
     let file = metadata.file_metadata();
     let schema = parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata());
     schema.map_err(|error| error.to_string())
 }
 
-/// Returns the field with a note of the physical type `INT96`, from which decryption restores it,
-/// or without the note. Returns true if values of the output are `INT96`.
+/// Returns the field with or without a note of the physical type `INT96`, from which decryption
+/// restores this type. Returns true if the output's values are `INT96`.
 fn with_physical(
     field: &FieldRef,
     physical: PhysicalType,
@@ -291,12 +292,13 @@ fn with_physical(
     )
 }
 
-/// Returns the field with a type under which its values are sent. Arrow's dictionaries, for one,
-/// are text in Parquet.
+/// Returns the field with the type under which its values are sent. For example, Arrow's
+/// dictionaries are text in Parquet.
 fn known(field: &FieldRef, plan: &LeafPlan, physical: PhysicalType) -> FieldRef {
     let (noted, own) = (field.data_type(), plan.field.data_type());
     let is_same_form = match own {
-        // Its values have nanoseconds, and a coarser unit would not hold them after decryption.
+        // Values of type `INT96` have nanoseconds, which a coarser unit would lose after
+        // decryption.
         _ if physical == PhysicalType::INT96 => false,
         DataType::Utf8 => matches!(
             noted,
@@ -317,8 +319,8 @@ fn is_text(plan: &LeafPlan) -> bool {
     matches!(plan.field.data_type(), DataType::Utf8 | DataType::Binary)
 }
 
-/// Returns the Parquet type of a field, and the Arrow type of its values without the help of a
-/// noted schema.
+/// Returns the Parquet type of a field, and the Arrow type that its values have without a noted
+/// schema.
 fn parquet_type(field: &FieldRef, is_int96: bool) -> Result<(TypePtr, DataType), String> {
     if is_int96 {
         let leaf = Type::primitive_type_builder("c", PhysicalType::INT96)
@@ -355,7 +357,8 @@ fn width(leaf: &Type) -> i32 {
     }
 }
 
-/// Returns a schema with another type of the leaf at a path. Its name, id and repetition stay.
+/// Returns a schema with another type of the leaf at a path. The leaf keeps its name, id and
+/// repetition.
 fn replaced(node: &TypePtr, path: &[String], leaf: &Type) -> Result<TypePtr, String> {
     let Some((first, rest)) = path.split_first() else {
         let (old, new) = (node.get_basic_info(), leaf.get_basic_info());
@@ -460,8 +463,8 @@ fn cut(
     Ok((batch, leaf, pieces))
 }
 
-/// Returns an error if a row became longer than a job takes: another job, such as one that
-/// decrypts, could not read it.
+/// Returns an error if a row became longer than the limit of a record: another job, such as
+/// decryption, could not read the row.
 fn check_rows(job: &JobState, batch: &ReadBatch, values: &Values) -> Result<(), JobError> {
     let leaf = &job.layout.leaves[batch.column];
     let mut row_bytes = 0;

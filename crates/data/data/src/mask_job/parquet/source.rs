@@ -21,21 +21,21 @@ use crate::mask_job::stop::JobStop;
 
 const MAGIC_LEN: u64 = 4;
 const FOOTER_TAIL_LEN: u64 = 8;
-/// Bytes of a footer. A footer is read whole.
+/// Maximum bytes of a footer. A footer is read whole.
 const FOOTER_BYTES_MAX: usize = 256 << 20;
-/// Number of structs in lists of a footer: elements of the schema, row groups, column chunks,
-/// counts of encodings. Each takes up to 640 bytes in memory, so 1.3 GB in all, and can have a
-/// single byte in the file.
+/// Maximum number of structs in lists of a footer: elements of the schema, row groups, column
+/// chunks, counts of encodings. Each struct takes up to 640 bytes in memory, so 1.3 GB in all, but
+/// can be a single byte in the file.
 const FOOTER_STRUCTS_MAX: u64 = 1 << 21;
-/// Bytes of the paths of all elements of a schema. Each column has the names of all groups above
-/// it.
+/// Maximum bytes of the paths of all elements of a schema. The path of each column repeats the
+/// names of all groups above it.
 const SCHEMA_PATH_BYTES_MAX: u64 = 64 << 20;
-/// Bytes from the first page index to the end of the last one.
+/// Maximum bytes from the first page index to the end of the last one.
 const INDEXES_SPAN_MAX: u64 = 256 << 20;
-/// Bytes of the header of a bloom filter. It has about 20.
+/// Maximum bytes of the header of a bloom filter. A usual header has about 20 bytes.
 const BLOOM_HEADER_BYTES_MAX: u64 = 64;
 
-/// An open input. Reads name their position, so several threads can read at once.
+/// An open input. Each read states its position, so several threads can read at once.
 #[derive(Clone, Debug)]
 pub(super) struct SourceFile {
     origin: Arc<Origin>,
@@ -45,7 +45,8 @@ pub(super) struct SourceFile {
 #[derive(Debug)]
 pub(super) enum Origin {
     File(File),
-    /// An object, and its first error. The `parquet` crate would lose its kind.
+    /// An object, and its first error. The error is kept here, because the `parquet` crate would
+    /// lose its kind.
     Object(Box<S3Reader>, Mutex<Option<JobError>>),
 }
 
@@ -82,7 +83,7 @@ impl SourceFile {
         &self.origin
     }
 
-    /// Returns the error that reading had, or else `error`.
+    /// Returns the first error of reading, or else `error`.
     pub(super) fn cause(&self, error: JobError) -> JobError {
         match &*self.origin {
             Origin::Object(_, failed) => failed
@@ -112,7 +113,7 @@ impl ChunkReader for SourceFile {
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
-        // A length beyond the file would take memory before the read fails.
+        // A length beyond the end of the file would allocate memory before the read fails.
         if start
             .checked_add(length as u64)
             .is_none_or(|end| end > self.length)
@@ -134,7 +135,7 @@ impl ChunkReader for SourceFile {
     }
 }
 
-/// Reads on from a position.
+/// Reads sequentially from a position.
 #[derive(Debug)]
 pub(super) struct SourceRead {
     origin: Arc<Origin>,
@@ -227,7 +228,7 @@ fn read_footer(name: &str, source: &SourceFile) -> Result<ParquetMetaData, JobEr
 }
 
 /// Returns the number of bytes from the first page index to the end of the last one. The `parquet`
-/// crate reads them at once.
+/// crate reads this range at once.
 fn indexes_span(metadata: &ParquetMetaData) -> u64 {
     let chunks = metadata
         .row_groups()
@@ -248,8 +249,8 @@ fn indexes_span(metadata: &ParquetMetaData) -> u64 {
     u64::try_from(end.saturating_sub(first)).unwrap_or(0)
 }
 
-/// Rejects invalid numbers of rows, and column chunks that overlap. The bytes of a masked column
-/// could be copied with another one.
+/// Rejects invalid numbers of rows, and column chunks that overlap. With an overlap, the original
+/// bytes of a masked column could be copied with another column.
 fn check_chunks(
     source: &SourceFile,
     metadata: &ParquetMetaData,
@@ -281,8 +282,8 @@ fn check_chunks(
         let length = chunk.compressed_size();
         let end = u64::try_from(start).ok().zip(u64::try_from(length).ok());
         let end = end.and_then(|(start, length)| start.checked_add(length));
-        // In a row group without rows, some writers state no place of data pages, and of a chunk
-        // without pages no place at all.
+        // In a row group without rows, some writers state no offset of data pages. For a chunk
+        // without pages, some writers state no offset at all.
         let has_data_behind = data >= start || chunk.num_values() == 0;
         let is_behind_start = start >= MAGIC_LEN as i64 || (chunk.num_values(), length) == (0, 0);
         let is_valid =

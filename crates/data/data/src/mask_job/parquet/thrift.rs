@@ -1,10 +1,10 @@
-//! Reads what must be known of a footer and of a page's header before the `parquet` crate reads
-//! them.
+//! Reads the parts of a footer and of a page's header that must be known before the `parquet` crate
+//! reads them.
 //!
-//! Without its feature for encryption, which needs a second cryptographic library, the `parquet`
-//! crate skips the field for encryption of a footer in plain text. A copy of the file would then
-//! hold columns that nobody can read. The crate also walks the schema recursively, and takes as
-//! much memory as the header of a page announces.
+//! The feature for encryption of the `parquet` crate needs a second cryptographic library, so it is
+//! disabled. Without this feature, the crate skips the encryption field of a plain-text footer. A
+//! copy of such a file would contain columns that nobody can read. The crate also walks the schema
+//! recursively, and allocates as much memory as the header of a page announces.
 
 /// The field `schema` of the struct `FileMetaData`.
 const SCHEMA: i16 = 2;
@@ -17,14 +17,15 @@ const NAME: i16 = 4;
 /// The field `num_children` of the struct `SchemaElement`.
 const NUM_CHILDREN: i16 = 5;
 
-/// Nesting that a struct can have. Deeper ones are invalid.
+/// Maximum nesting of structs. Deeper structs are invalid.
 const DEPTH_MAX: usize = 32;
 
-/// Nesting of groups that a schema can have. Deeper ones are invalid, since walks over a schema are
+/// Maximum nesting of groups in a schema. Deeper schemas are invalid, since walks over a schema are
 /// recursive.
 const SCHEMA_DEPTH_MAX: usize = 128;
 
-/// Bytes behind a footer: its length, and four that mark a Parquet file.
+/// Number of bytes after a footer: four for the length of the footer, and four for the magic
+/// number.
 const FOOTER_TAIL_LEN: usize = 8;
 
 // Types of values in the compact protocol.
@@ -35,19 +36,19 @@ const BINARY: u8 = 8;
 const LIST: u8 = 9;
 const STRUCT: u8 = 12;
 
-/// What a footer says before the `parquet` crate reads it.
+/// Properties of a footer that are known before the `parquet` crate reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FooterSummary {
     pub(super) is_encrypted: bool,
     /// Number of structs in lists: elements of the schema, row groups, column chunks and so on.
     pub(super) structs: u64,
-    /// Bytes of the paths of all columns. Each column has the names of all groups above it in
-    /// memory.
+    /// Bytes of the paths of all columns. In memory, each path repeats the names of all groups
+    /// above the column.
     pub(super) path_bytes: u64,
 }
 
-/// Reads a footer. Returns `None` if it is no struct in Thrift's compact protocol, or nests too
-/// deep.
+/// Reads a footer. Returns `None` unless the footer is a struct in Thrift's compact protocol within
+/// the nesting limit.
 pub(super) fn footer_summary(footer: &[u8]) -> Option<FooterSummary> {
     let mut reader = Compact {
         bytes: footer,
@@ -67,8 +68,8 @@ pub(super) fn footer_summary(footer: &[u8]) -> Option<FooterSummary> {
 }
 
 /// Replaces the orders of columns in the footer at the end of a file. `orders` has a field of the
-/// union `ColumnOrder` for each column. `None` removes them. Returns `None` if the bytes do not end
-/// with a footer in which they are the last field.
+/// union `ColumnOrder` for each column; `None` removes the orders. Returns `None` if the bytes do
+/// not end with a footer whose last field is the orders.
 pub(super) fn with_column_orders(mut end: Vec<u8>, orders: &Option<Vec<u8>>) -> Option<Vec<u8>> {
     let tail_at = end.len().checked_sub(FOOTER_TAIL_LEN)?;
     let (length, magic) = end[tail_at..].split_first_chunk::<4>()?;
@@ -135,14 +136,14 @@ pub(super) struct PageHeader {
     pub(super) uncompressed_bytes: i32,
     /// Bytes of the page in the file, without the header.
     pub(super) compressed_bytes: i32,
-    /// Number of values. Of data pages also the nulls.
+    /// Number of values. For data pages, this includes nulls.
     pub(super) values: i32,
-    /// Bytes of levels of data of version 2, which are not compressed.
+    /// Bytes of the levels of data of version 2, which are uncompressed.
     pub(super) level_bytes: (i32, i32),
 }
 
-/// Reads a page's header. Returns the header and its length; `None` if the bytes do not hold a
-/// valid one.
+/// Reads a page's header. Returns the header and its length, or `None` if the bytes do not hold a
+/// valid header.
 pub(super) fn page_header(bytes: &[u8]) -> Option<(PageHeader, usize)> {
     let mut reader = Compact { bytes, structs: 0 };
     let mut header = PageHeader {
@@ -172,8 +173,8 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<(PageHeader, usize)> {
                 })?;
                 return Some(true);
             }
-            // A struct of another kind of page. The `parquet` crate would take it for that of
-            // version 2.
+            // The struct of another kind of page. The `parquet` crate would treat it as the struct
+            // of version 2.
             (5 | 7 | 8, _) => return None,
             _ => return Some(false),
         };
@@ -183,7 +184,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<(PageHeader, usize)> {
     Some((header, bytes.len() - reader.bytes.len()))
 }
 
-/// Returns the length of a bloom filter with its header. `None` if the bytes do not begin with a
+/// Returns the length of a bloom filter with its header, or `None` if the bytes do not begin with a
 /// valid header.
 pub(super) fn bloom_filter_len(bytes: &[u8]) -> Option<u64> {
     let mut reader = Compact { bytes, structs: 0 };
@@ -223,8 +224,8 @@ struct Compact<'a> {
     structs: u64,
 }
 
-/// Is called with the number and type of a field. Returns true if it read the value, `None` if the
-/// value is invalid.
+/// A callback for the number and type of a field. Returns true if it read the value, and `None` if
+/// the value is invalid.
 type Visit<'v, 'a> = &'v mut dyn FnMut(&mut Compact<'a>, i16, u8) -> Option<bool>;
 
 impl<'a> Compact<'a> {
@@ -315,13 +316,13 @@ impl<'a> Compact<'a> {
         }
     }
 
-    /// Reads the elements of a schema, which lists its tree depth first. Returns the bytes of the
+    /// Reads the elements of a schema, which are in depth-first order. Returns the bytes of the
     /// paths of all elements.
     fn schema(&mut self) -> Option<u64> {
         let (kind, count) = self.list()?;
         (kind == STRUCT).then_some(())?;
-        // The number of children that are still to come, and the length of the path, for each group
-        // above the next element.
+        // For each group above the next element: the number of its remaining children, and the
+        // length of its path.
         let mut open: Vec<(i32, u64)> = Vec::new();
         let mut path_bytes = 0_u64;
         for _ in 0..count {

@@ -1,7 +1,7 @@
-//! Values of a column as Parquet and as Arrow know them.
+//! Values of a column in the forms of Parquet and Arrow.
 //!
-//! Parquet keeps the values that are there, without nulls, beside levels that say where they
-//! belong.
+//! Parquet stores the values without nulls, and separate levels that give the positions of the
+//! values.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,8 +48,8 @@ pub(super) struct Levels {
     pub(super) repetitions: Vec<i16>,
 }
 
-/// Reads up to `records` whole records behind those that are there. Returns the number of records
-/// and of entries.
+/// Reads up to `records` whole records and appends them. Returns the number of records and of
+/// entries.
 pub(super) fn read(
     reader: &mut ColumnReader,
     records: usize,
@@ -132,7 +132,7 @@ fn primitives<T: ArrowPrimitiveType>(
     Arc::new(PrimitiveArray::<T>::from_iter_values(values).with_data_type(data_type.clone()))
 }
 
-/// Copies values into one new piece of memory, which they share.
+/// Copies values into one new buffer, which they share.
 fn detached<'v>(values: impl Iterator<Item = &'v [u8]> + Clone) -> impl Iterator<Item = ByteArray> {
     let mut all = Vec::with_capacity(values.clone().map(<[u8]>::len).sum());
     let ends: Vec<usize> = values
@@ -160,7 +160,7 @@ fn decimal(bytes: &[u8]) -> Option<i128> {
 }
 
 impl Values {
-    /// Returns no values of a type.
+    /// Returns an empty sequence of values of a type.
     pub(super) fn empty(physical: Type) -> Self {
         match physical {
             Type::BOOLEAN => Self::Bool(Vec::new()),
@@ -187,7 +187,7 @@ impl Values {
         }
     }
 
-    /// Adds a value that means nothing.
+    /// Adds a placeholder value, such as 0 or an empty string.
     pub(super) fn push_empty(&mut self) {
         match self {
             Self::Bool(values) => values.push(false),
@@ -221,7 +221,7 @@ impl Values {
         }
     }
 
-    /// Returns some of the values. They share the bytes of the others.
+    /// Returns some of the values. The result shares the buffers of the original values.
     pub(super) fn range(&self, range: Range<usize>) -> Self {
         match self {
             Self::Bool(values) => Self::Bool(values[range].to_vec()),
@@ -235,7 +235,7 @@ impl Values {
         }
     }
 
-    /// Returns the values with memory of their own, which they share with nothing else.
+    /// Returns the values with separate memory, which no other values share.
     pub(super) fn detached(self) -> Self {
         match self {
             Self::Bytes(values) => {
@@ -250,8 +250,8 @@ impl Values {
         }
     }
 
-    /// Returns an array of a type. `Err` tells what is wrong with a value, and its index if that is
-    /// known.
+    /// Returns an array of a type. `Err` describes the problem with a value, and contains the
+    /// value's index if known.
     pub(super) fn to_arrow(&self, data_type: &DataType) -> Result<ArrayRef, (usize, &'static str)> {
         const TYPE: &str = "its Parquet type cannot be masked";
         Ok(match (self, data_type) {
@@ -353,7 +353,7 @@ impl Values {
         })
     }
 
-    /// Returns texts; values that are no UTF-8 are empty texts.
+    /// Returns the values as texts. A value that is not UTF-8 becomes an empty text.
     pub(super) fn to_texts(&self) -> Option<ArrayRef> {
         let Self::Bytes(values) = self else {
             return None;
@@ -365,8 +365,8 @@ impl Values {
         Some(Arc::new(builder.finish()))
     }
 
-    /// Puts the values that are no UTF-8 back among the texts made from the others. `present` tells
-    /// which values are there.
+    /// Puts values that are not UTF-8 back among the texts made from the other values. `present`
+    /// returns true for the values that are not null.
     pub(super) fn restore_binary(&mut self, originals: &Self, present: impl Fn(usize) -> bool) {
         let (Self::Bytes(values), Self::Bytes(originals)) = (self, originals) else {
             return;
@@ -383,8 +383,9 @@ impl Values {
         }
     }
 
-    /// Returns the values of an array that are not null, in the form of the values that it was made
-    /// from. `width` is the length of values of fixed length. `None` if a value does not fit.
+    /// Returns the non-null values of an array, in the form of the values from which the array was
+    /// made. `width` is the length of values of fixed length. Returns `None` if a value does not
+    /// fit.
     pub(super) fn like(&self, array: &ArrayRef, width: i32) -> Option<Self> {
         macro_rules! numbers {
             ($type:ty, $as:ty) => {
@@ -500,7 +501,7 @@ fn shortest(value: i128) -> Vec<u8> {
     bytes[start..].to_vec()
 }
 
-/// Returns the values of an array that are not null. They share one buffer.
+/// Returns the non-null values of an array, which share one buffer.
 fn shared(data: &[u8], offsets: &[i32], array: &dyn Array) -> Vec<ByteArray> {
     let (first, last) = (
         offsets.first().copied().unwrap_or(0),
@@ -518,7 +519,7 @@ fn shared(data: &[u8], offsets: &[i32], array: &dyn Array) -> Vec<ByteArray> {
     .collect()
 }
 
-/// Returns an instant as nanoseconds since 1970. `None` if it is out of their range.
+/// Returns an instant as nanoseconds since 1970, or `None` if it is out of range.
 fn instant(value: &Int96) -> Option<i64> {
     let [low, high, day] = value.data() else {
         return None;

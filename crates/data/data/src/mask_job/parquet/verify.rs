@@ -25,7 +25,7 @@ pub(crate) fn verify(
     limits: Limits,
     progress: &Progress,
 ) -> Result<LeakReport, JobError> {
-    // All passes read what was opened.
+    // All passes read the same open files or objects.
     let open = |input: &Input| {
         source::open(input, progress.job_stop()).map(|opened| (input.name(), opened))
     };
@@ -105,8 +105,8 @@ fn seen(
     )
 }
 
-/// Calls `met` with every value of a file, as text. `None` stands for binary values that are no
-/// UTF-8, and once for a column of a type that cannot be read.
+/// Calls `met` with every value of a file as text. `met` gets `None` for each binary value that is
+/// not UTF-8, and once for each column of an unreadable type.
 fn each_text(
     (name, file): &(String, SourceFile),
     check: &mut Check,

@@ -1,8 +1,8 @@
-//! Writes the output: copies the chunks of columns that stay, and encodes the changed ones.
+//! Writes the output: copies the chunks of unchanged columns, and encodes the changed columns.
 //!
-//! A copied chunk keeps all its bytes, so its encodings, dictionary, statistics and checksums too.
-//! The writer makes all of a masked chunk from the masked values, with the codec of the input, and
-//! with a dictionary, statistics, bloom filter and page index if the input had them.
+//! A copied chunk keeps all its bytes, including encodings, dictionary, statistics and checksums. A
+//! masked chunk is encoded anew from the masked values, with the codec of the input. A masked chunk
+//! has a dictionary, statistics, bloom filter and page index if the input had them.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -27,18 +27,20 @@ use crate::mask_job::error::JobError;
 use crate::mask_job::output::UnfinishedOutput;
 use crate::mask_job::report::Progress;
 
-/// Distinct values for which a bloom filter is sized at most. It takes a megabyte then.
+/// Maximum number of distinct values for which a bloom filter is sized. Such a filter takes a
+/// megabyte.
 const BLOOM_VALUES_MAX: u64 = 1_000_000;
 /// A field of the union `ColumnOrder` that the format does not define.
 const UNKNOWN_ORDER: u8 = 15;
 
-/// An output that remembers the error of a write. The `parquet` crate would lose its kind.
+/// An output that keeps the error of a write. The `parquet` crate would lose the kind of the error.
 struct Output<'a> {
     unfinished: UnfinishedOutput,
     progress: &'a Progress,
     error: Option<JobError>,
     bytes: u64,
-    /// The end of the file, once it is held back to be completed: the page indexes and the footer.
+    /// The end of the file: the page indexes and the footer. Held back so that it can be completed
+    /// before it is written.
     end: Option<Vec<u8>>,
 }
 
@@ -48,7 +50,7 @@ impl Write for Output<'_> {
             end.extend_from_slice(bytes);
             return Ok(bytes.len());
         }
-        // A chunk that is copied can be large.
+        // A copied chunk can be large.
         let written = self
             .progress
             .job_stop()
@@ -150,8 +152,8 @@ impl Copy<'_> {
             rows.close().map_err(failed)?;
             self.progress.add(0, group.num_rows() as u64);
         }
-        // The library states the order of statistics that it would write itself, also for chunks
-        // that are copied.
+        // The library states the order of statistics that it would write itself, even for copied
+        // chunks.
         writer.flush().map_err(|error| failed(error.into()))?;
         writer.inner_mut().end = Some(Vec::new());
         writer.close().map_err(failed)?;
@@ -161,8 +163,8 @@ impl Copy<'_> {
         output.write_all(&end).map_err(|error| failed(error.into()))
     }
 
-    /// Writes a changed chunk of a row group without rows: no page at all. The library would state
-    /// a place of pages outside of the chunk, which readers reject.
+    /// Writes a changed chunk of a row group without rows, as a chunk without pages. The library
+    /// would state an offset of pages outside of the chunk, which readers reject.
     fn changed_without_rows<W: Write + Send>(
         &mut self,
         rows: &mut SerializedRowGroupWriter<'_, W>,
@@ -209,14 +211,14 @@ impl Copy<'_> {
                     write(writer.untyped(), &batch.values, &batch.levels).map_err(failed)?;
                 }
                 Some(ColumnPart::End) => return writer.close().map_err(failed),
-                // The job failed, and its error is known elsewhere.
+                // The job failed, and another part of the job returns the error.
                 Some(ColumnPart::Batch(_)) | None => return Err(JobError::Stopped),
             }
         }
     }
 }
 
-/// Returns the metadata of a chunk as the writer wants it with the chunk's bytes.
+/// Returns the metadata of a chunk in the form that the writer needs to copy the chunk's bytes.
 fn close_result(
     metadata: &ParquetMetaData,
     source: &SourceFile,
@@ -225,8 +227,8 @@ fn close_result(
     let rows = metadata.row_group(group);
     let mut chunk = rows.column(column).clone();
     let (start, length) = chunk.byte_range();
-    // Some writers state no place of data pages if there are none. Moved with the chunk, it would
-    // be outside of the file.
+    // Some writers state a placeholder offset for a chunk without data pages. Moved with the chunk,
+    // this offset would be outside of the file.
     if u64::try_from(chunk.data_page_offset()).is_ok_and(|data| data < start) {
         let end = i64::try_from(start + length)
             .map_err(|error| ParquetError::General(error.to_string()))?;
@@ -247,9 +249,9 @@ fn close_result(
     })
 }
 
-/// Returns the orders of statistics that the footer states, a field of a union for each column: as
-/// in the input for a copied column, and the library's for a changed one. `None`: the input states
-/// none, so neither can the output.
+/// Returns the orders of statistics for the footer, as a field of a union for each column. A copied
+/// column keeps the order of the input, and a changed column gets the library's order. Returns
+/// `None` if the input states no orders, since the output then cannot state any.
 fn column_orders(layout: &Layout) -> Option<Vec<u8>> {
     let file = layout.metadata.file_metadata();
     let stated = file.column_orders()?;
@@ -287,7 +289,8 @@ fn properties(layout: &Layout) -> WriterProperties {
         .set_key_value_metadata(layout.output.key_values.clone())
         .set_sorting_columns(sorting(layout))
         .set_offset_index_disabled(!has_offset_index);
-    // Readers know errors of old writers by this name. They concern the chunks that are copied.
+    // From this name, readers recognize chunks with known errors of old writers. Copied chunks can
+    // have such errors.
     if let Some(created_by) = file.created_by() {
         properties = properties.set_created_by(created_by.to_owned());
     }
@@ -359,8 +362,8 @@ fn has_dictionary(chunk: &ColumnChunkMetaData) -> bool {
         })
 }
 
-/// Returns the order of rows within row groups that still holds: up to the first masked column. Row
-/// groups of different orders have none in the output.
+/// Returns the sorting of rows within row groups that still holds: the columns before the first
+/// masked column. If row groups differ in their sorting, the output states no sorting.
 fn sorting(layout: &Layout) -> Option<Vec<SortingColumn>> {
     let groups = layout.metadata.row_groups();
     let first = groups.first()?.sorting_columns()?;

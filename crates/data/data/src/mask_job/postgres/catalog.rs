@@ -20,7 +20,7 @@ const NO_EXTENSION: &str = "NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHE
 pub(crate) struct Catalog {
     pub(crate) tables: Vec<Table>,
     pub(crate) sequences: Vec<Sequence>,
-    /// Populated materialized views, each behind those that it reads.
+    /// Populated materialized views, each after the views that it reads.
     pub(crate) views: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Table {
     pub(crate) rows_estimated: u64,
     pub(crate) bytes: u64,
     pub(crate) columns: Vec<Column>,
-    /// Places of the tables that this one inherits columns from.
+    /// Indexes of the tables that this one inherits columns from.
     pub(crate) parents: Vec<usize>,
     pub(crate) uniques: Vec<Unique>,
     pub(crate) foreign_keys: Vec<ForeignKey>,
@@ -56,7 +56,8 @@ pub(crate) struct Column {
 pub(crate) enum Class {
     /// A string, with its maximum number of characters if limited.
     Text(Option<usize>),
-    /// A string of type `char(n)`, which the server pads with blanks that are no part of the value.
+    /// A string of type `char(n)`. The server pads it with blanks, which do not belong to the
+    /// value.
     PaddedText(Option<usize>),
     Integer,
     Decimal,
@@ -66,20 +67,21 @@ pub(crate) enum Class {
     Other,
 }
 
-/// What rules by kind see of a type's values.
+/// The values of a type that kind rules can check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KindScope {
-    /// Each value as a whole.
+    /// Kind rules check each value as a whole.
     Values,
-    /// Nothing, and the type has no values of a kind: booleans, dates, short numbers.
+    /// Kind rules check nothing, and the type has no values of a kind: booleans, dates, short
+    /// numbers.
     NoneNeeded,
-    /// Nothing, though numbers or parts of the values can be of a kind: bigint, JSON, arrays,
-    /// ranges, composite types.
+    /// Kind rules check nothing, although numbers or parts of the values can be of a kind: bigint,
+    /// JSON, arrays, ranges, composite types.
     Unseen,
 }
 
 impl KindScope {
-    /// Returns the scope of a type by the name and the category that the server gives it, domains
+    /// Returns the scope of a type by its name and category in the server. Domains must be
     /// resolved.
     fn of(name: &str, category: &str) -> Self {
         match (category, name) {
@@ -135,8 +137,8 @@ impl Table {
         self.columns.iter().filter(|column| !column.is_generated)
     }
 
-    /// Returns the columns for COPY, in parentheses. Without columns to copy, a row is an empty
-    /// line, and there is no list.
+    /// Returns the columns for COPY, in parentheses. For a table without columns to copy, returns
+    /// no list, since each row is an empty line.
     pub(crate) fn column_list(&self) -> String {
         let names: Vec<String> = self.copied().map(|column| quoted(&column.name)).collect();
         if names.is_empty() {
@@ -348,8 +350,8 @@ const FOREIGN_KEYS: &str = "\
     SELECT conrelid::bigint, conname::text, confrelid::bigint, conkey, confkey FROM pg_catalog.pg_constraint \
     WHERE contype = 'f' AND conparentid = 0 ORDER BY 2";
 
-/// Populated materialized views in the order in which they can be filled. A view is read through
-/// any number of other views; its distance from what it reads is the order.
+/// Populated materialized views in the order in which they can be filled. A view can read through
+/// any number of other views; the order is the depth of these reads.
 const VIEWS: &str = "\
     WITH RECURSIVE reads AS ( \
         SELECT DISTINCT r.ev_class AS reader, d.refobjid AS read FROM pg_catalog.pg_depend d \

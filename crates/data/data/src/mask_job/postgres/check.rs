@@ -36,7 +36,7 @@ pub(crate) fn check(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
     }
 }
 
-/// Returns an error if a rule names no column.
+/// Returns an error if a rule matches no column.
 pub(crate) fn reject_missing(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
     let missing = missing(catalog, plan);
     if missing.is_empty() {
@@ -57,7 +57,7 @@ fn function_of<'p>(table: &Table, column: &str, plan: &'p Plan) -> Option<&'p Fu
         .map(|rule| &rule.function)
 }
 
-/// Returns messages for rules that name no column. Each rule is checked alone, since an earlier
+/// Returns messages for rules that match no column. Each rule is checked alone, since an earlier
 /// rule can apply to all of its columns.
 fn missing(catalog: &Catalog, plan: &Plan) -> Vec<String> {
     let is_named = |name: &str| {
@@ -124,8 +124,8 @@ fn columns(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
     }
 }
 
-/// Finds columns that a table inherits from one where they are masked, and that no rule names: rows
-/// of the heir would stay as they are, though a query of the parent shows them.
+/// Finds columns that a table inherits from a table where they are masked, and that no rule names.
+/// Rows of the inheriting table would keep their values, although a query of the parent shows them.
 fn inherited(catalog: &Catalog, table: &Table, plan: &Plan, findings: &mut Vec<String>) {
     for parent in table
         .parents

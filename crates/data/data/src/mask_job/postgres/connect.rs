@@ -17,8 +17,8 @@ use crate::mask_job::error::JobError;
 /// Timeout for establishing a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
 
-/// Keeps a session from reading views and foreign tables, which run code of others, as `pg_dump`
-/// does. Older servers have no such setting.
+/// Prevents a session from reading views and foreign tables, which run code of other roles.
+/// `pg_dump` uses the same setting. Older servers do not have it.
 pub(crate) const ONLY_TABLES: &str = "SELECT pg_catalog.set_config(name, 'view,foreign-table', false) \
     FROM pg_catalog.pg_settings WHERE name = 'restrict_nonsystem_relation_kind'";
 
@@ -69,10 +69,11 @@ pub(crate) struct Connection {
 }
 
 impl Endpoint {
-    /// Validates the options. Reads files, so the call blocks.
+    /// Validates the options. Reads files, so the call blocks. `whence` is the database's name in
+    /// errors.
     ///
     /// # Errors
-    /// [`JobError`] without the password. `whence` names the database in errors.
+    /// [`JobError`] without the password.
     pub fn new(options: Database, whence: &'static str) -> Result<Self, JobError> {
         let bad = |what: &str| JobError::Plan(format!("{whence}: {what}"));
         // The parser's own message can contain parts of the URL, and so a password that should not
@@ -136,13 +137,13 @@ impl Endpoint {
     /// [`JobError::Postgres`].
     pub async fn connect(&self) -> Result<Client, JobError> {
         let Connection { client, mut link } = self.connect_scoped().await?;
-        // The task ends when the client is dropped, and the statements that it sent have ended.
+        // The task ends after the client is dropped and the statements that it sent have ended.
         link.detach_all();
         Ok(client)
     }
 
-    /// Connects as [`Self::connect`] does. Dropping the connection closes it, whatever the server
-    /// sends at that time.
+    /// Connects as [`Self::connect`] does. Dropping the connection closes it, even while the server
+    /// sends data.
     pub(crate) async fn connect_scoped(&self) -> Result<Connection, JobError> {
         let connected = self.config.connect(self.connector.clone()).await;
         let (client, connection) = connected.map_err(|error| self.error(&error))?;
@@ -161,7 +162,7 @@ impl Endpoint {
         Ok(Connection { client, link })
     }
 
-    /// Rejects a database whose texts have no known encoding: they could neither be read nor
+    /// Rejects a database whose texts have no known encoding: the texts could neither be read nor
     /// compared.
     ///
     /// # Errors
@@ -263,8 +264,8 @@ pub(crate) fn described(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// Returns what raised an error, if that is code of the database and not the server: it writes its
-/// own messages.
+/// Returns the function that raised an error, if the function is code of the database. Such code
+/// writes its own messages, unlike the server.
 fn raising_function(error: &DbError) -> Option<String> {
     let context = error.where_().unwrap_or_default();
     // The first line is about the innermost code, such as

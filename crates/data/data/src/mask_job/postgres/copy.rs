@@ -70,8 +70,8 @@ pub(crate) async fn table<E: Engine>(
         .map_err(|error| run.target.error(&error))?;
 
     let columns = table.column_list();
-    // COPY of a table's name gives no rows of inheriting tables, and calls no function of its
-    // owner.
+    // COPY of a table's name returns no rows of inheriting tables, and calls no function of the
+    // table's owner.
     let from: Vec<String> = leaves(reader, &run.source, &table)
         .await?
         .iter()
@@ -178,8 +178,8 @@ async fn next_row(
     }
 }
 
-/// Collects rows into chunks. Returns the number of rows, or of those until the receiver was
-/// closed.
+/// Collects rows into chunks. Returns the number of rows that were read before the end or before
+/// the receiver was closed.
 async fn read(
     client: &Client,
     source: &Endpoint,

@@ -143,8 +143,8 @@ pub(crate) struct DumpSection {
     pub(crate) left_out: Vec<String>,
 }
 
-/// Statements that only a superuser, or the owner of an extension that a superuser made beforehand,
-/// can run. The second part names what is left out.
+/// Statements that require a superuser, or the owner of an extension that a superuser created
+/// beforehand. The second part names the kind of object that is left out.
 const LEFT_OUT: [(&str, Option<&str>); 4] = [
     ("COMMENT ON EXTENSION ", Some("comment on extension")),
     ("CREATE EVENT TRIGGER ", Some("event trigger")),
@@ -198,8 +198,8 @@ impl DumpSection {
     }
 }
 
-/// Returns the length of the first line of a dump, with the line breaks inside of literals, quoted
-/// names and comments.
+/// Returns the length of the first line of a dump. Line breaks inside of literals, quoted names and
+/// comments do not end the line.
 fn logical_line(sql: &str) -> usize {
     let bytes = sql.as_bytes();
     let mut at = 0;
@@ -211,7 +211,7 @@ fn logical_line(sql: &str) -> usize {
             b'-' if bytes[at..].starts_with(b"--") => {
                 sql[at..].find('\n').unwrap_or(sql.len() - at)
             }
-            // A name can hold, but not begin with, a dollar sign.
+            // A name can contain a dollar sign, but cannot begin with it.
             b'a'..=b'z' | b'A'..=b'Z' | b'_' | 0x80.. => name_length(&bytes[at..]),
             b'$' => match dollar_tag(&sql[at..]) {
                 Some(tag) => quoted_length(&sql[at..], tag),
@@ -228,7 +228,7 @@ fn name_length(bytes: &[u8]) -> usize {
     bytes.iter().take_while(is_part).count()
 }
 
-/// Returns the length of a literal that the same text begins and ends. Doubled quotes are two
+/// Returns the length of a literal that begins and ends with `quote`. Doubled quotes count as two
 /// literals in a row.
 fn quoted_length(text: &str, quote: &str) -> usize {
     text[quote.len()..]

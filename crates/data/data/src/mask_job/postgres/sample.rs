@@ -1,7 +1,7 @@
 //! The first rows of a table, for discovery and the dry run.
 //!
-//! COPY of a table by its name calls output functions only, which superusers made. Every SELECT is
-//! planned, and the planner evaluates index expressions and casts, so that functions of a table's
+//! COPY of a table by its name calls only output functions, which superusers created. Every SELECT
+//! is planned, and the planner evaluates index expressions and casts. So functions of a table's
 //! owner would run as the reader.
 
 use std::ops::ControlFlow;
@@ -17,20 +17,20 @@ use super::copy::begin;
 use crate::mask_job::error::JobError;
 use crate::mask_job::scan::copy;
 
-/// Maximum number of bytes that are read of a table.
+/// Maximum number of bytes that are read from a table.
 const BYTES_MAX: usize = 64 << 20;
 
-/// The timeout of readers that wait as long as the server reads.
+/// The timeout of readers that wait as long as the server needs.
 pub(crate) const NO_TIMEOUT: &str = "0";
 
 /// Reads the first rows of tables in a shared snapshot.
 ///
-/// COPY cannot be limited, so its connection is closed when enough was read. A request to cancel
-/// would be no alternative: the server forgets which statement it was for, and can end a later one.
+/// COPY cannot be limited, so its connection is closed when enough was read. A cancel request is
+/// not safe: the server does not remember its statement, and can cancel a later statement.
 pub(crate) struct SampleReader<'e> {
     of: &'e Endpoint,
     snapshot: &'e str,
-    /// Maximum time for the rows of one table, in the server's spelling.
+    /// Maximum time for the rows of one table, in the server's notation.
     timeout: &'static str,
     connection: Option<Connection>,
 }
@@ -45,9 +45,9 @@ impl<'e> SampleReader<'e> {
         }
     }
 
-    /// Calls `show` with the column's index and the text, or `None` for null, of each value in the
-    /// first rows of a table. The reading ends after a row with a call that breaks. Returns `false`
-    /// if the server's timeout ended it.
+    /// Calls `show` for each value in the first rows of a table, with the column's index and the
+    /// text (`None` for null). Reading stops after a row in which `show` breaks. Returns `false` if
+    /// the server's timeout ended the reading.
     pub(crate) async fn first_rows(
         &mut self,
         table: &Table,
@@ -115,8 +115,8 @@ impl<'e> SampleReader<'e> {
 }
 
 /// Returns the tables that hold the rows, as SQL text. COPY of a partitioned table's name would
-/// give no rows. A partition that is a foreign table is among them, so that COPY rejects it instead
-/// of leaving its rows out.
+/// return no rows. Partitions that are foreign tables are included, so that COPY rejects them
+/// instead of omitting their rows.
 pub(crate) async fn leaves(
     client: &Client,
     of: &Endpoint,

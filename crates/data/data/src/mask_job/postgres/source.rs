@@ -1,9 +1,9 @@
-//! The source's snapshot, and the locks that keep its tables as they are while they are read.
+//! The source's snapshot, and locks that prevent changes to its tables while they are read.
 //!
-//! A snapshot holds rows, but no schema: `TRUNCATE`, `ALTER TABLE` and `DROP` of another session
-//! would show through it. All tables and partitions are therefore locked before the snapshot
-//! begins. Attaching a partition needs no lock that excludes these, so the tables are compared
-//! again at the end.
+//! A snapshot covers rows, but not the schema: `TRUNCATE`, `ALTER TABLE` and `DROP` of another
+//! session would take effect in it. All tables and partitions are therefore locked before the
+//! snapshot begins. Attaching a partition takes no lock that conflicts with these locks, so the
+//! tables are compared again at the end.
 
 use tokio_postgres::Client;
 
@@ -45,7 +45,7 @@ impl Snapshot {
                 "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'; {lock}"
             );
             if let Err(error) = client.batch_execute(&begin).await {
-                // A table that was dropped since its name was read.
+                // A table was dropped after its name was read.
                 if error.code() != Some(&tokio_postgres::error::SqlState::UNDEFINED_TABLE) {
                     return Err(of.error(&error));
                 }
@@ -97,7 +97,8 @@ impl Snapshot {
 /// Maximum time that a reader waits for a lock on a table.
 pub(crate) const LOCK_TIMEOUT: &str = "10s";
 
-/// Tables that are no partitions: locking one locks its partitions and heirs, too.
+/// Returns the SQL for tables that are not partitions. Locking a table also locks its partitions
+/// and inheriting tables.
 fn names() -> String {
     format!(
         "SELECT c.oid::bigint, pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c \
@@ -108,7 +109,8 @@ fn names() -> String {
     )
 }
 
-/// True if this session holds locks on all tables and partitions that the snapshot shows.
+/// Returns the SQL that checks whether this session holds locks on all tables and partitions in the
+/// snapshot.
 fn all_locked() -> String {
     format!(
         "WITH RECURSIVE tree AS (SELECT t.oid FROM ({}) AS t (oid, name) \

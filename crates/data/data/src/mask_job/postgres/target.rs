@@ -19,9 +19,9 @@ const MARK: &str = "sealwire_mask_unfinished";
 /// The key of the advisory lock that a job holds on its target.
 const LOCK: i64 = 0x5365_616c_4d61_736b;
 
-/// The key of the advisory lock that each connection holds by which a job writes to its target. A
-/// removal takes the lock for itself, so that no statement of the job can create objects during or
-/// after the removal.
+/// The key of the advisory lock that each connection of a job holds while it writes to the target.
+/// A removal takes this lock exclusively, so that no statement of the job can create objects during
+/// or after the removal.
 const WRITERS: i64 = LOCK + 1;
 
 /// Maximum time in seconds that a removal waits for the job's other connections to end.
@@ -102,8 +102,8 @@ pub(crate) async fn reject_privileged(client: &Client, to: &Endpoint) -> Result<
     )))
 }
 
-/// Rejects a role of a source that could do more than read, since owners of tables can have a
-/// reader run their functions. A reader may pass row security and read everything, because a job
+/// Rejects a role of a source with more rights than reading, since owners of tables can have a
+/// reader run their functions. A reader may bypass row security and read everything, because a job
 /// must read all rows.
 pub(crate) async fn reject_privileged_reader(of: &Endpoint) -> Result<(), JobError> {
     let client = of.connect().await?;
@@ -119,9 +119,9 @@ pub(crate) async fn reject_privileged_reader(of: &Endpoint) -> Result<(), JobErr
     )))
 }
 
-/// Rejects a role of a database whose rows a job updates in place, if the role could do more than
-/// change tables: each update runs triggers and index functions of the owners of tables with its
-/// rights. The role may pass row security, because a job must read all rows.
+/// Rejects a role of a database whose rows a job updates in place, if the role has more rights than
+/// changing tables. Each update runs triggers and index functions of the table owners with the
+/// role's rights. The role may bypass row security, because a job must read all rows.
 ///
 /// # Errors
 /// [`JobError::Plan`] names the role and the privilege.
@@ -137,9 +137,10 @@ pub async fn reject_privileged_writer(client: &Client, of: &Endpoint) -> Result<
     )))
 }
 
-/// Returns the session's role and why it is privileged. `excess` is the SQL condition for what is
-/// too much beside superusers, roles that create roles, and those that replicate; `rights` names
-/// what a role may do that is none of the others.
+/// Returns the session's role and the reason why it is privileged. Superusers, and roles that
+/// create roles or replicate, are always privileged. `excess` is the SQL condition for further
+/// privileged roles. `rights` describes, for the message, a privileged role that is not a
+/// superuser.
 async fn privileged_role(
     client: &Client,
     of: &Endpoint,
@@ -229,7 +230,8 @@ pub(crate) async fn extension_schemas(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Rejects a source with a schema of the mark's name: its objects would go with the mark.
+/// Rejects a source with a schema of the mark's name: the objects of that schema would be dropped
+/// with the mark.
 pub(crate) async fn reject_mark(client: &Client, of: &Endpoint) -> Result<(), JobError> {
     let row = client
         .query_opt(
@@ -252,7 +254,7 @@ async fn execute(client: &Client, to: &Endpoint, sql: &str) -> Result<(), JobErr
         .map_err(|error| to.error(&error))
 }
 
-/// Opens a connection by which a job writes to its marked target.
+/// Opens a connection through which a job writes to its marked target.
 pub(crate) async fn connect_writer(to: &Endpoint) -> Result<Client, JobError> {
     let client = to.connect().await?;
     execute(
@@ -264,9 +266,8 @@ pub(crate) async fn connect_writer(to: &Endpoint) -> Result<Client, JobError> {
     Ok(client)
 }
 
-/// Ends the connections by which a job writes to the target, and keeps new ones from writing until
-/// the transaction ends. The server notices a closed connection only after the statement that it
-/// executes.
+/// Ends the connections through which the job writes to the target, and prevents new writes until
+/// the transaction ends. The server notices a closed connection only after its current statement.
 async fn end_writers(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     let sql = format!(
         "SET LOCAL lock_timeout = '{WRITERS_END_MAX}s'; \
@@ -306,8 +307,8 @@ pub(crate) async fn unmark(client: &Client, to: &Endpoint) -> Result<(), JobErro
 /// Returns `None` without a mark.
 ///
 /// # Errors
-/// The mark's schema exists, but this role did not create it. Its contents can belong to other
-/// users.
+/// Returns an error if the mark's schema exists, but this role did not create it: its contents can
+/// belong to other users.
 async fn marked(client: &Client, to: &Endpoint) -> Result<Option<Vec<String>>, JobError> {
     let sql = "SELECT pg_catalog.pg_get_userbyid(n.nspowner) = current_user AND pg_catalog.pg_get_userbyid(c.relowner) = current_user \
          FROM pg_catalog.pg_namespace n LEFT JOIN pg_catalog.pg_class c \
@@ -364,8 +365,8 @@ fn left(what: &str) -> JobError {
 /// Drops all objects whose statements are not in `before`. Must run in a transaction.
 async fn drop_all(client: &Client, to: &Endpoint, before: &[String]) -> Result<(), JobError> {
     let statements = added(client, to, before).await?;
-    // A schema or table takes its objects with it, and the server would report each of the later
-    // statements.
+    // Dropping a schema or table also drops its objects, and the server would report each later
+    // statement.
     execute(
         client,
         to,
@@ -414,11 +415,13 @@ async fn tables(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError>
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// One DROP statement for each object that the owner of a database can create: schemas, whatever is
-/// in a schema, and objects outside of schemas. The server's own record of dependencies gives the
-/// objects of a schema, whatever their kind. Objects of extensions and parts of other objects, such
-/// as the sequences of identity columns, have no statement, since the server drops them with their
-/// owners only. All statements use IF EXISTS, since dropping one object can drop others.
+/// A DROP statement for each object that the owner of a database can create: schemas, all objects
+/// in schemas, and objects outside of schemas. The server's record of dependencies lists the
+/// objects of a schema, regardless of their kind.
+///
+/// Objects of extensions and parts of other objects, such as the sequences of identity columns,
+/// have no statement: the server drops them only with their owners. All statements use IF EXISTS,
+/// since dropping one object can drop others.
 const INVENTORY: &str = "\
     WITH objects AS ( \
         SELECT 0 AS turn, 'pg_catalog.pg_namespace'::pg_catalog.regclass::oid AS class, n.oid FROM pg_catalog.pg_namespace n \

@@ -1,9 +1,9 @@
-//! Decides what became of the completion of an upload: a store can complete an upload although its
-//! response says otherwise.
+//! Determines the outcome of an upload's completion: a store can complete an upload although its
+//! response reports an error.
 //!
-//! A response can get lost, and a repeated completion then meets the object of the first one. So an
-//! upload carries a random marker in the user metadata of its object, which tells its object from
-//! one that somebody else made.
+//! A response can get lost, and a repeated completion then finds the object of the first
+//! completion. So an upload carries a random marker in the user metadata of its object. The marker
+//! distinguishes this object from the object of another writer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,12 +24,12 @@ const MARKER: Attribute = Attribute::Metadata(std::borrow::Cow::Borrowed("sealwi
 pub(super) struct Completion {
     /// True if an existing object must not be replaced.
     pub(super) create_only: AtomicBool,
-    /// True if an attempt may have taken effect, and no response says whether it did.
+    /// True if an attempt may have taken effect, and no response confirms or denies this.
     is_unsure: AtomicBool,
 }
 
 impl Completion {
-    /// Begins an attempt, whose request is about to be sent.
+    /// Starts an attempt, whose request is about to be sent.
     pub(super) fn attempt(self: &Arc<Self>) -> Attempt {
         Attempt {
             completion: Arc::clone(self),
@@ -42,29 +42,29 @@ impl Completion {
     }
 }
 
-/// An attempt to complete an upload. Dropped without a clear response, it leaves the completion
-/// unsure.
+/// An attempt to complete an upload. If the attempt is dropped without a clear response, the
+/// outcome of the completion is unsure.
 pub(super) struct Attempt {
     completion: Arc<Completion>,
     is_settled: bool,
 }
 
 impl Attempt {
-    /// Ends the attempt with a response. Returns the body for `object_store`.
+    /// Finishes the attempt with a response. Returns the body for `object_store`.
     pub(super) fn end(mut self, status: StatusCode, body: Bytes) -> Bytes {
         if status.is_success() {
             if !is_result(&body) {
                 return body;
             }
             self.is_settled = true;
-            // `object_store` takes a body for an error if it has the name of one, also in the name
-            // of the object.
+            // `object_store` treats a body as an error if it contains the name of an error element,
+            // even within the object's name.
             return Bytes::from_static(
                 b"<CompleteMultipartUploadResult><ETag></ETag></CompleteMultipartUploadResult>",
             );
         }
-        // A store that lacks conditions does nothing. Other errors of a server can come from a
-        // gateway before it.
+        // A store that does not support conditions does nothing. Any other server error can come
+        // from a gateway before the store.
         self.is_settled = !status.is_server_error() || status == StatusCode::NOT_IMPLEMENTED;
         body
     }
@@ -79,7 +79,7 @@ impl Drop for Attempt {
 }
 
 /// Returns true if the body of a response is the result of a completion. An error of the store has
-/// another root, and a text within XML has no `<`.
+/// another root element. Text within XML contains no `<`.
 fn is_result(body: &[u8]) -> bool {
     let has = |tag: &[u8]| body.windows(tag.len()).any(|bytes| bytes == tag);
     has(b"<CompleteMultipartUploadResult") && has(b"</CompleteMultipartUploadResult>")
@@ -106,31 +106,32 @@ impl Marker {
         Attributes::from_iter([(MARKER, self.0.clone())])
     }
 
-    /// Tells whose object was found. `length` is the length of the upload's object in bytes.
+    /// Determines the owner of the object that was found. `length` is the length of the upload's
+    /// object in bytes.
     pub(super) fn owner_of(&self, found: &GetResult, length: u64) -> Found {
         match found.attributes.get(&MARKER) {
             Some(marker) if **marker == *self.0 => Found::Ours,
-            // The store can drop user metadata.
+            // The store can drop user metadata, so the length is compared instead.
             None if found.meta.size == length => Found::Unmarked,
             _ => Found::Others,
         }
     }
 }
 
-/// The object that a look after a failed completion found.
+/// The result of the check for an object after a failed completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Ours,
     /// An object of another upload.
     Others,
-    /// An object without a marker, as long as ours.
+    /// An object without a marker, with the same length as ours.
     Unmarked,
     Nothing,
-    /// The look had no answer, or was not needed.
+    /// The check failed, or was not needed.
     Unknown,
 }
 
-/// Returns true if an object can be there although a completion failed with this status.
+/// Returns true if the object can exist although a completion failed with this status.
 pub(super) fn needs_look(status: Option<u16>, is_unsure: bool) -> bool {
     is_unsure || matches!(status, Some(404 | 409 | 412))
 }
@@ -149,7 +150,7 @@ pub(super) fn outcome(
         Found::Ours => return Ok(()),
         Found::Others => true,
         Found::Unmarked => !is_unsure && matches!(status, Some(409 | 412)),
-        // The condition failed, so there was an object.
+        // The condition failed, so an object existed.
         Found::Nothing | Found::Unknown => !is_unsure && status == Some(412),
     };
     if exists && create_only {

@@ -28,27 +28,25 @@ use super::read::WINDOW_BYTES;
 
 /// Longest time until a connection is established, with TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest age of a connection that waits for a request. Stores and routers close such connections
-/// silently.
+/// Maximum age of an idle connection. Stores and routers close idle connections silently.
 const IDLE_AGE_MAX: Duration = Duration::from_secs(20);
-/// Longest accepted response body, in bytes: a window and more than the XML of an error.
+/// Maximum length of a response body in bytes: a window, and space for the XML of an error.
 const BODY_BYTES_MAX: usize = WINDOW_BYTES as usize + (1 << 20);
-/// Maximum number of connections that wait for a request. A job reads in two threads and writes in
-/// one.
+/// Maximum number of idle connections. A job reads in two threads and writes in one.
 const IDLE_MAX: usize = 4;
 
 /// Time-outs of requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestTimeouts {
-    /// Longest time of a request, beside the transfer of its bytes.
+    /// Longest time of a request, without the transfer of its bytes.
     pub(super) response: Duration,
-    /// Slowest accepted transfer, in bytes per second, as a slow line has it.
+    /// Minimum transfer rate in bytes per second, for slow networks.
     pub(super) rate_min: u64,
-    /// Longest time of the completion of an upload, for which a store can take minutes.
+    /// Longest time for completing an upload, for which a store can take minutes.
     pub(super) completion: Duration,
-    /// Time after the first try of a request from which it is not repeated any more. Longer than
-    /// every time-out, so that a request is repeated after a time-out. Shorter than the 15 minutes
-    /// for which a signature is valid, since repeated requests keep theirs.
+    /// Time after the first attempt of a request from which the request is not retried. Longer than
+    /// every timeout, so that a request is retried after a timeout. Shorter than the 15 minutes for
+    /// which a signature is valid, since retries keep the signature.
     pub(super) retry: Duration,
 }
 
@@ -65,7 +63,7 @@ impl RequestTimeouts {
         if is_completion(request) {
             return self.completion;
         }
-        // Only windows are long responses.
+        // Only windows have long responses.
         let received = if request.method() == Method::GET {
             WINDOW_BYTES
         } else {
@@ -120,7 +118,7 @@ impl S3Connector {
         }
     }
 
-    /// Returns a connector with the same connections for an upload.
+    /// Returns a connector for an upload that shares the connections.
     pub(super) fn for_upload(&self, completion: Option<Arc<Completion>>) -> Self {
         Self {
             completion,
@@ -159,7 +157,7 @@ impl S3Connector {
     }
 }
 
-/// Adds what is not signed, and keeps credentials out of logs.
+/// Adds the header that is not signed, and marks credentials as sensitive to keep them out of logs.
 fn complete_headers(request: &mut HttpRequest, completion: Option<&Arc<Completion>>) {
     let headers = request.headers_mut();
     for name in [AUTHORIZATION.as_str(), "x-amz-security-token"] {
@@ -167,7 +165,7 @@ fn complete_headers(request: &mut HttpRequest, completion: Option<&Arc<Completio
             value.set_sensitive(true);
         }
     }
-    // `object_store` adds this header, after signing too, but only where it copies.
+    // `object_store` adds this header only to copies, also after signing.
     if completion.is_some_and(|completion| completion.create_only.load(Ordering::Relaxed)) {
         headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"));
     }
@@ -194,8 +192,8 @@ impl HttpService for S3Connector {
                 HttpResponseBody::from(body),
             ));
         }
-        // As an error of this crate, which is found again among the causes of the error that a job
-        // gets.
+        // An error type of this crate, which can be found later among the causes of the job's
+        // error.
         Err(http_error(StoreFailure::Status {
             status: status.as_u16(),
             code: known_code(response.body()),
@@ -203,15 +201,15 @@ impl HttpService for S3Connector {
     }
 }
 
-/// Tells `object_store` whether it can help to send the request again. All requests here can be
-/// repeated.
+/// Converts a failure, so that `object_store` knows whether to retry. All requests of this module
+/// can be repeated.
 fn http_error(failure: StoreFailure) -> HttpError {
     let kind = match &failure {
         StoreFailure::Status { status, .. } => match StatusCode::from_u16(*status) {
             Ok(StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT) => {
                 HttpErrorKind::Request
             }
-            // `Not Implemented` stays so.
+            // A retry cannot help after `Not Implemented`.
             Ok(StatusCode::NOT_IMPLEMENTED) => HttpErrorKind::Unknown,
             Ok(status) if status.is_server_error() => HttpErrorKind::Request,
             _ => HttpErrorKind::Unknown,
@@ -220,7 +218,7 @@ fn http_error(failure: StoreFailure) -> HttpError {
             HttpClientError::Connect(_) | HttpClientError::ConnectTimeout(_) => {
                 HttpErrorKind::Connect
             }
-            // After `Interrupted` and `Timeout`, `object_store` would not repeat the abort of an
+            // After `Interrupted` and `Timeout`, `object_store` would not retry the abort of an
             // upload.
             HttpClientError::Broken | HttpClientError::Timeout(_) => HttpErrorKind::Request,
             HttpClientError::TooLong(_) | HttpClientError::NotHttp => HttpErrorKind::Decode,

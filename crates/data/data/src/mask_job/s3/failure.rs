@@ -1,6 +1,6 @@
-//! Why a request to a store failed, and what to do about it.
+//! Reasons why a request to a store failed, and advice.
 //!
-//! No text quotes a response: only the status and known error codes.
+//! Messages never quote a response. They contain only the status and known error codes.
 
 use std::error::Error as StdError;
 
@@ -9,7 +9,7 @@ use sealwire_service::http_client::HttpClientError;
 use super::S3Object;
 use crate::mask_job::error::JobError;
 
-/// A request got no usable response, or was refused.
+/// A request was rejected, or got no usable response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StoreFailure {
     #[error("{}", exchange_text(.0))]
@@ -21,7 +21,7 @@ pub(super) enum StoreFailure {
     },
 }
 
-/// Names the object store, and the settings that can be wrong.
+/// Returns a message with the object store, and the settings that can be wrong.
 fn exchange_text(error: &HttpClientError) -> String {
     match error {
         HttpClientError::Connect(error) => format!("no connection to the object store: {error}"),
@@ -49,22 +49,22 @@ fn exchange_text(error: &HttpClientError) -> String {
     }
 }
 
-/// The purpose of a request, which decides what an error advises.
+/// The purpose of a request, which determines the advice in an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Read,
     Write,
-    /// Of the completion of an upload, which may have taken effect if it is unsure.
+    /// Completion of an upload. If `is_unsure`, the completion may have taken effect.
     Complete {
         is_unsure: bool,
     },
 }
 
-/// Follows the error of a completion that may have taken effect.
+/// Appended to the error of a completion that may have taken effect.
 pub(super) const NOT_KNOWN: &str =
     "; whether the object was made is not known: look before you repeat the job";
 
-/// Error codes that are known, and advice. Other codes are text of the server, and not quoted.
+/// Known error codes, with advice. Unknown codes are text of the server and are not quoted.
 const CODES: &[(&str, &str)] = &[
     ("AccessDenied", ""),
     ("AllAccessDisabled", "the account or the bucket is disabled"),
@@ -125,7 +125,7 @@ const CODES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Returns the error code of a response, if it is known.
+/// Returns the error code of a response if the code is known.
 pub(super) fn known_code(body: &[u8]) -> Option<&'static str> {
     let text = std::str::from_utf8(body).ok()?;
     let (_, rest) = text.split_once("<Code>")?;
@@ -148,7 +148,7 @@ pub(super) fn failure_of(error: &object_store::Error) -> Option<&StoreFailure> {
     None
 }
 
-/// Returns the status of a refused request.
+/// Returns the status of a rejected request.
 pub(super) fn status_of(error: &object_store::Error) -> Option<u16> {
     match failure_of(error) {
         Some(StoreFailure::Status { status, .. }) => Some(*status),
@@ -156,7 +156,8 @@ pub(super) fn status_of(error: &object_store::Error) -> Option<u16> {
     }
 }
 
-/// Returns the error of a job. Texts of `object_store` can quote the server, so none is passed on.
+/// Converts an error for a job. Error texts of `object_store` can quote the server, so they are
+/// dropped.
 pub(super) fn job_error(
     object: &S3Object,
     purpose: Purpose,

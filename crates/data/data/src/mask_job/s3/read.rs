@@ -1,8 +1,8 @@
-//! Reads an object by ranges. Every request names the version that was opened, so a change is an
-//! error.
+//! Reads an object by ranges. Every request names the version that was opened, so a change of the
+//! object is an error.
 //!
-//! Bytes are fetched in windows, which do not exceed the column chunk by much. A few are kept,
-//! since a job reads several columns at once.
+//! Bytes are fetched in windows that exceed the column chunk only slightly. Several windows are
+//! kept, since a job reads several columns at once.
 
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -18,14 +18,14 @@ use crate::mask_job::stop::JobStop;
 
 /// Maximum number of bytes of one request.
 pub(super) const WINDOW_BYTES: u64 = 4 << 20;
-/// Minimum number of bytes of one request, since a request takes as long as their transfer. The end
-/// of the object has no more.
+/// Minimum number of bytes of one request. The latency of a request is about as long as the
+/// transfer of this many bytes. A request at the end of the object can be shorter.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
-/// Maximum number of bytes of one read, of a page or of the indexes. Their length is what the store
-/// says.
+/// Maximum number of bytes of one read, which is a page or the indexes. The store determines the
+/// length of a page or index.
 const READ_BYTES_MAX: usize = 1 << 30;
-/// Maximum number of windows that are kept: one for each column that is read at once, and one for
-/// the column that is copied.
+/// Maximum number of windows that are kept: one for each column that is read at the same time, and
+/// one for the column that is copied.
 const WINDOWS_MAX: usize = 8;
 
 /// An opened object.
@@ -33,12 +33,12 @@ pub(crate) struct S3Reader {
     object: S3Object,
     client: AmazonS3,
     stop: JobStop,
-    /// The version that was opened.
+    /// The entity tag of the opened version.
     etag: String,
     length: u64,
-    /// The column chunks, in order. Unset until the footer was read.
+    /// The column chunks, in order. Unset until the footer is read.
     chunks: OnceLock<Vec<Range<u64>>>,
-    /// The windows, the one that was used last at the end.
+    /// The windows. The most recently used window is the last.
     windows: Mutex<Vec<(u64, Bytes)>>,
 }
 
@@ -123,7 +123,7 @@ impl S3Reader {
             return Ok(Bytes::copy_from_slice(&kept[..length]));
         }
         if length as u64 <= WINDOW_BYTES {
-            // A copy, since the values of a page would keep the whole window.
+            // A copy, since the values of a page would otherwise keep the whole window in memory.
             return Ok(Bytes::copy_from_slice(
                 &self.window(start, length as u64)?[..length],
             ));
@@ -144,7 +144,7 @@ impl S3Reader {
         Ok(bytes.into())
     }
 
-    /// Returns the kept bytes from a position.
+    /// Returns the cached bytes from a position.
     fn kept(&self, start: u64) -> Option<Bytes> {
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
         let is_within =
@@ -156,7 +156,7 @@ impl S3Reader {
         Some(bytes)
     }
 
-    /// Fetches a window from a position, of `length` bytes or more, and keeps it.
+    /// Fetches a window of at least `length` bytes from a position, and keeps it.
     fn window(&self, start: u64, length: u64) -> Result<Bytes, JobError> {
         let bytes = self.fetch(start..window_end(start, length, self.length, self.chunks.get()))?;
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,7 +187,7 @@ impl S3Reader {
                 what: what.to_owned(),
             })
         };
-        // Not every store heeds the condition.
+        // Some stores ignore the condition.
         if etag.as_ref() != Some(&self.etag) {
             return bad("the object changed while it was read: start the job again");
         }

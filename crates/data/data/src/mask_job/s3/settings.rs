@@ -1,4 +1,4 @@
-//! The settings of a store: where it is, the account, and the authority of its certificate.
+//! The settings of a store: its address, the account, and the authority of its certificate.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -25,14 +25,15 @@ pub struct S3Settings {
     /// The token that belongs to a temporary access key.
     pub session_token: Option<String>,
     /// PEM certificates of the authorities that issue the store's certificate. Required for
-    /// `https://`: the system's are not trusted.
+    /// `https://`: the system's authorities are not trusted.
     pub ca: Option<PathBuf>,
-    /// True if `http://` is permitted to hosts other than this machine.
+    /// True if `http://` is permitted for hosts other than this machine.
     pub plain: bool,
 }
 
 impl S3Settings {
-    /// Reads the standard variables of AWS by `variable`. Empty variables count as missing.
+    /// Reads the standard environment variables of AWS through `variable`. An empty variable counts
+    /// as missing.
     #[must_use]
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
         let first = |names: &[&str]| {
@@ -84,7 +85,7 @@ impl S3Settings {
             .secret_access_key
             .clone()
             .ok_or_else(|| missing("AWS_SECRET_ACCESS_KEY"))?;
-        // They are sent as headers, in whose errors they could appear.
+        // Credentials are sent as headers. Errors about invalid headers could quote them.
         let is_graphic = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         let token = self.session_token.as_deref().unwrap_or_default();
         if ![&access_key_id, &secret_access_key, token]
@@ -141,7 +142,7 @@ impl S3Settings {
         if !port.is_empty() && authority.port_u16().is_none_or(|port| port == 0) {
             return Err(bad("has a port that is none"));
         }
-        // The parser drops a fragment.
+        // The parser drops a fragment, so the text is checked.
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() || endpoint.contains('#') {
             return Err(bad("must be https://host[:port] without more"));
         }
@@ -164,12 +165,12 @@ impl fmt::Debug for S3Settings {
             .field("session_token", &has(&self.session_token))
             .field("ca", &self.ca)
             .field("plain", &self.plain)
-            // An endpoint that was not checked can hold credentials.
+            // An unchecked endpoint can contain credentials.
             .finish_non_exhaustive()
     }
 }
 
-/// Checked settings. Has no `Debug`, since it holds secrets.
+/// Checked settings. `Debug` is not implemented, since the settings contain secrets.
 pub(super) struct S3Account {
     pub(super) endpoint: String,
     pub(super) region: String,
@@ -180,7 +181,7 @@ pub(super) struct S3Account {
     pub(super) tls: Option<Arc<ClientConfig>>,
 }
 
-/// Creates the settings of TLS, which trust the authorities of one file alone.
+/// Creates TLS settings that trust only the authorities in one file.
 fn tls_config(ca: &Path) -> Result<Arc<ClientConfig>, JobError> {
     let mut config =
         client_config(Some(ca), None).map_err(|error| JobError::Plan(error.to_string()))?;

@@ -1,5 +1,5 @@
-//! Tests against a server that answers as it is told: repeated requests, refusals, and stores that
-//! lack conditions.
+//! Tests against a server with scripted responses: retries, rejected requests, and stores without
+//! support for conditions.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -23,7 +23,7 @@ struct Seen {
     is_conditional: bool,
 }
 
-/// A server whose responses a function makes.
+/// A server whose responses come from a function.
 struct Script {
     url: String,
     shared: Arc<ScriptState>,
@@ -32,21 +32,21 @@ struct Script {
 struct ScriptState {
     seen: Mutex<Vec<Seen>>,
     connections: AtomicUsize,
-    /// The marker of the last upload that was begun.
+    /// The marker of the last upload that was started.
     marker: Mutex<String>,
     first: Box<RespondFn>,
     later: Box<RespondFn>,
 }
 
-/// Makes a response from the request's method and path, and the number of earlier requests. An
+/// Creates a response from the request's method and path, and the number of earlier requests. An
 /// empty response closes the connection, [`HANG`] keeps the client waiting, and [`MARKER`] stands
 /// for the marker of the upload.
 type Respond = fn(&str, usize) -> Vec<u8>;
 type RespondFn = dyn Fn(&str, usize) -> Vec<u8> + Send + Sync;
 
-/// Not a response: the server waits until the client closes the connection.
+/// A placeholder instead of a response: the server waits until the client closes the connection.
 const HANG: &[u8] = b"hang";
-/// As long as a marker.
+/// A placeholder with the length of a marker.
 const MARKER: &str = "MARKERMARKERMARKERMARKERMARKERMA";
 
 impl Script {
@@ -54,7 +54,7 @@ impl Script {
         Self::start_with(respond, respond)
     }
 
-    /// Starts a server that makes its first response by another function.
+    /// Starts a server whose first response comes from another function.
     fn start_with(
         later: impl Fn(&str, usize) -> Vec<u8> + Send + Sync + 'static,
         first: impl Fn(&str, usize) -> Vec<u8> + Send + Sync + 'static,
@@ -87,8 +87,8 @@ impl Script {
         self.object_named("s3://lake/in.parquet", RequestTimeouts::DEFAULT)
     }
 
-    /// Returns an object with a short time-out of requests but completions. Four repetitions bear
-    /// that the machine is slow.
+    /// Returns an object with a short timeout of all requests except completions. Four retries
+    /// allow for a slow machine.
     fn impatient(&self) -> S3Object {
         let response = Duration::from_secs(2);
         let timeouts = RequestTimeouts {
@@ -196,7 +196,7 @@ fn part(etag: &str, range: &str, body: &str) -> Vec<u8> {
 }
 
 fn refusal(status: &str, code: &str) -> Vec<u8> {
-    // A server that wants to see secrets in a log.
+    // A hostile server that tries to get secrets into a log.
     let text =
         format!("<Error><Code>{code}</Code><Message>{SECRET} {TOKEN} {KEY_ID}</Message></Error>");
     response(status, "", &text)
@@ -230,7 +230,7 @@ fn an_object_is_opened_by_its_end() {
     assert_eq!(reader.read_at(&mut buffer, 15).expect("reads"), 5);
     assert_eq!(&buffer[..5], b"56789");
     assert_eq!(reader.read_at(&mut buffer, 20).expect("reads"), 0);
-    // All of that was in the first response.
+    // The first response contained all of these bytes.
     assert_eq!(script.seen().len(), 1);
 }
 
@@ -238,7 +238,7 @@ fn an_object_is_opened_by_its_end() {
 fn a_request_is_repeated_a_bounded_number_of_times() {
     let fails_twice: Respond = |_, number| match number {
         0 => refusal("503 Slow Down", "SlowDown"),
-        // The connection breaks.
+        // The server closes the connection.
         1 => Vec::new(),
         _ => whole("", number),
     };

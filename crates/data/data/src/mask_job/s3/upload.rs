@@ -1,8 +1,7 @@
-//! Writes an object in parts. It appears under its name when the upload is completed, and not
-//! before.
+//! Writes an object in parts. The object appears under its name only when the upload is completed.
 //!
-//! A failed or stopped job aborts the upload. A killed one leaves its parts, which are no object
-//! but take space until the bucket's rules remove them.
+//! A failed or stopped job aborts the upload. A killed job leaves its parts, which are not visible
+//! as an object but take space until the bucket's rules remove them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,15 +17,15 @@ use super::failure::{NOT_KNOWN, Purpose, job_error, status_of};
 use crate::mask_job::error::JobError;
 use crate::mask_job::stop::JobStop;
 
-/// Number of bytes of all parts but the last. Some stores demand equal parts.
+/// Number of bytes of each part except the last. Some stores require equal parts.
 pub(super) const PART_BYTES: usize = 16 << 20;
-/// Maximum length of the name of an upload. It is the store's text and goes into an error, so its
-/// letters are limited, too.
+/// Maximum length of the id of an upload. The store chooses this text, and errors quote it, so its
+/// characters are limited, too.
 const ID_BYTES_MAX: usize = 1_024;
 /// Maximum number of parts of an object.
 const PARTS_MAX: usize = 10_000;
 
-/// An unfinished upload. Memory holds a part that is filled and one that is sent.
+/// An unfinished upload. Memory holds a part that is being filled and a part that is being sent.
 pub(crate) struct S3Upload {
     object: S3Object,
     client: AmazonS3,
@@ -44,7 +43,7 @@ pub(crate) struct S3Upload {
 }
 
 impl S3Upload {
-    /// Begins an upload for a job that `stop` stops, which checks the credentials. An existing
+    /// Starts an upload for a job that `stop` stops. This also checks the credentials. An existing
     /// object is an error unless `replace` is true.
     pub(crate) fn begin(
         object: &S3Object,
@@ -63,7 +62,7 @@ impl S3Upload {
             attributes: marker.attributes(),
             ..PutMultipartOptions::default()
         };
-        // A stop waits for the response, since without a name the upload could not be aborted.
+        // A stopped job waits for the response, since an upload without an id could not be aborted.
         let begun = object.store.run(
             stop.overdue(),
             client.create_multipart_opts(&object.key, options),
@@ -104,7 +103,7 @@ impl S3Upload {
     pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<(), JobError> {
         self.length += bytes.len() as u64;
         while !bytes.is_empty() {
-            // At once, since growing would hold a part twice.
+            // Reserves the whole part at once: growing the buffer would hold the part twice.
             self.filling.reserve_exact(PART_BYTES - self.filling.len());
             let (now, later) = bytes.split_at(bytes.len().min(PART_BYTES - self.filling.len()));
             self.filling.extend_from_slice(now);
@@ -116,7 +115,7 @@ impl S3Upload {
         Ok(())
     }
 
-    /// Sends the part that is filled, when the part before was sent.
+    /// Waits for the previous part, and sends the filled part.
     fn send(&mut self) -> Result<(), JobError> {
         self.await_part()?;
         let number = self.parts.len();
@@ -141,12 +140,12 @@ impl S3Upload {
         Ok(())
     }
 
-    /// Waits for the part that is sent.
+    /// Waits until the part that is being sent arrives.
     fn await_part(&mut self) -> Result<(), JobError> {
         let Some(sending) = &mut self.sending else {
             return Ok(());
         };
-        // It stays here if the job is stopped, since the abort must wait for its end.
+        // The part stays in `sending` if the job is stopped, since the abort must wait for its end.
         let sent = self.object.store.run(self.stop.asked(), sending)?;
         self.sending = None;
         self.parts
@@ -154,7 +153,7 @@ impl S3Upload {
         Ok(())
     }
 
-    /// Completes the upload: the object appears.
+    /// Completes the upload, so that the object appears.
     pub(crate) fn finish(mut self) -> Result<(), JobError> {
         match self.complete() {
             Ok(()) => {
@@ -173,8 +172,8 @@ impl S3Upload {
         let is_absent = !self.replace && reject_existing(&self.object, &self.client, &self.stop)?;
         self.stop.check()?;
         let completed = match self.try_complete()? {
-            // The store lacks conditions. The check above is all that there is, so it must have had
-            // an answer.
+            // The store does not support conditions. The check above is then the only check, so its
+            // result must be known.
             Err(error)
                 if status_of(&error) == Some(501)
                     && !self.replace
@@ -203,7 +202,7 @@ impl S3Upload {
         outcome(&self.object, &error, found, is_unsure, !self.replace)
     }
 
-    /// Looks for the object.
+    /// Checks for the object after a failed completion.
     fn look(&self) -> Found {
         let options = GetOptions {
             head: true,
@@ -219,8 +218,8 @@ impl S3Upload {
         }
     }
 
-    /// Completes the upload. Once the request is under way, a stop waits for its end, since only
-    /// that tells what became of it.
+    /// Completes the upload. Once the request is sent, a stopped job waits for the response, since
+    /// only the response shows the outcome.
     fn try_complete(&self) -> Result<object_store::Result<()>, JobError> {
         let completing =
             self.client
@@ -237,8 +236,8 @@ impl S3Upload {
         })
     }
 
-    /// Aborts the upload after an error. Returns the error, with what remains if the upload could
-    /// not be aborted.
+    /// Aborts the upload after an error. Returns the error, and describes the remaining parts if
+    /// the abort failed.
     pub(crate) fn abandon(mut self, error: JobError) -> JobError {
         match self.abort() {
             Ok(()) => error,
@@ -261,7 +260,7 @@ impl S3Upload {
         }
         let sending = self.sending.take();
         let aborted = self.object.store.run(self.stop.discard_overdue(), async {
-            // A part that arrives later would remain.
+            // A part that arrives after the abort would remain.
             if let Some(sending) = sending {
                 sending.abort();
                 let _ = sending.await;
@@ -281,7 +280,7 @@ impl S3Upload {
             Ok(Err(error)) if status_of(&error) != Some(404) => {
                 Err(job_error(&self.object, Purpose::Write, &error))
             }
-            // Without the upload nothing remains.
+            // If the upload does not exist, nothing remains.
             _ => Ok(()),
         }
     }
@@ -290,11 +289,11 @@ impl S3Upload {
 impl Drop for S3Upload {
     fn drop(&mut self) {
         if !self.is_over {
-            // The job panicked, or its future was dropped. So nobody waits for the error, and the
-            // deadline begins.
+            // The job panicked, or its future was dropped. Nothing waits for the error, so the
+            // deadline begins now.
             self.stop.ask();
-            // Where an asynchronous task drops the upload, its thread must not wait for another
-            // task itself.
+            // If an asynchronous task drops the upload, its thread must not wait for another task.
+            // A separate thread waits instead.
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     let _ = self.abort();
@@ -304,14 +303,14 @@ impl Drop for S3Upload {
     }
 }
 
-/// Returns true if the store's name of an upload can be shown.
+/// Returns true if errors can show the store's id of an upload.
 fn is_upload_id(id: &str) -> bool {
     (1..=ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Rejects an object that is there already. Returns true if it is known not to be there: a client
-/// without the right to list gets 403 for a missing object, so only the completion shows then that
-/// there is one.
+/// Returns an error if the object exists. Returns true if the object is known to be absent. A
+/// client without the right to list gets 403 for a missing object. In this case, only the
+/// completion shows whether the object exists.
 fn reject_existing(object: &S3Object, client: &AmazonS3, stop: &JobStop) -> Result<bool, JobError> {
     let options = GetOptions {
         head: true,

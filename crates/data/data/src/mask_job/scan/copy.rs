@@ -53,7 +53,7 @@ fn unescaped(raw: &[u8]) -> Option<Cow<'_, str>> {
     String::from_utf8(out).ok().map(Cow::Owned)
 }
 
-/// Decodes a non-null field to the text of the value: without the blanks that pad a `char(n)`,
+/// Decodes a non-null field to the text of the value. Removes the blanks that pad a `char(n)`,
 /// which the server ignores in comparisons, too. Returns `None` if the field is not UTF-8.
 pub(crate) fn text(raw: &[u8], class: Class) -> Option<Cow<'_, str>> {
     let text = unescaped(raw)?;
@@ -100,7 +100,7 @@ pub(crate) fn value(text: &str, class: Class, decimals_as_text: bool, out: &mut 
             }
             match text.parse::<f64>() {
                 Ok(value) if class == Class::Decimal && value.is_finite() => write::f64(out, value),
-                // NaN and infinity are sent as text, and the function decides.
+                // NaN and infinity are sent as text, and the function decides how to mask them.
                 _ => write::str(out, text),
             }
         }
@@ -149,7 +149,7 @@ pub(crate) fn write_plain(
         (Class::Decimal, Token::Uint(_) | Token::Int(_) | Token::F64(_) | Token::F32(_)) => {}
         (Class::Decimal, Token::Str(text)) if is_number(text) => {}
         (Class::Decimal, _) => return unfit("and the column takes numbers"),
-        // The server's notation, so that an unchanged value counts as unchanged.
+        // Uses the server's notation, so that an unchanged value counts as unchanged.
         (Class::Boolean, Token::Bool(value)) => {
             out.push(if value { b't' } else { b'f' });
             return Ok(true);

@@ -34,7 +34,7 @@ struct Column {
     kept: Label,
 }
 
-/// One field. The span includes quotes.
+/// A field of a record. The span includes quotes.
 #[derive(Clone, Debug)]
 struct Field {
     span: Range<usize>,
@@ -267,7 +267,7 @@ impl Columns {
     }
 }
 
-/// Returns the delimiter that a header seems to have, if it is not the one by which it was read.
+/// Returns the delimiter that a header seems to have, if it differs from `delimiter`.
 fn delimiter_of(names: &[String], delimiter: u8) -> Option<char> {
     let [name] = names else { return None };
     [';', '\t', '|', ',']
@@ -284,8 +284,7 @@ fn delimiter_hint(delimiter: char) -> String {
     format!("; if its fields are separated by this character, say --delimiter {argument}")
 }
 
-/// Returns an error if the text begins with the line by which Excel states the delimiter, such as
-/// `sep=;`.
+/// Returns an error if the text begins with Excel's line for the delimiter, such as `sep=;`.
 fn separator_line(text: &[u8], begin: usize, delimiter: u8) -> Option<Fault> {
     let line = text.get(begin..)?.split(|byte| *byte == b'\n').next()?;
     let stated = match line.strip_suffix(b"\r").unwrap_or(line) {
@@ -374,8 +373,8 @@ fn inside<'t>(text: &'t [u8], field: &Field) -> Cow<'t, str> {
 }
 
 /// Appends a masked value as a field. The field is quoted if the original field was, or if the
-/// content requires quotes. A null is empty. If the field is alone in its record, the null is an
-/// empty text instead, since a blank line is no record.
+/// content requires quotes. A null becomes an empty field. If the field is alone in its record, the
+/// null becomes an empty text, since a blank line would not be a record.
 pub(crate) fn write_field(
     token: Token<'_>,
     (quoted, is_alone): (bool, bool),

@@ -47,7 +47,7 @@ struct JsonFrame {
     is_object: bool,
     /// Number of keys or elements so far.
     count: usize,
-    /// Nesting depth of the innermost object, which can be this container; 0 if there is none.
+    /// Nesting depth of the innermost object, which can be this container; 0 outside of any object.
     object_depth: usize,
     /// Number of leaves and subjects before the container.
     leaves_before: usize,

@@ -42,7 +42,7 @@ fn plain_run(text: &[u8], mut at: usize) -> usize {
         let controls = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
         let quotes = has_zero(word ^ (ONES * u64::from(b'"')));
         let backslashes = has_zero(word ^ (ONES * u64::from(b'\\')));
-        // Borrows can only cause wrong hits above the first hit.
+        // Borrows of the subtraction can only cause wrong hits above the first hit.
         let hits = controls | quotes | backslashes;
         if hits != 0 {
             return at + (hits.trailing_zeros() / 8) as usize;

@@ -17,7 +17,8 @@ pub(crate) type NodeId = usize;
 /// The root of the document.
 pub(crate) const ROOT: NodeId = 0;
 
-/// Maximum number of paths before the tree is cleared. The limit is reached if keys are data.
+/// Maximum number of paths before the tree is cleared. Documents reach this limit if their keys are
+/// data.
 const NODES_MAX: usize = 50_000;
 /// Maximum number of children that are searched linearly.
 const CHILDREN_SEARCHED_MAX: usize = 16;
@@ -209,7 +210,7 @@ impl Tree {
         label
     }
 
-    /// Returns a label of the path alone, from a ledger that is used only for names.
+    /// Returns a label of the path alone, from a report that is used only for names.
     pub(crate) fn name_label(&mut self, id: NodeId, plan: &Plan, names: &RunningReport) -> Label {
         self.kind_label(id, usize::MAX, plan, names)
     }
@@ -219,7 +220,7 @@ impl Tree {
         self.nodes.len()
     }
 
-    /// Returns the steps to a node. Indexes have no meaning.
+    /// Returns the steps to a node. The indexes in the steps are placeholders.
     pub(crate) fn steps_of(&self, id: NodeId) -> Vec<Step> {
         let step = |id: NodeId| match &self.nodes[id].step {
             RawStep::Key(raw) => Step::Key(key_text(raw)),
@@ -236,7 +237,7 @@ impl Tree {
             .map(|id| match &self.nodes[id].step {
                 RawStep::Key(raw) => Step::Key(key_text(raw)),
                 RawStep::Element(Some(index)) => Step::Index(*index),
-                // An index that no rule names.
+                // An array index that no rule names.
                 _ => Step::Index(plan.index_max().map_or(0, |max| max.saturating_add(1))),
             })
             .collect();
@@ -265,7 +266,7 @@ impl Tree {
             .take_while(|id| *id != ROOT)
     }
 
-    /// Adds the counts of kept and null values to the ledger and resets them.
+    /// Adds the counts of kept and null values to the report and resets them.
     pub(crate) fn settle(&mut self, plan: &Plan, ledger: &RunningReport) {
         let mut counts = crate::mask_job::report::Counts::default();
         for id in 0..self.nodes.len() {

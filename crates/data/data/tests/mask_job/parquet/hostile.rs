@@ -501,7 +501,7 @@ fn small() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Changes some bytes of a file. The announced length of its footer follows.
+/// Changes some bytes of a file. The stated length of the footer is adjusted.
 fn mutated(file: &[u8], numbers: &mut Numbers) -> Vec<u8> {
     let tail = file.len() - 8;
     let footer = u32::from_le_bytes(file[tail..tail + 4].try_into().expect("four bytes")) as usize;

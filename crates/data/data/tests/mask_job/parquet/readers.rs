@@ -1,4 +1,4 @@
-//! Outputs in the eyes of pyarrow and DuckDB, readers that share no code with the jobs.
+//! Outputs are read by pyarrow and DuckDB, which share no code with the jobs.
 
 use std::path::Path;
 use std::process::Command;
@@ -137,7 +137,7 @@ fn row_groups_without_rows_come_back_in_every_reader() {
                 .expect(&name);
             outputs.add(&name, &source, &opened, "");
         }
-        // An output of this program, once more: its chunks without pages are copied.
+        // Masks an output of this program again: chunks without pages are copied.
         let kept = rules("unknown = \"keep\"\n[[rule]]\ncolumn = \"mail\"\nmask = \"keep\"\n");
         let (copy, _) = Run::new().mask(&masked, &kept).expect(&name);
         outputs.add(&name, &masked, &copy, "");

@@ -1,5 +1,5 @@
-//! A database with every built-in type and the kinds of tables that there are, masked as a whole
-//! while other sessions change it, and stopped at random moments.
+//! A database with every built-in type and every kind of table, masked as a whole while other
+//! sessions change it, and stopped at random times.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ use sealwire_testkit::Postgres;
 use super::{Pair, block_on};
 use crate::common::{Local, rules};
 
-/// Number of jobs that are stopped, if the environment does not say how many.
+/// Number of jobs that are stopped, unless the environment sets another number.
 const STOPS: u32 = 8;
 
-/// What every value that is masked begins with, so that a dump can be searched for it.
+/// The prefix of every value that is masked, by which a dump can be searched.
 const ORIGINAL: &str = "orig-";
 
 /// Two values of each built-in type. Types of newer servers have columns without values.
@@ -153,8 +153,8 @@ const RULES: &str = "\
 /// Rows of all tables.
 const ROWS: u64 = 40 + 500 + 400 + 3 + 40 + 3;
 
-/// A database with all of these, and one table of another owner, whose functions trap who runs
-/// them.
+/// A database with all of these types and tables, and one table of another owner. The functions of
+/// that owner detect a role that runs them.
 fn everything() -> Pair<'static> {
     let pair = Pair::with(TABLES);
     let names = pair.source.sql(
@@ -202,7 +202,7 @@ fn everything() -> Pair<'static> {
     pair
 }
 
-/// Changes tables that no job knows, and rows of those that it reads, until told to stop.
+/// Until `is_done`, changes tables that jobs do not read, and rows of tables that they read.
 fn disturb(pair: &Pair<'static>, is_done: &AtomicBool) {
     while !is_done.load(Ordering::Relaxed) {
         let sql = "SET lock_timeout = '50ms'; CREATE TABLE passing (a text); INSERT INTO passing VALUES ('x'); \
@@ -213,7 +213,7 @@ fn disturb(pair: &Pair<'static>, is_done: &AtomicBool) {
             "TRUNCATE side.numbered",
             "ALTER TABLE every RENAME email TO mail",
         ] {
-            // Between two jobs it would succeed, so it is undone.
+            // Between two jobs this change would succeed, so it is rolled back.
             let _ = pair.source.sql(&format!(
                 "SET lock_timeout = '50ms'; BEGIN; {change}; ROLLBACK"
             ));
@@ -221,7 +221,7 @@ fn disturb(pair: &Pair<'static>, is_done: &AtomicBool) {
     }
 }
 
-/// Compares all that no rule masks, row by row.
+/// Compares all values that no rule masks, row by row.
 fn compare(pair: &Pair<'static>) {
     for (table, order) in [
         ("every", "id"),
@@ -264,7 +264,7 @@ fn compare(pair: &Pair<'static>) {
     );
 }
 
-/// Searches a dump of the target, as somebody without our programs would.
+/// Searches a dump of the target without any code of this project.
 fn search_dump(pair: &Pair<'static>) {
     let dump = |database: &sealwire_testkit::Database<'_>| {
         let server = Postgres::shared();
@@ -332,7 +332,7 @@ fn a_job_that_is_stopped_at_any_moment_leaves_nothing() {
     let rules = rules(RULES);
     let mut longest = Duration::from_secs(1);
     let mut stopped = 0;
-    // A generator of moments that is the same in every run; what happens at a moment is not.
+    // The times are the same in every run, but the state of the job at a time is not.
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     while stopped < stops {
         state = state
@@ -352,7 +352,7 @@ fn a_job_that_is_stopped_at_any_moment_leaves_nothing() {
             }
             Ok(records) => {
                 assert_eq!(records, ROWS);
-                // Most of the next moments are within the job.
+                // Most of the next times are within the job's duration.
                 longest = began.elapsed().mul_f64(0.9);
                 compare(&pair);
                 pair.target

@@ -111,7 +111,7 @@ fn readers_run_no_function_of_the_owners_of_tables() {
         .await;
         done.expect("masks");
 
-        // Each side is read as the role that the traps tell of.
+        // Each database is read as the role that the traps detect.
         let target = sealwire_data::mask_job::Database {
             url: source.url.replace(pair.source.name(), pair.target.name()),
             ..source.clone()
@@ -210,7 +210,7 @@ fn privileged_roles_of_a_source_are_refused() {
         }
         pair.is_empty();
     }
-    // Rights to read everything are what a reader needs.
+    // A reader needs the right to read everything.
     let source = reader(&pair, "source_reader", "BYPASSRLS IN ROLE pg_monitor");
     let job = DatabaseJob {
         source,

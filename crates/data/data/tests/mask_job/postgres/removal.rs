@@ -1,4 +1,5 @@
-//! The removal of what a job or an earlier owner left in the target: all of it, or nothing.
+//! Removal of the objects that a job or an earlier owner left in the target: all objects are
+//! removed, or none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +9,8 @@ use sealwire_data::mask_job::{DatabaseJob, Endpoint, JobError, Progress, mask_da
 use super::{Pair, block_on, keep};
 use crate::common::{Local, rules, shop};
 
-/// One of each kind of object that the owner of a database can create, in `public` and in a schema
-/// of its own.
+/// An object of each kind that the owner of a database can create, in `public` and in a separate
+/// schema.
 const OBJECTS: &str = "\
     CREATE SCHEMA app; CREATE SCHEMA \"Odd \"\"one\"; \
     CREATE TABLE a_first (a text); \

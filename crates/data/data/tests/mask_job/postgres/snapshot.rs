@@ -1,4 +1,5 @@
-//! The source as one snapshot, whatever other sessions do to its tables while a job reads it.
+//! The source as one snapshot, regardless of changes by other sessions while a job reads its
+//! tables.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -71,7 +72,7 @@ fn tables_cannot_be_changed_while_a_job_reads_them() {
                 "{change}: {error}"
             );
         }
-        // Changes of rows, and new tables, are no part of the snapshot.
+        // Changes of rows, and new tables, do not belong to the snapshot.
         pair.source
             .sql("DELETE FROM late; CREATE TABLE young (a text)")
             .expect("changes");
@@ -84,7 +85,7 @@ fn tables_cannot_be_changed_while_a_job_reads_them() {
 #[test]
 fn a_partition_that_is_attached_meanwhile_ends_the_job() {
     let pair = Pair::with(TABLES);
-    // A table of the snapshot is locked, and cannot become a partition. A younger one can.
+    // A table of the snapshot is locked, so it cannot become a partition. A newer table can.
     let attach = "CREATE TABLE young (a text, n int); ALTER TABLE parts ATTACH PARTITION young FOR VALUES FROM (20) TO (30)";
     let ended = interrupted(&pair, || drop(pair.source.sql(attach).expect("attaches")));
     let error = ended.expect_err("the source changed").to_string();

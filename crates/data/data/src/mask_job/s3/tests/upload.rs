@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Answers like a store in which there is no object.
+/// Responds like a store without any object.
 fn stores(request: &str, _: usize) -> Vec<u8> {
     match request {
         _ if request.starts_with("HEAD") => response("404 Not Found", "", ""),
@@ -24,8 +24,8 @@ fn stores(request: &str, _: usize) -> Vec<u8> {
 const COMPLETE: &str = "POST /lake/in.parquet?uploadId=u1";
 const ABORT: &str = "DELETE /lake/in.parquet?uploadId=u1";
 
-/// Writes a small object. Requests: HEAD, creation, part, HEAD, completion, and what follows from
-/// number 5.
+/// Writes a small object. The requests are HEAD, creation, part, HEAD, completion, and from number
+/// 5 the requests that follow the completion.
 fn uploaded_small(object: &S3Object, replace: bool) -> Result<(), JobError> {
     let mut upload = S3Upload::begin(object, replace, &JobStop::default())?;
     upload.write(b"small")?;
@@ -66,7 +66,7 @@ fn an_upload_is_completed_under_its_condition() {
             is_conditional: !replace,
         };
         assert_eq!(seen.last(), Some(&last));
-        // The connection is kept for the next request.
+        // The connection must stay usable for the next request.
         assert_eq!(script.shared.connections.load(Ordering::Relaxed), 1);
     }
     let lacks_conditions: Respond = |request, number| match request {
@@ -120,7 +120,8 @@ fn a_failed_upload_is_aborted() {
             },
             "not what the protocol of S3 describes",
         ),
-        // It does not tell whether there is an object, and cannot refuse to replace one.
+        // A store that neither shows whether the object exists, nor supports a conditional
+        // completion.
         (
             |request, number| match request {
                 _ if request.starts_with("HEAD") => refusal("403 Forbidden", "AccessDenied"),
@@ -140,7 +141,7 @@ fn a_failed_upload_is_aborted() {
             "{expected}"
         );
     }
-    // Dropped, also where it must not block.
+    // Drops the upload, also in a task that must not block.
     let script = Script::start(stores);
     let upload = S3Upload::begin(&script.object(), false, &JobStop::default()).expect("begins");
     tokio::runtime::Builder::new_current_thread()
@@ -164,7 +165,7 @@ fn a_failed_upload_is_aborted() {
 
 #[test]
 fn an_abort_is_repeated() {
-    // The first abort takes effect, or does not.
+    // The first abort gets no response. It takes effect in one case and not in the other.
     let second: &[Respond] = &[|_, _| refusal("404 Not Found", "NoSuchUpload"), stores];
     for (first, second) in [(Vec::new(), second[1]), (HANG.to_vec(), second[0])] {
         let aborts = AtomicUsize::default();
@@ -248,7 +249,7 @@ fn a_failed_completion_tells_whose_object_is_there() {
         ("lost, ours", lost, ours, Ok(())),
         ("lost, others", lost, others, Err((there, KNOWN))),
         ("lost, longer", lost, longer, Err((there, KNOWN))),
-        // The store can drop markers, or somebody else can have made it.
+        // The store can drop markers, or another writer can have created the object.
         (
             "lost, unmarked",
             lost,
@@ -343,7 +344,7 @@ fn a_failed_completion_tells_whose_object_is_there() {
             _ if request.starts_with("HEAD") && number > 4 => look(number),
             _ => stores(request, number),
         });
-        // No completion that hangs is too fast for it.
+        // A short timeout is safe for a completion that hangs.
         let completion = Duration::from_millis(if name.starts_with("hangs") {
             200
         } else {
@@ -425,8 +426,8 @@ fn a_key_that_is_named_like_an_error_is_none() {
     );
 }
 
-/// Runs a small upload against a server that stops the job by its response to a request that begins
-/// with `at`.
+/// Runs a small upload against a server that stops the job when it gets a request that begins with
+/// `at`.
 fn stopped_at(
     at: &'static str,
     respond: Respond,
@@ -469,7 +470,7 @@ fn a_stalled_creation_tells_what_can_remain() {
             && text.contains("an upload of s3://lake/in.parquet without parts"),
         "{text}"
     );
-    // A stopped job begins none.
+    // A stopped job starts no upload.
     let error = S3Upload::begin(&script.object(), true, &stop)
         .err()
         .expect("is stopped");
@@ -498,8 +499,8 @@ fn a_stop_is_heeded_until_the_completion_and_waits_for_it_then() {
     };
     const UNKNOWN: &str = "whether the object was made is not known";
     const LEFT: &str = "the parts of the upload u1";
-    // The stop comes with the request, and what is stalled is overdue soon. The errors hold all of
-    // these texts.
+    // The job is stopped during the request, and the deadline of stalled requests is short. Each
+    // error contains all texts of its case.
     type Case = (
         &'static str,
         &'static str,
@@ -523,7 +524,7 @@ fn a_stop_is_heeded_until_the_completion_and_waits_for_it_then() {
         ),
         ("completion", COMPLETE, stores, true, Ok(())),
         ("lost completion", COMPLETE, lost, true, Ok(())),
-        // The abort has time of its own.
+        // The abort has a separate time limit.
         (
             "stalled completion",
             COMPLETE,
