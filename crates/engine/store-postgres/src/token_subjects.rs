@@ -38,8 +38,7 @@ pub(super) static ERASE: &str = "WITH looked AS MATERIALIZED (
     ), last AS (SELECT l.collection, l.id FROM looked l ORDER BY l.collection DESC, l.id DESC LIMIT 1)
     SELECT count(*), (SELECT collection FROM last), (SELECT id FROM last), (SELECT count(*) FROM done) FROM looked";
 
-/// Returns collection and id of the row to start after. All rows sort after the pair that `None`
-/// gives.
+/// Returns collection and id of the row to start after. `None` gives a pair before all rows.
 fn behind(after: &Option<(MapId, TokenId)>) -> Result<(i32, &[u8]), StoreError> {
     match after {
         None => Ok((-1, &[])),
