@@ -1,4 +1,4 @@
-//! Writes JSON for records: one line, keys in a fixed order, without allocation.
+//! Writes JSON for records as one line, with keys in a fixed order, without allocations.
 
 /// Appends `"text"` with JSON escapes.
 pub(crate) fn string(out: &mut Vec<u8>, text: &str) {
