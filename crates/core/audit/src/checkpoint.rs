@@ -1,5 +1,6 @@
-//! The checkpoint: an authenticated note that names the last record, stored beside the segments. If
-//! records are cut off at the end, the checkpoint names a record that no longer exists.
+//! The checkpoint: an authenticated note that names the last record, stored in the folder of the
+//! segments. If records are cut off at the end, the checkpoint names a record that no longer
+//! exists.
 //!
 //! The checkpoint has a fixed length, smaller than a disk sector. A single write replaces the
 //! checkpoint in place, after the records that it names were written. A process that is killed

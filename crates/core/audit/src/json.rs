@@ -67,7 +67,7 @@ pub(crate) fn hex(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Parses the output of [`hex`] and accepts nothing else.
+/// Parses the output of [`hex`] and rejects any other input.
 pub(crate) fn unhex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     if digits.len() != 2 * N {
         return None;

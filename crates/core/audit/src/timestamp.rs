@@ -60,7 +60,7 @@ impl Timestamp {
         EPOCH + time::Duration::milliseconds(self.0.cast_signed())
     }
 
-    /// Parses the output of [`Self::text`] and accepts nothing else.
+    /// Parses the output of [`Self::text`] and rejects any other input.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text: &[u8; 24] = text.try_into().ok()?;

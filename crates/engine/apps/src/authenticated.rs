@@ -471,7 +471,7 @@ impl AuthenticatedStore {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Caches a state, unless a later state is cached or keys were wiped after `wipes` was read. A
+    /// Caches a state, unless a later state is known or keys were wiped after `wipes` was read. A
     /// restored older state is cached, but not recorded as seen.
     fn keep(&self, state: VerifiedState, wipes: u64) -> Arc<VerifiedState> {
         let state = Arc::new(state);

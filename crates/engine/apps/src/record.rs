@@ -361,8 +361,8 @@ impl Contents {
     }
 
     /// Returns the generation in which the object at `key` was removed, if it was removed.
-    /// Tombstones of collections are ignored if their app was removed, because a new app of that
-    /// name is created only when no instance can serve the removed app.
+    /// Tombstones of collections are ignored if their app was removed. This is safe, because a new
+    /// app of that name is created only when no instance can serve the removed app.
     pub(super) fn tombstone(&self, key: &str) -> Option<u64> {
         let app = self
             .apps

@@ -9,9 +9,9 @@
 //!
 //! Only the code in the head depends on the root key. So a new root key requires only a new head.
 //!
-//! Authenticated message of the head: `sealwire/head/1`, the generation (8 bytes), then for each
-//! row in order of keys the length of its key (4 bytes), the key, and the SHA-256 of the row's
-//! bytes. Integers are big endian. The key names the set of root keys ([`StateKey`]).
+//! Authenticated message of the head: `sealwire/head/1`, the generation (8 bytes), then the rows in
+//! order of keys. Each row has the length of its key (4 bytes), the key, and the SHA-256 of the
+//! row's bytes. Integers are big endian. The key names the set of root keys ([`StateKey`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -232,8 +232,8 @@ impl RecordIndex {
         Ok(())
     }
 
-    /// Compares the loaded records with their rows. Byte equality suffices, because the encoding of
-    /// rows is canonical.
+    /// Compares the loaded records with their rows. The encoding of rows is canonical, so matching
+    /// rows are recognized without parsing.
     fn check_loaded(&self, records: &BTreeMap<String, Vec<u8>>) -> Result<(), StoreError> {
         let expected = rows_of(records);
         let there = self

@@ -287,8 +287,8 @@ impl Control {
     /// Changes the slots of the root key with this id. Returns the new generation.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has no such root key or slot, if the result has no
-    /// slots or too many, or if new slots do not have the next numbers; any error of the store.
+    /// [`StoreError::Invalid`] if the store has no such root key or slot, or if the result has no
+    /// slots or too many. Also if new slots do not have the next numbers. Any error of the store.
     pub async fn set_slots(&self, root: [u8; 16], change: SlotChange) -> Result<u64, StoreError> {
         self.change_root(move |_, record| {
             let next_slot = next_slot(record.next_slot, &change.add)?;

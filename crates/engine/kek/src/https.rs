@@ -31,7 +31,7 @@ pub(crate) const TRIES_MAX: u32 = 3;
 /// random part, up to a half.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Lower limit of `connect_timeout` and `request_timeout`.
+/// Lower and upper limit of `connect_timeout` and `request_timeout`.
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 

@@ -5,10 +5,10 @@
 //! provider never unwraps: holders of shares join their shares to the [`RecoveryKey`], which
 //! unwraps. `sealwire recovery create` creates a key and its shares.
 //!
-//! Text form of the public key: `swr1:` and, in base64url without padding, 1,275 bytes: version
-//! `01`, set (16), key id (5), public key of MLKEM768-P256 (1,249), and the first 4 bytes of the
-//! SHA-256 of all bytes before. The checksum detects damage but not forgery. Protect the file
-//! against writing as carefully as a key file against reading.
+//! Text form of the public key: `swr1:` and 1,275 bytes in base64url without padding. The bytes are
+//! version `01`, set (16), key id (5), public key of MLKEM768-P256 (1,249), and a checksum. The
+//! checksum is the first 4 bytes of the SHA-256 of all preceding bytes. The checksum detects damage
+//! but not forgery. Protect the file against writing as carefully as a key file against reading.
 //!
 //! A wrapped copy is version `01`, key id (5), and the root key sealed by HPKE to the public key,
 //! bound to [`WrapSlot::aad`].

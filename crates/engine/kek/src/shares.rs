@@ -5,9 +5,10 @@
 //! join to a wrong secret. [`join`] cannot verify the secret, so its caller must check the secret
 //! against the recovery key.
 //!
-//! Text form: `sws1:` and, in base64url without padding, 65 bytes: version `01`, set (16), key id
-//! (5), split id (4), threshold, total, index, value (32), and the first 4 bytes of the SHA-256 of
-//! all bytes before. The checksum detects typing errors but not forgery.
+//! Text form: `sws1:` and 65 bytes in base64url without padding. The bytes are version `01`, set
+//! (16), key id (5), split id (4), threshold, total, index, value (32), and a checksum. The
+//! checksum is the first 4 bytes of the SHA-256 of all preceding bytes. The checksum detects typing
+//! errors but not forgery.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -316,7 +317,8 @@ pub fn split(
     Ok(points.iter().map(share).collect())
 }
 
-/// Joins shares to the secret. Shares beyond the threshold are checked against the others.
+/// Joins shares to the secret. Extra shares beyond the threshold must be consistent with the first
+/// shares.
 ///
 /// # Errors
 /// See [`JoinError`].

@@ -191,8 +191,8 @@ pub(super) async fn by_app<T, R: Send + 'static, F: Future<Output = Vec<R>> + Se
         .collect()
 }
 
-/// Spreads the result of a part over its items. The first item gets the original error, the others
-/// get copies.
+/// Spreads the result of a part over its items. The first item gets the original error, and the
+/// other items get copies.
 pub(super) fn of_each<R>(
     count: usize,
     result: Result<Vec<R>, StoreError>,

@@ -61,8 +61,8 @@ pub struct Distribution {
 }
 
 /// Creates the schema if it is missing, and distributes its tables by app. Skips completed steps.
-/// With `dry_run`, only checks the database. Fails if tables are to be distributed while engines
-/// are connected. `shards`: number of shards of each table; by default 32, or the present number.
+/// With `dry_run`, only checks the database. Fails if tables must be distributed while engines are
+/// connected. `shards`: number of shards of each table; by default 32, or the present number.
 ///
 /// # Errors
 /// [`StoreError::Invalid`] if the database does not meet the requirements; errors of
@@ -292,8 +292,8 @@ async fn create_tables(client: &Client, tables: &[&String], shards: u32) -> Resu
         .await?;
     for table in tables {
         // Workers plan with the app as a constant. With statistics about the apps of a shard, a
-        // worker would expect no rows for a new app, and would consider every index that starts
-        // with the app equally good.
+        // worker would expect no rows for a new app. Then every index that starts with the app
+        // would seem equally good.
         client
             .batch_execute(&format!(
                 "ALTER TABLE sealwire.{table} ALTER COLUMN app SET STATISTICS 0, ALTER COLUMN collection SET STATISTICS 0"

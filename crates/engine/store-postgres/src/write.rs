@@ -6,10 +6,10 @@
 //! lookup ([`NewRowPredictor`]). The statement writes everything or nothing: if an id is taken the
 //! statement fails, and if a holder has expired nothing is inserted.
 //!
-//! In both cases a transaction follows, which reads the existing rows, lets [`plan`] decide, and
-//! writes the result. A row that names a data subject is written under a lock on the subject's key,
-//! after a check of the version that the row claims. Each group is in one statement or transaction,
-//! so a process that dies midway has written only whole groups.
+//! In both cases a transaction follows, which reads the existing rows, calls [`plan`] to decide,
+//! and writes the result. A row that names a data subject is written under a lock on the subject's
+//! key, after a check of the version that the row claims. Each group is in one statement or
+//! transaction, so a process that dies midway has written only whole groups.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicU32;
@@ -467,7 +467,7 @@ async fn merge_apart(
 }
 
 /// Writes groups in a transaction. Returns no result for groups that must be written after the
-/// others.
+/// other groups.
 async fn transact(
     call: &mut Query<'_>,
     now: u64,

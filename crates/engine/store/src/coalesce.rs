@@ -133,7 +133,7 @@ impl Observer for () {
 pub struct Waiting {
     /// Rows to write.
     pub rows: usize,
-    /// Approximate bytes of those rows.
+    /// Approximate bytes of these rows.
     pub bytes: usize,
     /// Keys to look up.
     pub keys: usize,

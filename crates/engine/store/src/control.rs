@@ -23,7 +23,7 @@ pub fn is_single(key: &str) -> bool {
     key.starts_with(SINGLE)
 }
 
-/// The records that one change writes, by key. `None` removes the record.
+/// The records that a change writes, by key. `None` removes the record.
 pub type Changes = BTreeMap<String, Option<Vec<u8>>>;
 
 /// Control state at one generation: all records, or the subset that a method documents.

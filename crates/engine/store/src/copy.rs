@@ -307,7 +307,7 @@ async fn check_empty(to: Side<'_>) -> Result<(), CopyError> {
     })
 }
 
-/// Raises the fences of the target to those of the source.
+/// Raises the fences of the target to the fences of the source.
 async fn copy_fences(from: Side<'_>, to: Side<'_>) -> Result<(), CopyError> {
     for (map, generation) in from.objects.fences().await.map_err(at(End::Source))? {
         to.objects

@@ -40,12 +40,12 @@ use admission_queue::{AdmissionQueue, Id, Released, ThrottleRules};
 /// Limits of the throttle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThrottleBounds {
-    /// Maximum rows accepted and not durable, unless a single request has more. Delays begin at 0.6
+    /// Maximum rows accepted and not durable, unless a single request has more. Delays start at 0.6
     /// of this limit, and under load the level settles at 0.8. With room for two full writes, waits
     /// are as uneven as without a throttle (p99 is twice the median). With room for eight, p99 is
     /// 1.4 times the median. More room only costs memory.
     pub rows_max: usize,
-    /// Maximum bytes of those rows.
+    /// Maximum bytes of these rows.
     pub bytes_max: usize,
     /// Maximum number of waiting requests. Further requests are rejected immediately.
     pub waiters_max: usize,

@@ -19,8 +19,8 @@ use sealwire_store::{MapId, ObjectId, ObjectRow, Row, SINGLE, StoreError, TokenI
 
 /// Version of the keyspaces and keys. The row formats have their own versions. Layout 1 had no
 /// objects, layout 2 no index of the objects of subjects, and layout 3 no index of their tokens. A
-/// program that knows only an older layout would copy a store without its objects, ignore fences,
-/// or write rows without their entry in the index of subjects.
+/// program that knows only an older layout would copy a store without its objects or ignore fences.
+/// Such a program would also write rows without their entry in the index of subjects.
 const LAYOUT: u32 = 4;
 const LAYOUT_KEY: &str = "layout";
 const FACTS: &str = "facts";

@@ -385,7 +385,7 @@ impl RequestEdit<'_> {
         Ok(next)
     }
 
-    /// Replaces all records with those of `state`.
+    /// Replaces all records with the records of `state`.
     pub(super) fn replace_records(
         &mut self,
         state: sealwire_store::Snapshot,

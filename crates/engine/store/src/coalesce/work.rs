@@ -32,8 +32,8 @@ pub(super) struct Open<Q, A> {
 }
 
 impl<Q, A> Open<Q, A> {
-    /// Starts a batch with the requests whose deadline has not passed, and fails the others.
-    /// Returns `None` if no request is left.
+    /// Starts a batch with the requests whose deadline has not passed, and fails the other
+    /// requests. Returns `None` if no request is left.
     pub(super) fn begin(kind: Kind, batch: Vec<Work<Q, A>>) -> Option<Self> {
         let sent = Instant::now();
         let (works, late): (Vec<_>, Vec<_>) = batch

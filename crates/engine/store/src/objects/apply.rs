@@ -39,8 +39,8 @@ pub trait ObjectChanges {
 ///
 /// # Errors
 /// Any error of `changes`; [`StoreError::TimeOutOfRange`]; [`StoreError::Invalid`] for two writes
-/// of one id, two claims of one subject, an archived row, or a row whose creation time differs from
-/// that of the replaced object.
+/// of one id, two claims of one subject, or an archived row. Also for a row whose creation time
+/// differs from that of the replaced object.
 pub fn apply_group(
     changes: &mut impl ObjectChanges,
     now: u64,
