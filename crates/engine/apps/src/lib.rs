@@ -63,8 +63,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 const REMOVALS_MAX: u64 = 1_024;
 
 /// The operations on apps, keys and collections; see the module documentation. A change is durable
-/// when its method returns. After a store error, the change may have been made or not, and can be
-/// repeated.
+/// when its method returns. After a store error, the change may or may not have been made, and can
+/// be repeated.
 #[derive(Clone)]
 pub struct Control {
     store: Arc<AuthenticatedStore>,

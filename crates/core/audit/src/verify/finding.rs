@@ -11,7 +11,7 @@ pub struct Finding {
     pub line: u64,
     /// The record number, if known.
     pub seq: Option<u64>,
-    /// A kind of problem.
+    /// The problem.
     pub problem: Problem,
 }
 
