@@ -1,10 +1,10 @@
 //! Moves whole segments to another folder, and writes an authenticated archive statement of the
 //! moved records.
 //!
-//! A trail is complete from record 1 on, or from behind the record that its statement names. So a
-//! segment that is gone and in no statement is missed for good, by `verify` and by each engine that
-//! starts. The folder that segments are moved to is a trail of its own, with a head that names its
-//! last record: it verifies, and grows by the next move.
+//! A trail must be complete from record 1 on, or from the record after the last record in its
+//! statement. So `verify` and every engine start report a segment that was removed without a
+//! statement. The target folder is a separate trail with a checkpoint that names its last record.
+//! The archive can be verified, and the next move extends the archive.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -28,13 +28,13 @@ const LOCK_FILE: &str = "archive.lock";
 pub struct Move {
     /// Folder of the audit log. The engine that writes it can keep running.
     pub folder: PathBuf,
-    /// Target folder. It must be absent, empty, or hold segments that were moved before.
+    /// Target folder, which must be absent, empty, or contain segments of earlier moves.
     pub to: PathBuf,
-    /// Moves only segments whose records are all older than this time. `None`: moves all completed
+    /// Moves only segments whose records are all older than this time. `None`: moves all finished
     /// segments.
     pub before: Option<Timestamp>,
     /// Also moves segments that fail verification. The statement counts their findings, and
-    /// `verify` reports them from then on.
+    /// `verify` reports them afterwards.
     pub despite_findings: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct Moved {
     pub segments: usize,
     /// Total size of the moved files in bytes.
     pub bytes: u64,
-    /// Numbers of the first and the last moved record. `None`: there was nothing to move.
+    /// Numbers of the first and the last moved record. `None`: no segment had to be moved.
     pub records: Option<(u64, u64)>,
     /// Number of findings in the moved segments.
     pub findings: u64,
@@ -73,7 +73,7 @@ pub enum ArchiveError {
         /// The last record that would be moved.
         to: u64,
     },
-    /// The target folder holds something else.
+    /// The target folder contains other files.
     #[error("{}: {what}; name another folder", folder.display())]
     Elsewhere {
         /// The folder.
@@ -107,8 +107,8 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> ArchiveError {
     move |source| ArchiveError::Io { path, source }
 }
 
-/// Moves segments. Killed at any point, it leaves all records in one folder or in both, and is
-/// simply run again. `progress` is told bytes done and bytes in all.
+/// Moves segments. If the process is killed at any point, each record is in one of the folders or
+/// in both, and the move can be repeated. `progress` receives the bytes done and the total bytes.
 ///
 /// # Errors
 ///
@@ -128,8 +128,8 @@ pub fn archive(
     let archived = find_statement(folder, key)?;
     let floor = archived.as_ref().map_or(0, |archived| archived.link().seq);
     let mut all = files::segments(folder).map_err(at(folder))?;
-    // A segment without a first record is left over from a killed engine. The segment before it is
-    // then the last one.
+    // A segment without a first record remains after an engine was killed. The segment before it is
+    // then the last segment.
     while let Some(last) = all.last() {
         let path = folder.join(&last.name);
         if Header::read(&path).map_err(at(&path))?.is_some() {
@@ -184,8 +184,8 @@ pub fn archive(
         hash: report.hash,
     };
     if report.last != last {
-        // Verification found a gap. The header of the next segment holds the hash of the record
-        // before it.
+        // Verification found a gap. The header of the next segment contains the hash of the last
+        // record before that segment.
         let path = folder.join(&kept[0].name);
         end.hash = Header::read(&path)
             .map_err(at(&path))?
@@ -214,7 +214,7 @@ pub fn archive(
     })
 }
 
-/// Reads and authenticates the statement of a folder. Returns `None` if there is none.
+/// Reads and authenticates the statement of a folder. Returns `None` if it does not exist.
 fn find_statement(folder: &Path, key: &AuditKey) -> Result<Option<Archived>, ArchiveError> {
     match Archived::read(folder, Some(key)) {
         Ok(archived) => Ok(Some(archived)),
@@ -226,7 +226,7 @@ fn find_statement(folder: &Path, key: &AuditKey) -> Result<Option<Archived>, Arc
     }
 }
 
-/// Replaces the statement atomically: after a crash, either the old or the new statement is there.
+/// Replaces the statement atomically: after a crash, either the old or the new statement exists.
 fn write_statement(
     statement: &Archived,
     folder: &Path,
@@ -237,7 +237,7 @@ fn write_statement(
 }
 
 /// Removes segments that an interrupted move left in the folder, if the archive has identical
-/// copies. Other segments stay.
+/// copies. Keeps all other segments.
 fn finish(this: &Move, archived: &Archived, done: &[Segment]) -> Result<(), ArchiveError> {
     let mut copied = Vec::new();
     for segment in done {
@@ -260,7 +260,7 @@ fn finish(this: &Move, archived: &Archived, done: &[Segment]) -> Result<(), Arch
     remove(&this.folder, &copied)
 }
 
-/// Returns whether two files have the same content; false if the second does not exist.
+/// Returns true if two files have the same content; false if the second file does not exist.
 fn is_copy(one: &Path, other: &Path) -> io::Result<bool> {
     let (mut one, mut other) = match fs::File::open(other) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -294,8 +294,8 @@ fn wanted(
     for (index, next) in segments.iter().enumerate().skip(1) {
         if let Some(before) = before {
             let path = folder.join(&next.name);
-            // Records are written in order, so none is much younger than the first record of the
-            // next segment.
+            // Records are written in order, so no record is much younger than the first record of
+            // the next segment.
             let begun = Header::read(&path)
                 .map_err(at(&path))?
                 .map(|header| header.time);

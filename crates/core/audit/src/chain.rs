@@ -2,8 +2,8 @@
 //! MAC of that hash.
 //!
 //! `{"seq":N` + body + `,"hash":"` 64 digits `","mac":"` 32 digits `"}` newline. The hash is
-//! SHA-256 of the 32 bytes of the hash before and of everything up to `,"hash"`; before the first
-//! record stands a hash of the chain's random name.
+//! SHA-256 of the 32 bytes of the previous hash and of the line up to `,"hash"`. For the first
+//! record, the previous hash is a hash of the chain's random name.
 
 use std::str::FromStr;
 
@@ -81,7 +81,7 @@ pub struct Checkpoint {
     pub chain: [u8; 16],
     /// Id of the key that authenticates the checkpoint.
     pub key: String,
-    /// Number of the record; 0 before the first.
+    /// Number of the record; 0 if the chain has no records.
     pub seq: u64,
     /// Hash of the record.
     pub hash: Digest,
@@ -98,7 +98,7 @@ impl Checkpoint {
     }
 }
 
-/// A parsed line. Nothing in it is verified yet.
+/// A parsed line whose content is not verified yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
     /// The record's number.

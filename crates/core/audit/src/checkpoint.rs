@@ -1,9 +1,10 @@
-//! The checkpoint: an authenticated note that names the last record, stored beside the segments. If
-//! records are cut off at the end, the checkpoint names a record that no longer exists.
+//! The checkpoint: an authenticated note that names the last record, stored in the folder of the
+//! segments. If records are cut off at the end, the checkpoint names a record that no longer
+//! exists.
 //!
-//! The checkpoint has a fixed length, smaller than a disk sector. One write replaces it in place,
-//! after the records that it names. A process that is killed leaves either the old or the new
-//! checkpoint.
+//! The checkpoint has a fixed length, smaller than a disk sector. A single write replaces the
+//! checkpoint in place, after the records that it names were written. A process that is killed
+//! leaves either the old or the new checkpoint.
 
 use std::fs::File;
 use std::io;
@@ -58,7 +59,7 @@ impl Checkpoint {
 
     fn parse(bytes: &[u8], key: Option<&AuditKey>) -> Result<Self, NoteError> {
         let (head, _) = note::parse(bytes, key, AuditKey::head_mac)?;
-        // Only one encoding of a checkpoint is valid.
+        // The encoding of a checkpoint is canonical.
         if key.is_some_and(|key| head.encode(key) != bytes) {
             return Err(NoteError::Damaged);
         }

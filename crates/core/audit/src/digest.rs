@@ -12,7 +12,7 @@ use crate::json;
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// Returns the hash that precedes the first record of a chain of that name.
+    /// Returns the hash that precedes the first record of a chain with this name.
     pub(crate) fn genesis(chain: &[u8; 16]) -> Self {
         Self(
             Sha256::new()
@@ -23,7 +23,7 @@ impl Digest {
         )
     }
 
-    /// Returns the next hash: this one chained with a line up to its seal.
+    /// Returns the next hash of the chain, over this hash and the sealed part of a line.
     pub(crate) fn with(&self, sealed: &[u8]) -> Self {
         Self(
             Sha256::new()

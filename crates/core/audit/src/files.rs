@@ -50,7 +50,7 @@ pub(crate) fn segments(folder: &Path) -> io::Result<Vec<Segment>> {
     Ok(found)
 }
 
-/// Returns the bytes of all files in a folder.
+/// Returns the total size of all files in a folder, in bytes.
 pub(crate) fn folder_bytes(folder: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(folder)? {
@@ -64,7 +64,8 @@ pub(crate) fn folder_bytes(folder: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Returns the bytes that can still be written into a folder with a largest size.
+/// Returns the bytes that can still be written to a folder, limited by the disk and by
+/// `folder_bytes_max`.
 pub(crate) fn bytes_left(folder: &Path, folder_bytes_max: Option<u64>) -> io::Result<u64> {
     let disk = rustix::fs::statvfs(folder)?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
@@ -117,13 +118,13 @@ pub(crate) struct Lock {
 }
 
 impl Drop for Lock {
-    /// Releases the lock also if a forked child still holds a copy of the file: until its exec.
+    /// Unlocks explicitly, because a forked child can hold a copy of the file until its exec.
     fn drop(&mut self) {
         let _ = self.file.unlock();
     }
 }
 
-/// Takes a lock. Returns `None` if another process holds it.
+/// Takes a lock. Returns `None` if another process holds the lock.
 pub(crate) fn lock(path: &Path) -> io::Result<Option<Lock>> {
     let file = open(path)?;
     match file.try_lock() {

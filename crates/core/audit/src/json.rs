@@ -1,4 +1,4 @@
-//! Writes JSON for records: one line, keys in a fixed order, without allocation.
+//! Writes JSON for records as one line, with keys in a fixed order, without allocations.
 
 /// Appends `"text"` with JSON escapes.
 pub(crate) fn string(out: &mut Vec<u8>, text: &str) {
@@ -67,7 +67,7 @@ pub(crate) fn hex(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Parses the output of [`hex`] and accepts nothing else.
+/// Parses the output of [`hex`] and rejects any other input.
 pub(crate) fn unhex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     if digits.len() != 2 * N {
         return None;

@@ -1,5 +1,5 @@
-//! The keys that authenticate the audit log. Without them, nobody can produce a line or a
-//! checkpoint that verifies.
+//! The keys that authenticate the audit log. A line or a checkpoint verifies only if it was made
+//! with these keys.
 
 use std::fmt;
 
@@ -13,8 +13,8 @@ use crate::digest::Digest;
 /// Bytes of a MAC: HMAC-SHA-256 truncated to its first half, as RFC 2104 and RFC 4868 allow.
 pub(crate) const MAC_BYTES: usize = 16;
 
-/// One key for lines, one for heads, one for statements of what was archived, so that none is taken
-/// for another. Wiped on drop.
+/// Separate keys for lines, for checkpoints and for archive statements, so that a MAC of one kind
+/// is never valid for another kind. Wiped on drop.
 #[derive(Clone)]
 pub struct AuditKey {
     line: Box<Hmac<Sha256>>,
@@ -24,8 +24,8 @@ pub struct AuditKey {
 }
 
 impl AuditKey {
-    /// Derives the keys from 32 bytes that serve no other purpose. The key-encryption key derives
-    /// these bytes under a separate label.
+    /// Derives the keys from 32 bytes that serve no other purpose. Callers derive the 32 bytes from
+    /// the key-encryption key under a separate label.
     #[must_use]
     pub fn new(root: &Zeroizing<[u8; 32]>) -> Self {
         let keyed = |label: &[u8]| {
@@ -45,7 +45,7 @@ impl AuditKey {
         }
     }
 
-    /// Returns the key id that files contain, which tells a different key from a forgery. The id
+    /// Returns the key id in the files, which distinguishes another key from a forgery. The id
     /// reveals nothing about the key.
     #[must_use]
     pub fn id(&self) -> String {

@@ -2,13 +2,14 @@
 //! directly.
 //!
 //! [`Record`] holds the content of one record, and never a value, a token or key material.
-//! [`Trail`] is the handle that takes records of requests. Its writer thread writes many records at
-//! once. [`verify()`] finds later changes to the files and reports their location. [`archive()`]
-//! moves old files away in an authenticated way, so that other removals are detected. The format is
-//! in `proto/audit.md`; the protection against each attacker is in `SECURITY.md`.
+//! [`Trail`] is the handle that takes records of requests. The writer thread of a trail writes many
+//! records at once. [`verify()`] finds later changes to the files and reports their location.
+//! [`archive()`] moves old files to another folder and authenticates the move, so that other
+//! removals are detected. The format is in `proto/audit.md`; the protection against each attacker
+//! is in `SECURITY.md`.
 //!
-//! This crate uses no sockets, no async runtime and no logging. It reports file events to an
-//! [`Observer`].
+//! This crate uses no sockets, no async runtime and no logging. An [`Observer`] receives file
+//! events.
 
 mod archive;
 mod chain;

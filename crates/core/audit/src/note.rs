@@ -1,5 +1,5 @@
-//! Authenticated notes beside the segments: small JSON objects whose last key is a MAC of
-//! everything before it.
+//! Authenticated notes in the folder of the segments: small JSON objects whose last field is a MAC
+//! of all preceding bytes.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -48,7 +48,7 @@ struct Text {
     mac: String,
 }
 
-/// Appends the fields that all notes begin with.
+/// Appends the first fields, which all notes share.
 pub(crate) fn begin(out: &mut Vec<u8>, last: &Checkpoint) {
     out.extend_from_slice(b"{\"format\":1");
     json::key(out, "chain");
@@ -84,7 +84,7 @@ pub(crate) fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, NoteError> 
 }
 
 /// Returns the record that a note names and the findings that it counts. With a key, fails unless
-/// `seal` gives the note's MAC under that key. The caller must check the bytes after the MAC.
+/// `seal` computes the note's MAC under that key. The caller must check the bytes after the MAC.
 pub(crate) fn parse(
     bytes: &[u8],
     key: Option<&AuditKey>,

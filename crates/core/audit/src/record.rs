@@ -1,4 +1,4 @@
-//! Records of requests, and of events of the trail itself.
+//! Records of requests and of events of the trail.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -15,24 +15,24 @@ const PRINCIPAL_BYTES_MAX: usize = 2_048;
 const REASON_BYTES_MAX: usize = 256;
 /// Longest other text in bytes.
 const TEXT_BYTES_MAX: usize = 128;
-/// Largest total size of the facts about a change, in bytes. Fits a principal with its role, or the
-/// grants of a role.
+/// Largest total size of the facts about a change, in bytes. Sufficient for a principal with its
+/// role, or for the grants of a role.
 const CHANGE_BYTES_MAX: usize = 4_096;
-/// Maximum number of data subjects in a record. They take 35 bytes each.
+/// Maximum number of data subjects in a record, of 35 bytes each.
 pub const SUBJECTS_MAX: usize = 500;
 /// Maximum number of facts about a change.
 const CHANGES_MAX: usize = 8;
 
-/// One call that was decided. No field holds anything of a payload, a token or a key; names are cut
-/// to 128 bytes, reasons to 256, principals to 2,048, and the facts about a change to 4,096
-/// together.
+/// A request with its outcome. The fields contain no part of a payload, a token or a key. Names are
+/// truncated to 128 bytes, reasons to 256, principals to 2,048, and the facts about a change to
+/// 4,096 in total.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Record<'a> {
     /// The principal: the whole name in the certificate.
     pub principal: &'a str,
     /// The certificate field that holds the principal's name.
     pub kind: &'a str,
-    /// The method; one word for all methods that do not exist.
+    /// The method; unknown methods share one name.
     pub method: &'a str,
     /// The app that the request named, if it could be parsed.
     pub app: Option<&'a str>,
@@ -49,7 +49,7 @@ pub struct Record<'a> {
     pub change: &'a [(&'static str, Change<'a>)],
     /// Number of fields that the response covers; for token methods, the number of tokens.
     pub fields: u64,
-    /// Number of fields among them that failed individually.
+    /// Number of these fields that failed individually.
     pub errors: u64,
     /// Size of the request message in bytes. For a message rejected before it was complete, the
     /// bytes received so far.
@@ -62,7 +62,7 @@ pub struct Record<'a> {
     pub took: Duration,
 }
 
-/// One fact about a change.
+/// A fact about a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
     /// A name or a choice.
@@ -149,7 +149,7 @@ impl Record<'_> {
     }
 }
 
-/// Events of the trail itself, and of the engine that keeps it.
+/// Events of the trail and of its engine.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// The engine opened the audit log.
@@ -158,8 +158,7 @@ pub enum Event<'a> {
         version: &'a str,
         /// The condition of the audit log when it was opened.
         found: &'a str,
-        /// Bytes of an incomplete line that the previous run left. They are kept in a separate
-        /// file.
+        /// Bytes of an incomplete line of the previous run, which was moved to a separate file.
         torn_bytes: u64,
     },
     /// The engine closed the audit log; the last record of its run.
@@ -221,7 +220,7 @@ pub enum Event<'a> {
         root: &'a [u8; 16],
         /// `ok`, or the kind of the failure.
         outcome: &'a str,
-        /// Time of the result. Uses before the audit log was opened are recorded later.
+        /// Time of the result. Uses from before the audit log was opened are recorded afterwards.
         used: Timestamp,
         /// Duration of the use.
         took: Duration,
@@ -334,7 +333,7 @@ impl Event<'_> {
     }
 }
 
-/// Begins a record, after its number.
+/// Appends the first fields of a record, after its number.
 pub(crate) fn begin(out: &mut Vec<u8>, at: Timestamp, event: &str, instance: &str) {
     json::key(out, "time");
     moment(out, at);
@@ -348,7 +347,7 @@ fn moment(out: &mut Vec<u8>, at: Timestamp) {
     out.push(b'"');
 }
 
-/// Returns the beginning of a text, of at most `left` bytes, and reduces `left` by its length.
+/// Returns the first part of a text, of at most `left` bytes, and reduces `left` by its length.
 fn take<'a>(text: &'a str, left: &mut usize) -> &'a str {
     let text = cut(text, *left);
     *left -= text.len();

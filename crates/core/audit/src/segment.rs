@@ -1,4 +1,4 @@
-//! Reads segments: line by line, in bounded memory, and the content of their first record.
+//! Reads segments line by line in bounded memory, and parses their first record.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -30,7 +30,7 @@ impl Header {
         Ok(lines.next()?.and_then(|raw| Self::parse(&raw.line()?)))
     }
 
-    /// Parses a segment header. Returns `None` if the line is not one.
+    /// Parses a segment header. Returns `None` if the line is not a segment header.
     pub(crate) fn parse(line: &Line<'_>) -> Option<Self> {
         #[derive(Deserialize)]
         struct Text<'a> {
@@ -81,7 +81,7 @@ pub(crate) struct Lines<R> {
     end: u64,
 }
 
-/// One unparsed line.
+/// An unparsed line.
 pub(crate) struct RawRecord<'a> {
     /// Content without the newline. A line that is too long is truncated.
     bytes: &'a [u8],

@@ -1,8 +1,8 @@
-//! The files, written by one process at a time: segments, the head, and how a trail is found after
-//! any end of its engine.
+//! Writes the segments and the checkpoint, one process at a time. Also recovers a trail after a
+//! shutdown or crash of its engine.
 //!
-//! Records that are appended together are written together or not at all: a failed write is undone.
-//! Nothing here runs by itself; [`Trail`](crate::Trail) has the thread.
+//! Records that are appended together are written together or not at all, because a failed write is
+//! undone. This module starts no threads; [`Trail`](crate::Trail) has the writer thread.
 
 use std::fs::File;
 use std::io::{self, BufReader, Write as _};
@@ -22,7 +22,7 @@ use crate::statement::{ARCHIVED_FILE, Archived};
 use crate::timestamp::Timestamp;
 use crate::verify::TRIES_MAX;
 
-/// Bytes kept of the buffer after a large group.
+/// Capacity in bytes that the buffer keeps after a large group.
 const BUFFER_BYTES_KEPT: usize = 256 << 10;
 
 /// Largest size of the checkpoint file.
@@ -33,17 +33,17 @@ const HEAD_BYTES_MAX: u64 = 1_024;
 pub struct Options {
     /// The folder, created if it does not exist. Only one engine can use it.
     pub folder: PathBuf,
-    /// Size in bytes at which a segment ends. The write that reaches this size is the segment's
-    /// last.
+    /// Size in bytes at which a segment ends. The write that reaches this size is the last of the
+    /// segment.
     pub segment_bytes: u64,
     /// Age at which a segment ends, before its next write.
     pub segment_age: Duration,
-    /// Largest total size of the folder's files. Beyond it writes fail as on a full disk. `None`:
-    /// the disk's size.
+    /// Largest total size of the folder's files. Further writes fail as on a full disk. `None`:
+    /// limited only by the disk.
     pub folder_bytes_max: Option<u64>,
     /// If true, records count as written after `fdatasync`; if false, after `write`.
     pub sync: bool,
-    /// Name of this run of this engine.
+    /// Name of this run of the engine.
     pub instance: String,
 }
 
@@ -72,13 +72,14 @@ pub enum JournalError {
 /// The condition of an audit log when it was opened. Recorded at each start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FoundSegment {
-    /// There was no audit log.
+    /// The folder did not contain an audit log.
     New,
     /// Unchanged since the last run.
     Clean,
-    /// Records follow after the checkpoint, because the engine was killed between the two writes.
+    /// The log has records after the checkpoint, because the engine was killed between the two
+    /// writes.
     Ahead,
-    /// Records that the checkpoint names are missing.
+    /// The record that the checkpoint names is missing.
     Cut,
     /// The checkpoint is missing.
     HeadMissing,
@@ -88,7 +89,7 @@ pub enum FoundSegment {
     OtherKey,
     /// The last segment fails verification.
     Broken,
-    /// Segments are missing that were not archived.
+    /// Segments that were not archived are missing.
     SegmentsMissing,
 }
 
@@ -124,19 +125,19 @@ pub struct Journal {
     chain: [u8; 16],
     link: Link,
     open: Option<OpenSegment>,
-    /// Reason to start the next segment, for its first record.
+    /// The reason for the next segment, stated in its first record.
     reason: &'static str,
     /// File name of the previous segment.
     previous: Option<String>,
     head: File,
-    /// Content of the checkpoint, without its end.
+    /// Content of the checkpoint, without number and hash of the last record.
     note: Checkpoint,
     note_buffer: Vec<u8>,
     found: FoundSegment,
     torn_bytes: u64,
     out: Vec<u8>,
-    /// Total size of the files, as far as is known without reading the folder: files can be moved
-    /// away.
+    /// Last known total size of the files. An archive move can have reduced the size since the
+    /// folder was read.
     folder_bytes: u64,
     _lock: files::Lock,
 }
@@ -148,7 +149,7 @@ struct OpenSegment {
     /// Number of valid bytes in the file.
     bytes: u64,
     since: Timestamp,
-    /// True if the file holds bytes beyond the valid ones.
+    /// True if the file has bytes after the valid bytes.
     excess: bool,
 }
 
@@ -218,8 +219,8 @@ impl Journal {
             });
         }
         if state.found == FoundSegment::New {
-            // Written before the first segment, so that no segment ever exists without a
-            // checkpoint.
+            // The checkpoint is written before the first segment, so that a segment never exists
+            // without a checkpoint.
             let link = journal.link;
             journal
                 .write_head(&link, "")
@@ -251,7 +252,7 @@ impl Journal {
         (self.link.seq, self.link.hash)
     }
 
-    /// Returns the file name of the current segment, if there is one.
+    /// Returns the file name of the current segment, if it exists.
     #[must_use]
     pub fn segment(&self) -> Option<&str> {
         self.open.as_ref().map(|open| &*open.segment.name)
@@ -262,7 +263,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// The system's error. The trail is as before, and the next call tries again.
+    /// The system's error. The trail does not change, and the next call tries again.
     pub fn append<'a>(
         &mut self,
         at: Timestamp,
@@ -289,8 +290,8 @@ impl Journal {
                 Ok(begins)
             }
             Err(error) if begins => {
-                // If the removal fails, the file holds no valid record, and the next attempt
-                // replaces it.
+                // If the removal fails, the file remains without a valid record, and the next
+                // attempt replaces it.
                 let _ = std::fs::remove_file(self.options.folder.join(&target.segment.name));
                 Err(error)
             }
@@ -333,7 +334,7 @@ impl Journal {
         let path = self.options.folder.join(&segment.name);
         let file = match files::create(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // An existing file with this number holds no valid record.
+                // An existing file with this number has no valid records.
                 std::fs::remove_file(&path)?;
                 files::create(&path)?
             }
@@ -423,7 +424,7 @@ impl Journal {
     }
 }
 
-/// Content of the last segment.
+/// Results of reading the last segment.
 struct Tail {
     segment: Segment,
     link: Link,
@@ -435,7 +436,7 @@ struct Tail {
     sound: bool,
 }
 
-/// The state with which writing continues.
+/// The state from which writing continues.
 struct SegmentState {
     found: FoundSegment,
     chain: [u8; 16],
@@ -553,12 +554,12 @@ impl SegmentState {
     }
 }
 
-/// Returns true if every segment exists from record 1, or from after the archived ones. Reads first
-/// lines only: `verify` finds records that are missing within segments.
+/// Returns true if every segment exists, from record 1 or from the record after the archived
+/// records. Reads only first lines: `verify` finds missing records within segments.
 fn is_complete(folder: &Path, key: &AuditKey) -> io::Result<bool> {
     for _ in 1..TRIES_MAX {
         match is_complete_now(folder, key) {
-            // A file was moved in the meantime. The new statement covers it.
+            // The file was archived in the meantime. The new statement covers it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => (),
             looked => return looked,
         }
@@ -568,16 +569,17 @@ fn is_complete(folder: &Path, key: &AuditKey) -> io::Result<bool> {
 
 fn is_complete_now(folder: &Path, key: &AuditKey) -> io::Result<bool> {
     let segments = files::segments(folder)?;
-    // Read after listing the segments. Segments moved in between are covered by this statement.
+    // Read after the list of segments, so that the statement covers segments that were moved in
+    // between.
     let archived = Archived::read(folder, Some(key)).map_or(0, |archived| archived.link().seq);
-    // Archived segments that were copied back need no predecessors.
+    // Archived segments that were copied back do not need predecessors.
     let again = segments
         .windows(2)
         .take_while(|pair| pair[1].first <= archived + 1)
         .count();
     let mut before: Option<Segment> = None;
     for segment in segments.into_iter().skip(again) {
-        // An unreadable first line is reported elsewhere, as another finding.
+        // Another check reports an unreadable first line.
         if let Some(header) = Header::read(&folder.join(&segment.name))? {
             let follows = match &before {
                 None => header.previous.seq <= archived,
@@ -608,7 +610,7 @@ fn tail(folder: &Path, key: &AuditKey, named: Option<u64>) -> io::Result<(Option
         if tail.bytes > 0 {
             return Ok((Some(tail), torn_bytes));
         }
-        // The file was created, but holds no complete line.
+        // The file was created, but has no complete line.
         std::fs::remove_file(&path)?;
     }
     Ok((None, torn_bytes))
@@ -647,7 +649,8 @@ fn scan(path: &Path, segment: &Segment, key: &AuditKey, named: Option<u64>) -> i
             line.seq == tail.link.seq + 1 && tail.link.hash.with(line.sealed) == line.hash;
         tail.sound &=
             tail.header.is_some() && follows && same(&key.line_mac(&line.hash), &line.mac);
-        // Record numbers only grow, whatever the line claims, so that no number is used twice.
+        // Record numbers never decrease, even if the line claims a lower number, so that no number
+        // is used twice.
         tail.link = Link {
             seq: line.seq.max(tail.link.seq),
             hash: line.hash,

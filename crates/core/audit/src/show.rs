@@ -1,4 +1,5 @@
-//! Reads records for display, selected by a filter. The folder can be written at the same time.
+//! Reads records for display, selected by a filter. An engine can write to the folder at the same
+//! time.
 
 use std::fs::File;
 use std::io::{self, BufReader, Seek as _, SeekFrom};
@@ -25,8 +26,8 @@ pub struct Filter {
     pub outcome: Option<String>,
     /// Only records that name this data subject, by its id.
     pub subject: Option<String>,
-    /// Only this event: `call`, `start`, `stop`, `segment`, `gap`, `refused`, `sweep`, `provider`
-    /// or `reload`.
+    /// Only this event, by its name in records: `call`, `start`, `stop`, `segment`, `gap`,
+    /// `refused`, `sweep`, `provider` or `reload`.
     pub event: Option<String>,
     /// Earliest time, inclusive.
     pub since: Option<Timestamp>,
@@ -34,7 +35,7 @@ pub struct Filter {
     pub until: Option<Timestamp>,
 }
 
-/// A record's content. Absent parts are `None`.
+/// The content of a record. Absent fields are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct RecordView {
@@ -44,7 +45,7 @@ pub struct RecordView {
     pub time: String,
     /// The event.
     pub event: String,
-    /// The engine run that wrote the record.
+    /// The run of the engine that wrote the record.
     pub instance: String,
     /// The principal.
     pub principal: Option<String>,
@@ -79,7 +80,7 @@ pub struct RecordView {
     pub took_us: u64,
     /// The condition of the audit log at a start.
     pub found: Option<String>,
-    /// Number of lost records that a gap stands for.
+    /// Number of lost records of a gap.
     pub lost: Option<u64>,
     /// Number of rejected requests that were counted.
     pub count: Option<u64>,
@@ -106,7 +107,7 @@ pub struct RecordView {
 }
 
 impl Filter {
-    /// Returns the record of a line if it matches. A line that is no record never matches.
+    /// Returns the record of a line if it matches. An invalid line never matches.
     #[must_use]
     pub fn take(&self, line: &[u8]) -> Option<RecordView> {
         let shown: RecordView = serde_json::from_slice(line).ok()?;
@@ -142,7 +143,7 @@ impl Filter {
     }
 }
 
-/// Reads the records of a folder from the first on, then the records that are added.
+/// Reads the records of a folder from the first record on, then records that are added.
 #[derive(Debug)]
 pub struct Follow {
     folder: PathBuf,
@@ -150,7 +151,7 @@ pub struct Follow {
 }
 
 impl Follow {
-    /// Follows a folder from the beginning.
+    /// Follows a folder from its first record.
     #[must_use]
     pub fn new(folder: PathBuf) -> Self {
         Self { folder, at: None }

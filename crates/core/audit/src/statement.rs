@@ -12,17 +12,17 @@ pub const ARCHIVED_FILE: &str = "archived.json";
 /// Largest size of a statement in bytes.
 const BYTES_MAX: usize = 1_024;
 
-/// The archive statement: every record up to `last` was moved away.
+/// The archive statement, which says that every record up to `last` was moved to an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Archived {
-    /// The last record that was moved away.
+    /// The last moved record.
     pub(crate) last: Checkpoint,
     /// Number of findings in the moved segments, over all moves.
     pub findings: u64,
 }
 
 impl Archived {
-    /// Returns the last record that was moved away.
+    /// Returns the last moved record.
     #[must_use]
     pub fn last(&self) -> Anchor {
         Anchor {

@@ -1,5 +1,5 @@
-//! Points in time as records hold them: UTC, RFC 3339, milliseconds, always 24 characters, so that
-//! text sorts as time does.
+//! Timestamps of records: UTC, RFC 3339, milliseconds, always 24 characters, so that texts sort by
+//! time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -60,7 +60,7 @@ impl Timestamp {
         EPOCH + time::Duration::milliseconds(self.0.cast_signed())
     }
 
-    /// Parses the output of [`Self::text`] and accepts nothing else.
+    /// Parses the output of [`Self::text`] and rejects any other input.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text: &[u8; 24] = text.try_into().ok()?;
@@ -84,7 +84,7 @@ impl Timestamp {
         let (hour, minute, second) = (number(11, 2)?, number(14, 2)?, number(17, 2)?);
         let ms = ((hour * 60 + minute) * 60 + second) * 1_000 + number(20, 3)?;
         let moment = Self(days * 86_400_000 + ms);
-        // Out-of-range values and other punctuation do not survive the round trip.
+        // The round trip detects out-of-range values and other punctuation.
         (moment.text() == *text).then_some(moment)
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! A request encodes its record in a buffer of its thread and copies it under a short lock. The
 //! writer takes all queued records, numbers, chains and writes them together; records that arrive
-//! meanwhile are in the next group. While the writer thread sleeps, the request with the first
-//! record of a group writes the group, which costs less than waking that thread. Memory is bounded
-//! in records and bytes. Lost records are counted, and a gap record states the count as soon as the
+//! during a write are in the next group. While the writer thread sleeps, the request with the first
+//! record of a group writes the group, because waking the thread costs more. Memory is bounded in
+//! records and bytes. Lost records are counted, and a gap record states the count as soon as the
 //! files can be written again.
 
 mod queue;
@@ -31,10 +31,10 @@ use refusals::Refusals;
 use writer::Writer;
 pub use written::{RecordLost, WriteAck};
 
-/// Handling of requests whose records cannot be written.
+/// The handling of requests whose records cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// Requests fail, too.
+    /// Requests fail.
     Reject,
     /// Requests continue, and lost records are counted.
     Continue,
@@ -47,21 +47,21 @@ pub struct TrailOptions {
     pub journal: Options,
     /// Effect of a failure.
     pub on_failure: OnFailure,
-    /// Maximum number of queued records. The writer can hold the same number in addition.
+    /// Maximum number of queued records. The writer can hold as many again.
     pub queue_records: usize,
     /// Maximum size of the queued records in bytes. Memory use is at most five times this value.
     pub queue_bytes: usize,
     /// Free bytes reserved for records of permitted requests. With less free space, rejected
     /// requests are counted instead of recorded individually.
     pub reserve_bytes: u64,
-    /// Time that the first queued record waits for others, with `Continue` only. With `Reject`,
-    /// requests wait for their records, and this delay is not used.
+    /// Time that the first queued record waits for further records. Used only with `Continue`,
+    /// because with `Reject` requests wait for their records.
     pub gather: Duration,
     /// Version of the program, for the start record.
     pub version: &'static str,
 }
 
-/// An event of the files. Reported on the thread that writes, which waits for the observer.
+/// An event of the files. The writing thread reports the event and waits for the observer.
 #[derive(Debug)]
 pub enum FileEvent<'a> {
     /// Records were written together.
@@ -71,8 +71,8 @@ pub enum FileEvent<'a> {
         /// Duration of the write.
         took: Duration,
     },
-    /// A segment was started. The last record before it should now be stored elsewhere, as an
-    /// anchor.
+    /// A segment was started. The last record before the segment should now be stored elsewhere as
+    /// an anchor.
     Began {
         /// File name of the segment.
         file: &'a str,
@@ -91,11 +91,11 @@ pub enum FileEvent<'a> {
         /// Records lost during the failure.
         lost: u64,
     },
-    /// The last record is written, and the writer stops.
+    /// The last record was written, and the writer stops.
     Stopped {
         /// The last record, as `SEQ:HASH`.
         head: &'a str,
-        /// Records lost at the end, not covered by a gap record.
+        /// Records lost during the shutdown, not covered by a gap record.
         lost: u64,
     },
 }
@@ -119,8 +119,8 @@ pub struct TrailState {
     pub waiting: usize,
     /// True if the files cannot be written.
     pub fails: bool,
-    /// Bytes that can still be written: free on the disk, or left of the largest size of the
-    /// folder. `None` before the folder is inspected, or if it cannot be.
+    /// Bytes that can still be written, limited by the disk and by the largest size of the folder.
+    /// `None` before the folder is inspected, or if it cannot be inspected.
     pub free_bytes: Option<u64>,
 }
 
@@ -131,7 +131,7 @@ pub struct Trail {
     found: FoundSegment,
     torn_bytes: u64,
     room: SpaceInputs,
-    /// `None` after the close.
+    /// `None` after the trail was closed.
     writer: Arc<Mutex<Option<Writer>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -149,8 +149,8 @@ impl SpaceInputs {
         files::bytes_left(&self.folder, self.folder_bytes_max).ok()
     }
 
-    /// Returns true if that space is reserved for permitted requests. If the space is unknown,
-    /// returns false: writing tells more.
+    /// Returns true if the remaining space is reserved for permitted requests. Returns false if the
+    /// space is unknown: a write will then show whether space is left.
     fn is_short(&self, free_bytes: Option<u64>) -> bool {
         // A small folder reserves a tenth of its size.
         let reserve = self
@@ -174,7 +174,7 @@ struct TrailShared {
     free_bytes: AtomicU64,
 }
 
-/// Stands for an unknown number of bytes.
+/// Represents an unknown number of bytes.
 const UNKNOWN_BYTES: u64 = u64::MAX;
 
 thread_local! {
@@ -183,8 +183,8 @@ thread_local! {
 }
 
 impl Trail {
-    /// Opens the trail of a folder, or begins one, and records the start. With
-    /// [`OnFailure::Reject`] that record is written before anything else may happen.
+    /// Opens or creates the trail of a folder, and records the start. With [`OnFailure::Reject`]
+    /// the start record is written before this function returns.
     ///
     /// # Errors
     ///
@@ -202,7 +202,7 @@ impl Trail {
             folder_bytes_max,
             reserve_bytes: options.reserve_bytes,
         };
-        // A write that waits for the disk must not hold up the thread of a request.
+        // A write that waits for the disk must not block the thread of a request.
         let shares_writing = !options.journal.sync;
         let mut journal = Journal::open(options.journal, key)?;
         let (found, torn_bytes) = (journal.found(), journal.torn_bytes());
@@ -287,20 +287,22 @@ impl Trail {
         self.on_failure
     }
 
-    /// Returns true if a request that begins now would fail because of its record.
+    /// Returns true if a new request would fail because its record cannot be written.
     #[must_use]
     pub fn rejects(&self) -> bool {
         self.on_failure == OnFailure::Reject && self.shared.fails.load(Ordering::Relaxed)
     }
 
-    /// Takes the record of a call. With [`OnFailure::Reject`] what comes back ends when it is
-    /// written or lost, else at once. It may have to write the record: see [`WriteAck`].
+    /// Takes the record of a request. With [`OnFailure::Reject`] the returned future completes when
+    /// the record is written or lost, otherwise immediately. The future can have to write the
+    /// record: see [`WriteAck`].
     pub fn record(&self, record: &Record<'_>) -> WriteAck {
         self.push(|body| record.encode(body, Timestamp::now(), &self.shared.instance))
     }
 
-    /// Takes the record of a request that was refused before any work. Of a flood most are counted,
-    /// in memory, and recorded as counts by [`Trail::settle`]; such a request waits for nothing.
+    /// Takes the record of a request that was rejected before any work. During a flood most
+    /// requests are only counted in memory, without waiting, and [`Trail::settle`] records the
+    /// counts.
     pub fn refused(&self, record: &Record<'_>) -> WriteAck {
         let is_short = self.shared.is_short.load(Ordering::Relaxed);
         if self
@@ -312,8 +314,9 @@ impl Trail {
         WriteAck::at_once(Ok(()))
     }
 
-    /// Looks how much room is left, and records what was counted, once it has been counted for a
-    /// minute. To be called each second or so. Counts wait while room is short or the files fail.
+    /// Checks the remaining space, and records counts of rejected requests that are a minute old.
+    /// Must be called about once per second. While space is short or writes fail, counts are kept
+    /// in memory.
     pub fn settle(&self, now: Instant) {
         let free_bytes = self.room.free_bytes();
         self.shared
@@ -355,7 +358,7 @@ impl Trail {
         }
     }
 
-    /// Returns the present state.
+    /// Returns the current state.
     #[must_use]
     pub fn state(&self) -> TrailState {
         let (seq, hash) = *self
@@ -384,7 +387,7 @@ impl Trail {
                 .settle(true, Instant::now(), |event| drop(self.event(event)));
             drop(self.event(&Event::Stop));
             self.shared.queue.close();
-            // A panic of the writer was already printed by its thread.
+            // The panic hook has already reported a panic of the writer.
             let _ = thread.join();
         }
     }

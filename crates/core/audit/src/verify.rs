@@ -24,7 +24,7 @@ pub use finding::{Finding, Problem};
 
 /// Maximum number of listed findings; the rest are only counted.
 const FINDINGS_MAX: usize = 1_000;
-/// Maximum number of attempts to read the folder if files are moved away at the same time.
+/// Maximum number of attempts to read the folder if files are archived at the same time.
 pub(crate) const TRIES_MAX: u32 = 10;
 /// Bytes between two progress reports.
 const PROGRESS_BYTES: u64 = 4 << 20;
@@ -56,7 +56,8 @@ pub enum CheckpointResult {
 /// Extent and findings of a verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// True if the key was available: without it, a forger who rewrites every line is not detected.
+    /// True if the key was available. Without the key, a forgery that rewrites every line is not
+    /// detected.
     pub keyed: bool,
     /// Number of files read.
     pub segments: usize,
@@ -89,7 +90,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns true if there are no findings.
+    /// Returns true if the list of findings is empty.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.findings.is_empty()
@@ -130,7 +131,7 @@ pub fn verify(
 ) -> Result<Report, VerifyError> {
     for _ in 1..TRIES_MAX {
         match verify_once(folder, key, range, anchors, progress) {
-            // Segments were moved away in the meantime.
+            // Segments were archived in the meantime.
             Err(VerifyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => (),
             verified => return verified,
         }
@@ -149,11 +150,11 @@ fn verify_once(
         let path = path.to_owned();
         move |source| VerifyError::Io { path, source }
     };
-    // Read before the segments. A running engine only appends records after those that this
+    // Read before the segments, because a running engine only appends records after those that this
     // checkpoint names.
     let head = Checkpoint::read(folder, key);
     let all = files::segments(folder).map_err(at(folder))?;
-    // Read after listing the segments. If a segment is moved in between, the statement covers it
+    // Read after the list of segments. If a segment is moved in between, the statement covers it
     // and opening the segment fails.
     let archived = Archived::read(folder, key);
     if all.is_empty() && matches!(head, Err(NoteError::Missing)) {

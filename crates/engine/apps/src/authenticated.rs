@@ -1,8 +1,7 @@
-//! A control store whose records are verified when they are read, and authenticated when they are
-//! written.
+//! A control store that verifies records on read and authenticates records on write.
 //!
 //! Only a store with a root key has an index of its records ([`RecordIndex`]). The records of a
-//! store without one pass unchanged.
+//! store without a root key pass unchanged.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -20,12 +19,12 @@ use super::root::{FindKek, Freshness};
 use super::root_record::{ROOT_RECORD, RootRecord};
 use super::{TRIES_MAX, blocking, pause};
 
-/// See the module. Reads without the index: [`Self::unverified`].
+/// The store; see the module documentation. [`Self::unverified`] reads without the index.
 pub struct AuthenticatedStore {
     store: Arc<dyn ControlStore>,
     keks: Arc<dyn FindKek>,
     latest: Mutex<Latest>,
-    /// Held while a look-up loads the records, so that others at the same time find them.
+    /// Held while a lookup loads the records, so that concurrent lookups wait and use the result.
     loading: tokio::sync::Mutex<()>,
 }
 
@@ -33,17 +32,16 @@ pub struct AuthenticatedStore {
 #[derive(Default)]
 struct Latest {
     state: Option<Arc<VerifiedState>>,
-    /// The state of the highest generation that was verified or written here. From the first one
-    /// on, this process accepts no other set of root keys and no store without a root key.
+    /// The state of the highest generation that this process verified or wrote. When set, this
+    /// process rejects other sets of root keys, and a store without a root key.
     seen: Option<StateId>,
-    /// Number of times that the keys were wiped. A load that began before the last time keeps no
-    /// key.
+    /// Number of wipes of the keys. A load that started before the last wipe keeps no key.
     wipes: u64,
 }
 
 impl Latest {
-    /// Notes a state that was verified or written. Returns false if one of a later generation is
-    /// noted.
+    /// Records a state that was verified or written. Returns false if a state of a later generation
+    /// is recorded.
     fn note(&mut self, id: StateId) -> bool {
         let is_later = self
             .seen
@@ -58,7 +56,7 @@ impl Latest {
 /// Identifies a state of a store with a root key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateId {
-    /// Names the set of root keys.
+    /// Identifies the set of root keys.
     pub set: [u8; 16],
     /// Generation of the records.
     pub generation: u64,
@@ -67,8 +65,8 @@ pub struct StateId {
 }
 
 impl StateId {
-    /// Returns true if this state cannot follow one that was seen: it is of an earlier generation,
-    /// or another state of the same generation.
+    /// Returns true if this state cannot follow a state that was seen. Such a state has an earlier
+    /// generation, or differs in the same generation.
     #[must_use]
     pub fn contradicts(&self, seen: &Self) -> bool {
         let is_other = self.generation == seen.generation && self.code != seen.code;
@@ -76,7 +74,7 @@ impl StateId {
     }
 }
 
-/// A generation that was verified, or was written here.
+/// A generation that this process verified or wrote.
 pub(super) struct VerifiedState {
     generation: u64,
     /// `None`: a store without a root key.
@@ -87,11 +85,11 @@ pub(super) struct VerifiedState {
 #[derive(Clone)]
 struct StateIndex {
     id: StateId,
-    /// Ids of the root keys: the active one, then the incoming one.
+    /// Ids of the root keys: the active root key, then the incoming root key.
     roots: Arc<[[u8; 16]]>,
     kek: Arc<Kek>,
     records: RecordIndex,
-    /// The digests of the records that are read one by one, once a page of them was read.
+    /// The digests of individually read records. Set when the first page of them is read.
     singles: Arc<OnceLock<BTreeMap<String, String>>>,
 }
 
@@ -128,14 +126,14 @@ impl AuthenticatedStore {
         }
     }
 
-    /// Returns the store with its records as they are stored, which nobody has verified.
+    /// Returns the underlying store, whose records are not verified.
     #[must_use]
     pub fn unverified(&self) -> &Arc<dyn ControlStore> {
         &self.store
     }
 
-    /// Returns the highest generation that was seen if the state that was verified last is an older
-    /// one that was put back.
+    /// Returns the highest generation that was seen, if the last verified state is a restored older
+    /// state.
     #[must_use]
     pub fn rolled_back(&self) -> Option<u64> {
         match self.latest().state.as_ref()?.freshness {
@@ -144,13 +142,12 @@ impl AuthenticatedStore {
         }
     }
 
-    /// Returns the state of the highest generation that was verified or written here.
+    /// Returns the state of the highest generation that this process verified or wrote.
     pub(super) fn seen(&self) -> Option<StateId> {
         self.latest().seen
     }
 
-    /// Loads and verifies the records, and returns the key-encryption key of the store's keys with
-    /// them.
+    /// Loads and verifies the records. Also returns the key-encryption key of the store's keys.
     pub(super) async fn load_with_kek(&self) -> Result<(Snapshot, Arc<Kek>), StoreError> {
         let (snapshot, kek) = self.load_verified().await?;
         let kek = match kek {
@@ -160,10 +157,11 @@ impl AuthenticatedStore {
         Ok((snapshot, kek))
     }
 
-    /// Returns the key-encryption key only of a store with a root key.
+    /// Loads and verifies the records. Also returns the key-encryption key if the store has a root
+    /// key.
     async fn load_verified(&self) -> Result<(Snapshot, Option<Arc<Kek>>), StoreError> {
-        // Of loads side by side, the older one can end last. Only what was seen before this load
-        // began is a bound.
+        // Of concurrent loads, the older one can end last. So the lower bound for this load is the
+        // state that was seen before its start.
         let (seen, wipes) = self.bounds();
         let stored = self.store.load().await?;
         let generation = stored.generation;
@@ -184,7 +182,7 @@ impl AuthenticatedStore {
         let (snapshot, state) = self.verify(&root, Arc::clone(&kek), stored, seen).await?;
         self.keep(state, wipes);
         if self.bounds().1 != wipes {
-            // The key was found after the wipe.
+            // The key was found after the wipe, so it can be cached.
             self.keks.wipe();
         }
         Ok((snapshot, Some(kek)))
@@ -221,8 +219,8 @@ impl AuthenticatedStore {
         ))
     }
 
-    /// Wipes all keys, even if the mark is not authentic. If this process still holds the key and
-    /// the sealed state verifies, it notes that state, and then rejects earlier ones.
+    /// Wipes all keys, even if the mark is not authentic. If this process still has the key and the
+    /// sealed state verifies, records that state, so that earlier states are rejected.
     async fn apply_seal(&self, root: &RootRecord, stored: Snapshot, seen: Option<StateId>) {
         let index = self
             .latest()
@@ -244,7 +242,7 @@ impl AuthenticatedStore {
         self.wipe();
     }
 
-    /// Wipes all keys that are kept here.
+    /// Wipes all keys that this process holds.
     pub(super) fn wipe(&self) {
         let mut latest = self.latest();
         latest.state = None;
@@ -253,8 +251,8 @@ impl AuthenticatedStore {
         self.keks.wipe();
     }
 
-    /// Loads and verifies the records of a sealed store, for [`Self::commit_on`] alone. Keeps
-    /// nothing. Returns the root record, and the generation.
+    /// Loads and verifies the records of a sealed store, only for [`Self::commit_on`]. Caches
+    /// nothing. Returns the generation, the root record and the verified state.
     pub(super) async fn load_sealed(&self) -> Result<(u64, RootRecord, VerifiedState), StoreError> {
         let (seen, _) = self.bounds();
         let stored = self.store.load().await?;
@@ -273,8 +271,7 @@ impl AuthenticatedStore {
         self.latest().state.is_some()
     }
 
-    /// Returns the state that bounds a load which begins now, and the number of wipes before the
-    /// load.
+    /// Returns the lower bound for a load that starts now, and the current number of wipes.
     fn bounds(&self) -> (Option<StateId>, u64) {
         let latest = self.latest();
         (latest.seen, latest.wipes)
@@ -296,8 +293,8 @@ impl AuthenticatedStore {
         ))
     }
 
-    /// Makes a change after which the store's keys are wrapped under `kek`. Without a root record
-    /// after the change, `kek` is not used.
+    /// Makes a change after which the store's keys are wrapped under `kek`. If the store has no
+    /// root record after the change, `kek` is not used.
     pub(super) async fn commit_under(
         &self,
         base: u64,
@@ -327,7 +324,7 @@ impl AuthenticatedStore {
         if let Some(index) = &state.index
             && !self.is_stored(&index.id).await?
         {
-            // The index is of another state of this generation, which was lost.
+            // The cached index belongs to another, lost state of this generation.
             self.latest().state = None;
             return Ok(Commit::Moved);
         }
@@ -357,7 +354,8 @@ impl AuthenticatedStore {
                 .await?
             }
             (Some(index), Some(None)) => {
-                // Nothing verifies the records that are read one by one any more.
+                // Without an index, individually read records are no longer verified, so all
+                // records are read and checked here.
                 if everything(self).await?.generation != base {
                     return Ok(Commit::Moved);
                 }
@@ -402,7 +400,7 @@ impl AuthenticatedStore {
         self.commit_state(base, changes, after).await
     }
 
-    /// Commits changes that include those of the index, but not of its head.
+    /// Commits changes, which include changes of the index but not of its head.
     async fn commit_state(
         &self,
         base: u64,
@@ -444,15 +442,15 @@ impl AuthenticatedStore {
                 );
             }
         }
-        // Every commit passes here or in `replace`. The next load is too late: a seal wipes the
-        // keys that verify it.
+        // Every commit passes through this function or `replace`. The state is recorded here and
+        // not by the next load, because a seal wipes the keys that the load needs to verify it.
         if let Some((id, roots)) = committed {
             self.keks.committed(&id, &roots).await?;
         }
         Ok(commit)
     }
 
-    /// Notes a state as [`FindKek::committed`] does, if the store has a root key.
+    /// Calls [`FindKek::committed`] for a state, if the store has a root key.
     pub(super) async fn note_committed(&self, state: &VerifiedState) -> Result<(), StoreError> {
         match &state.index {
             Some(index) if state.freshness == Freshness::Latest => {
@@ -462,7 +460,7 @@ impl AuthenticatedStore {
         }
     }
 
-    /// Returns true if the store has this state now.
+    /// Returns true if the store currently has this state.
     async fn is_stored(&self, id: &StateId) -> Result<bool, StoreError> {
         let (generation, stored) = self.store.read(HEAD).await?;
         let code = stored.map(|stored| code_of(&stored)).transpose()?;
@@ -473,8 +471,8 @@ impl AuthenticatedStore {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a state, unless a later one is there or keys were wiped since `wipes` was read. A
-    /// state that was put back is kept, but not as seen.
+    /// Caches a state, unless a later state is known or keys were wiped after `wipes` was read. A
+    /// restored older state is cached, but not recorded as seen.
     fn keep(&self, state: VerifiedState, wipes: u64) -> Arc<VerifiedState> {
         let state = Arc::new(state);
         let mut latest = self.latest();
@@ -492,7 +490,7 @@ impl AuthenticatedStore {
     }
 
     /// Returns the verified state of a generation. Returns `None` if the store has another
-    /// generation now.
+    /// generation.
     async fn state(&self, generation: u64) -> Result<Option<Arc<VerifiedState>>, StoreError> {
         let is_of = |state: &Arc<VerifiedState>| state.generation == generation;
         if let Some(state) = self.latest().state.clone().filter(is_of) {
@@ -502,8 +500,8 @@ impl AuthenticatedStore {
         if let Some(state) = self.latest().state.clone().filter(is_of) {
             return Ok(Some(state));
         }
-        // A store without a root key can have many records, and they need not be loaded to know
-        // that it has none.
+        // A store without a root key can have many records, so it is recognized without loading
+        // them.
         if self.latest().seen.is_none() {
             let (found, root) = self.store.read(ROOT_RECORD).await?;
             if found == generation && root.is_none() && self.store.read(HEAD).await?.1.is_none() {
@@ -515,7 +513,7 @@ impl AuthenticatedStore {
     }
 }
 
-/// The error for a store that lost its root key, or has another one, while this process runs.
+/// Returns the error for a store that lost or changed its set of root keys while this process runs.
 fn other_root() -> StoreError {
     let what = "it was removed, or is of another set of root keys than before; if that was you, restart this process";
     StoreError::NotAuthentic {

@@ -51,8 +51,8 @@ impl Control {
     /// # Errors
     /// [`StoreError::NoApp`]; [`StoreError::Deleted`] while the app waits for its removal;
     /// [`StoreError::CollectionExists`] if the name is taken. [`StoreError::Conflict`] while an
-    /// instance can still serve another collection of that name; [`StoreError::Invalid`] for a time
-    /// out of range.
+    /// instance can still serve a removed collection of that name; [`StoreError::Invalid`] for a
+    /// time out of range.
     pub async fn create_collection(
         &self,
         app: &AppId,
@@ -120,7 +120,7 @@ impl Control {
     }
 
     /// Returns the map whose fence must be raised before a change of the schema, and the generation
-    /// to raise it to. `None`: the change uses no name of a dropped property again.
+    /// to raise it to. `None`: the change does not reuse the name of a dropped property.
     ///
     /// # Errors
     /// As for [`Control::alter_collection`].
@@ -154,14 +154,14 @@ impl Control {
     }
 
     /// Changes the schema of a collection of objects. `fence`: the fence of its map, as
-    /// [`Control::reused_property`] demands.
+    /// [`Control::reused_property`] requires.
     ///
     /// # Errors
     /// [`StoreError::NoApp`], [`StoreError::NoCollection`]; [`StoreError::Invalid`] for a change
     /// that is not possible, or for a collection of tokens. [`StoreError::Conflict`] while an
-    /// instance can still serve a dropped property whose name is used again.
-    /// [`StoreError::Unavailable`] if the fence is too low, because another property was dropped
-    /// meanwhile.
+    /// instance can still serve a dropped property whose name is reused.
+    /// [`StoreError::Unavailable`] if the fence is too low, because another property was dropped in
+    /// the meantime.
     pub async fn alter_collection(
         &self,
         app: &AppId,
@@ -188,10 +188,11 @@ impl Control {
         .await
     }
 
-    /// Moves a collection of objects on to a state of its records, unless it is in a later one.
+    /// Advances a collection of objects to a state of its records, unless the collection is in a
+    /// later state.
     ///
-    /// The caller must raise the fence of the map to the generation, so that no engine of an
-    /// earlier state writes.
+    /// The caller must raise the fence of the map to the generation, so that engines that serve an
+    /// earlier state cannot write.
     ///
     /// # Errors
     /// [`StoreError::NoApp`], [`StoreError::NoCollection`]; [`StoreError::Invalid`] for a
@@ -236,7 +237,7 @@ impl Control {
         .await
     }
 
-    /// Removes a collection immediately. Its tokens are no longer found. The sweep removes its
+    /// Removes a collection immediately. Lookups no longer find its tokens. The sweep removes its
     /// rows.
     ///
     /// # Errors
@@ -315,8 +316,7 @@ fn edit(
     })
 }
 
-/// Returns the schema of a collection after a change, which would be made in the generation after
-/// `generation`.
+/// Returns the schema of a collection after a change in the generation that follows `generation`.
 fn changed_schema(
     record: &CollectionRecord,
     change: &SchemaChange,

@@ -56,7 +56,8 @@ pub fn load(kek: &Kek, snapshot: &Snapshot) -> Result<State, StoreError> {
     keys::unwrap_state(kek, &Contents::read(snapshot)?)
 }
 
-/// Adds the index under a root key to records that have none. Returns `None` if they have one.
+/// Adds an index, authenticated with a root key, to records without an index. Returns `None` if the
+/// records already have an index.
 pub fn authenticated(kek: &Kek, snapshot: &Snapshot) -> Option<Snapshot> {
     let key = kek.state_key()?;
     if snapshot.records.keys().any(|key| is_of_index(key)) {

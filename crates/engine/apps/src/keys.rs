@@ -19,7 +19,7 @@ use super::record::{
 use super::{first_removal, unix_s};
 use sealwire_store::StoreError;
 
-/// Unwraps the keys of all apps, and returns the state to serve.
+/// Unwraps the keys of all apps and returns the state to serve.
 pub(super) fn unwrap_state(kek: &Kek, contents: &Contents) -> Result<State, StoreError> {
     let live = contents
         .apps
@@ -161,9 +161,9 @@ fn unwrap_signing_key(kek: &Kek, record: &SigningKeyRecord) -> Result<SigningKey
     }
 }
 
-/// Returns all records with keys, wrapped under `new` instead of `old`. Older records lose the
-/// public keys of key pairs that are not published: nothing reads them, and whoever reads the store
-/// could seal to them.
+/// Returns all records with keys, wrapped under `new` instead of `old`. Removes the unpublished
+/// public keys of key pairs from older records. No code reads them, and a reader of the store could
+/// seal values to them.
 pub(super) fn wrap_anew(
     old: &Kek,
     new: &Kek,
@@ -318,8 +318,8 @@ impl AppRecord {
     }
 
     /// Adds a key pair as the next version of its suite. If `seals` is false, the version can only
-    /// open. The record has the public key only if it is published: whoever reads the store could
-    /// seal to another one, as an engine does.
+    /// open. The record contains the public key only if it is published. Otherwise a reader of the
+    /// store could seal values to it, as engines do.
     pub(super) fn add_key_pair(
         &mut self,
         kek: &Kek,
@@ -359,8 +359,8 @@ impl AppRecord {
         Ok(key.id())
     }
 
-    /// Adds a hybrid key. The record has no public key, which nothing could check without expanding
-    /// the seed. A published one is derived when it is published.
+    /// Adds a hybrid key. The record contains no public key, because checking it requires expanding
+    /// the seed. A published key is derived at publication.
     fn add_hybrid_key(
         &mut self,
         kek: &Kek,
@@ -376,8 +376,8 @@ impl AppRecord {
         Ok(key.id())
     }
 
-    /// Adds a key with a pre-shared key. The record has no public key: nothing needs it, and the
-    /// store need not show it.
+    /// Adds a key with a pre-shared key. The record contains no public key, because no code needs
+    /// it and the store should not reveal it.
     fn add_psk_key(
         &mut self,
         kek: &Kek,
@@ -395,7 +395,7 @@ impl AppRecord {
         Ok(key.id())
     }
 
-    /// Assigns the number of a new key, whose id the app must not have.
+    /// Assigns the number of a new key. Fails if the app already has a key with this id.
     fn next_number(&mut self, app: &AppId, suite: Suite, id: KeyId) -> Result<u32, StoreError> {
         if self.keys.iter().any(|key| key.is(id)) {
             return Err(StoreError::KeyTaken {
@@ -418,7 +418,7 @@ impl AppRecord {
         Ok(*highest)
     }
 
-    /// Appends the record of a key that seals, of origin inside.
+    /// Appends the record of a key that seals and whose origin is inside.
     fn push_key(
         &mut self,
         suite: Suite,
@@ -445,7 +445,7 @@ impl AppRecord {
     }
 
     /// Adds a fresh secret as the next version of the token key. Versions are never removed, so the
-    /// last has the highest number.
+    /// last version has the highest number.
     pub(super) fn add_token_key(&mut self, kek: &Kek, app: &AppId) -> Result<u32, StoreError> {
         let highest = self
             .token_keys

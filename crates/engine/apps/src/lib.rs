@@ -8,8 +8,8 @@
 //! Unwrapped keys are never written, logged or put into an error.
 //!
 //! Note: deleting an app or a collection leaves a tombstone. The tombstone keeps the number from
-//! being reused. Its generation tells from when on no instance can serve the deleted object under
-//! its name.
+//! being reused. The generation of the tombstone shows when no instance can serve the deleted
+//! object any more.
 
 mod authenticated;
 mod collections;
@@ -54,16 +54,17 @@ pub const POLL: Duration = Duration::from_secs(30);
 /// Default time for which a deleted app or key can be restored.
 pub const DELETE_DELAY: Duration = Duration::from_secs(7 * 24 * 3_600);
 
-/// Maximum number of attempts for a change when other changes are committed first. One of the
-/// concurrent changes succeeds each time.
+/// Maximum number of attempts for a change when other changes are committed first. In each round,
+/// one of the concurrent changes succeeds.
 const TRIES_MAX: u32 = 64;
 /// Maximum pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Maximum number of removals in one call of [`Control::maintain`].
 const REMOVALS_MAX: u64 = 1_024;
 
-/// The operations on apps, keys and collections; see the module. A change is durable when its
-/// method returns. After a store error, the change may have been made or not, and can be repeated.
+/// The operations on apps, keys and collections; see the module documentation. A change is durable
+/// when its method returns. After a store error, the change may or may not have been made, and can
+/// be repeated.
 #[derive(Clone)]
 pub struct Control {
     store: Arc<AuthenticatedStore>,
@@ -75,14 +76,14 @@ struct RecordEdit<T> {
     key: String,
     record: Option<Vec<u8>>,
     made: T,
-    /// Generation in which the owner of a name that the edit uses again was removed.
+    /// Generation of the removal of an object whose name the edit reuses.
     reused: Option<u64>,
 }
 
 /// An edit of the records of generation `base`.
 struct PreparedEdit<T> {
     base: u64,
-    /// Generation in which the record at the key was removed, if it was.
+    /// Generation in which the record at the key was removed, if any.
     tombstone: Option<u64>,
     edit: RecordEdit<T>,
 }
@@ -117,7 +118,8 @@ impl Control {
         Self::with_finder(store, Arc::new(Arc::new(kek)))
     }
 
-    /// Creates a control over a store. `keks` is asked whenever keys are wrapped or unwrapped.
+    /// Creates a control over a store. `keks` supplies the KEK whenever keys are wrapped or
+    /// unwrapped.
     #[must_use]
     pub fn with_finder(store: Arc<dyn ControlStore>, keks: Arc<dyn FindKek>) -> Self {
         Self {
@@ -140,7 +142,7 @@ impl Control {
         self.store.generation().await
     }
 
-    /// Returns when the generation may have changed, as [`ControlStore::changed`] does.
+    /// Waits until the generation may have changed, as [`ControlStore::changed`] does.
     pub async fn changed(&self) {
         self.store.changed().await;
     }
@@ -148,17 +150,17 @@ impl Control {
     /// Loads the state of all apps, with unwrapped keys.
     ///
     /// # Errors
-    /// Any [`StoreError`]. One unreadable app fails the whole load, so that no app disappears
+    /// Any [`StoreError`]. A single unreadable app fails the whole load, so that no app disappears
     /// silently.
     pub async fn load(&self) -> Result<State, StoreError> {
         self.read_with_kek(keys::unwrap_state).await
     }
 
-    /// Returns every app, by name, and the generation of the records. Does not unwrap keys. Needs
-    /// the root key, if the store has one, to verify the records.
+    /// Returns every app, by name, and the generation of the records. Does not unwrap keys. If the
+    /// store has a root key, it is required to verify the records.
     ///
     /// # Errors
-    /// Any error of the store, or [`StoreError::Damaged`]. As every method,
+    /// Any error of the store, or [`StoreError::Damaged`]. As in every method,
     /// [`StoreError::RootKey`], [`StoreError::NotAuthentic`] and [`StoreError::RolledBack`].
     pub async fn apps(&self) -> Result<(u64, Vec<AppSummary>), StoreError> {
         self.read(|contents| {
@@ -186,11 +188,11 @@ impl Control {
     }
 
     /// Creates an app with one key version per suite and a token key. The app writes
-    /// [`Suite::OF_NEW_APPS`] if it gets a key of it, otherwise [`Suite::UNNAMED`].
+    /// [`Suite::OF_NEW_APPS`] if `suites` contains it, otherwise [`Suite::UNNAMED`].
     ///
     /// # Errors
     /// [`StoreError::Exists`] if the name is taken; the existing app is not changed.
-    /// [`StoreError::Conflict`] while an instance can still serve another app of that name.
+    /// [`StoreError::Conflict`] while an instance can still serve a removed app of that name.
     /// [`StoreError::WrongKek`] if the keys of other apps are wrapped under another KEK.
     pub async fn create(&self, app: &AppId, suites: &[Suite]) -> Result<AppChange, StoreError> {
         let (app, suites) = (app.clone(), suites.to_owned());
@@ -226,15 +228,14 @@ impl Control {
         self.change_app_keys(edit).await
     }
 
-    /// Creates the next version of one of an app's keys. The new version seals from then on, and
-    /// the older versions still open. No existing version is lost in any case. After a failure the
-    /// new version exists or not, and a retry creates another version.
+    /// Creates the next version of one of an app's keys. Afterwards the new version seals, and the
+    /// older versions still open. Existing versions are never lost. After a failure the new version
+    /// may or may not exist, and a retry creates another version.
     ///
     /// # Errors
     /// [`StoreError::NoApp`]; [`StoreError::Deleted`] while the app waits for its removal;
     /// [`StoreError::WrongKek`] if the other keys of the app are wrapped under another KEK;
-    /// [`StoreError::Invalid`] if the suite of [`KeyKind::Outside`] has no public keys that are
-    /// published.
+    /// [`StoreError::Invalid`] if the suite of [`KeyKind::Outside`] does not publish public keys.
     pub async fn rotate(&self, app: &AppId, kind: KeyKind) -> Result<AppChange, StoreError> {
         if let KeyKind::Outside(suite) = kind {
             if !Suite::PUBLISHED.contains(&suite) {
@@ -257,7 +258,7 @@ impl Control {
         .await
     }
 
-    /// Adds an external key pair as the app's next version of its suite. Without `seals` the
+    /// Adds an external key pair as the app's next version of its suite. If `seals` is false the
     /// version only opens, because others can hold the key. A failure has the same effects as in
     /// [`Control::rotate`].
     ///
@@ -277,8 +278,8 @@ impl Control {
         .await
     }
 
-    /// Creates the key that signs published public keys, if there is none. The KEK must be that of
-    /// the app's keys.
+    /// Creates the key that signs published public keys, unless it exists. The KEK must be the KEK
+    /// of the app's keys.
     async fn create_signing_key(&self, app: &AppId) -> Result<(), StoreError> {
         let app = app.clone();
         let create = move |kek: &Kek, contents: &Contents| {
@@ -298,8 +299,8 @@ impl Control {
     }
 
     /// Disables an app, whose requests are then denied, or a key version, which then neither opens
-    /// nor seals. The newest active version of the kind that is left seals instead. If none is
-    /// left, sealing stops, because a leaked key must be disabled at once. This method is
+    /// nor seals. The newest remaining active version of the kind seals instead. If no version
+    /// remains, sealing stops, because a leaked key must be disabled at once. This method is
     /// idempotent.
     ///
     /// # Errors
@@ -330,7 +331,7 @@ impl Control {
 
     /// Disables an app or a key version as [`Control::disable`] does, and schedules its permanent
     /// removal after `delay`. [`Control::maintain`] removes it. If this method is called again, the
-    /// last delay counts.
+    /// last delay applies.
     ///
     /// # Errors
     /// As for [`Control::disable`]; [`StoreError::Invalid`] for a token key, because nothing could
@@ -351,10 +352,10 @@ impl Control {
         .await
     }
 
-    /// Reverts a [`Control::delete`]. The target has the state that it had before the deletion.
+    /// Reverts a [`Control::delete`]. Restores the state before the deletion.
     ///
     /// # Errors
-    /// As for [`Control::disable`]; [`StoreError::Deleted`] once the removal is due.
+    /// As for [`Control::disable`]; [`StoreError::Deleted`] if the removal is due.
     pub async fn restore(&self, app: &AppId, target: Target) -> Result<AppChange, StoreError> {
         self.amend(app, target, |name, part| {
             let Some(due) = part.delete_unix_s else {
@@ -369,12 +370,12 @@ impl Control {
         .await
     }
 
-    /// Changes an app's settings. Settings that `change` does not modify stay. Idempotent if
+    /// Changes an app's settings. Settings that `change` does not modify are kept. Idempotent if
     /// `change` is; `change` can be called several times.
     ///
     /// # Errors
-    /// [`StoreError::NoApp`]; [`StoreError::Invalid`] if requests would write a suite that does not
-    /// open, or for which the app has no key that seals.
+    /// [`StoreError::NoApp`]; [`StoreError::Invalid`] if requests would write a suite that cannot
+    /// be opened, or for which the app has no key that seals.
     pub async fn configure(
         &self,
         app: &AppId,
@@ -536,8 +537,8 @@ impl Control {
         Ok(made.expect("the edit always makes a change"))
     }
 
-    /// Makes a change, and retries if another change was committed first. Returns `None` if there
-    /// is nothing to change.
+    /// Makes a change, and retries if another change was committed first. Returns `None` if nothing
+    /// must be changed.
     async fn try_change<T: Send + 'static>(
         &self,
         edit: impl Fn(&Contents) -> Result<Option<RecordEdit<T>>, StoreError> + Send + Sync + 'static,
@@ -611,7 +612,7 @@ impl Control {
         }
     }
 
-    /// Rejects reusing the key of a removed record while a live instance can still serve the
+    /// Rejects the reuse of a removed record's key while a live instance can still serve the
     /// removed object.
     async fn check_reuse(&self, tombstone: Option<u64>, key: &str) -> Result<(), StoreError> {
         let Some(generation) = tombstone else {
@@ -630,7 +631,7 @@ impl Control {
 
     /// Returns the live instances that serve an older generation, each as its address and id.
     async fn behind(&self, generation: u64) -> Result<Vec<String>, StoreError> {
-        // Texts of the database can be anybody's.
+        // The texts come from the database, where others can write any text.
         fn shortened(text: &str) -> String {
             text.chars()
                 .take(INSTANCE_CHARS_SHOWN)
@@ -647,13 +648,13 @@ impl Control {
     }
 }
 
-/// Names a property that was dropped, for errors.
+/// Returns the name of a dropped property for errors.
 fn dropped_property(collection_key: &str) -> String {
     format!("a property of {collection_key} with this name")
 }
 
-/// Rejects settings under which requests that name no suite could not be encrypted, or not be
-/// decrypted again.
+/// Rejects settings under which requests without a suite could not be encrypted, or the results not
+/// be decrypted.
 fn check_suites(app: &AppId, record: &AppRecord, settings: &Settings) -> Result<(), StoreError> {
     let suite = settings.write_suite;
     if !settings.read_suites.contains(suite) {
@@ -692,7 +693,7 @@ struct StateFields<'a> {
 }
 
 impl AppRecord {
-    /// Returns the name for people and the state fields of `target`.
+    /// Returns the display name and the state fields of `target`.
     fn part(
         &mut self,
         app: &AppId,
@@ -806,13 +807,13 @@ fn orphans(contents: &Contents) -> impl Iterator<Item = (&AppId, &CollectionName
     })
 }
 
-/// Returns the pause before another attempt. Its randomness keeps competing changes from colliding
-/// again.
+/// Returns the pause before another attempt. The pause is random, so that competing changes do not
+/// collide again.
 fn pause(tries: u32) -> Duration {
     part_of(Duration::from_millis(1 << tries.min(10)).min(PAUSE_MAX))
 }
 
-/// The error after [`TRIES_MAX`] attempts.
+/// Returns the error after [`TRIES_MAX`] attempts.
 fn always_late() -> StoreError {
     StoreError::Unavailable("other changes always came first".into())
 }

@@ -1,8 +1,8 @@
 //! States of token maps according to the control records: in use, deleted, or unknown.
 //!
 //! Numbers of apps and collections only grow. A map counts as deleted only if its number was
-//! assigned and no live record has the number. This also holds for outdated records, so an instance
-//! that missed a change cannot mistake a new map for a deleted one.
+//! assigned and no live record has the number. In outdated records, the number of a new map is not
+//! yet assigned. So an instance that missed a change cannot mistake a new map for a deleted map.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ pub enum MapState {
         /// See [`CollectionRules::retention_s`](crate::CollectionRules::retention_s).
         retention_s: Option<u64>,
     },
-    /// The collection or its app was deleted for good. The names are those at the deletion, unless
-    /// they were used again.
+    /// The collection or its app was deleted permanently. The names are the names at the deletion,
+    /// unless they were reused.
     Deleted {
         /// The collection's app.
         app: Option<AppId>,
@@ -43,7 +43,7 @@ pub struct MapStates {
     generation: u64,
     /// The highest number ever assigned to an app.
     app_max: u32,
-    /// Apps by number: existing apps, and deleted apps whose tombstone still holds a name.
+    /// Apps by number: existing apps, and deleted apps whose tombstone was not replaced.
     apps: BTreeMap<u32, AppMaps>,
 }
 

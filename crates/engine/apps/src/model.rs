@@ -55,19 +55,19 @@ pub enum AppState {
     Disabled,
 }
 
-/// Settings that an operator chose for an app. The default is that of a record without settings; a
-/// new app's `write_suite` is another (`Control::create`).
+/// Settings that an operator chose for an app. The default is for a record without settings; a new
+/// app gets another `write_suite` (`Control::create`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Lifetime of an ephemeral key that requests with key scope `epoch` share. `None`: such
     /// requests are denied.
     pub epoch: Option<EpochLifetime>,
-    /// Format for requests that name no format.
+    /// Format for requests without a format.
     pub format: DefaultFormat,
-    /// Suite of the envelopes of requests that name no suite.
+    /// Suite for envelopes of requests without a suite.
     pub write_suite: Suite,
-    /// Suites whose envelopes and, of key pairs, Evervault values open, and which requests may
-    /// name.
+    /// Suites that requests may name, and whose envelopes can be opened. For suites with key pairs,
+    /// Evervault values can be opened, too.
     pub read_suites: SuiteSet,
 }
 
@@ -82,7 +82,7 @@ impl Default for Settings {
     }
 }
 
-/// The format that an app writes for requests that name no format.
+/// The format that an app writes for requests without a format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DefaultFormat {
     /// Native envelopes.
@@ -93,10 +93,10 @@ pub enum DefaultFormat {
 }
 
 impl DefaultFormat {
-    /// Both formats, the default first.
+    /// The formats, with the default first.
     pub const ALL: [Self; 2] = [Self::Native, Self::Evervault];
 
-    /// Returns the name that is used in files, on the command line and on the wire.
+    /// Returns the name in files, on the command line and on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -105,15 +105,15 @@ impl DefaultFormat {
         }
     }
 
-    /// Returns the format with this name, if there is one.
+    /// Returns the format with this name, if it exists.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 }
 
-/// Name of a collection of an app: 1 to 64 of the characters `A-Z a-z 0-9 . _ -`. It does not start
-/// with a dot. Safe to log.
+/// Name of a collection of an app: 1 to 64 of the characters `A-Z a-z 0-9 . _ -`, not starting with
+/// a dot. Safe to log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CollectionName(Arc<str>);
 
@@ -156,7 +156,7 @@ impl fmt::Display for CollectionName {
 pub struct Collection {
     /// Number that identifies the collection's rows in the store; never reused in its app.
     pub number: u32,
-    /// The kind of its rows, with what the operator chose.
+    /// The kind of its rows, with the operator's settings.
     pub content: CollectionContent,
     /// Creation time, seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
@@ -248,10 +248,10 @@ pub enum CollectionKind {
 }
 
 impl CollectionKind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Random, Self::Deterministic, Self::OneWay];
 
-    /// Returns the name that is used in files, on the command line and on the wire.
+    /// Returns the name in files, on the command line and on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -261,7 +261,7 @@ impl CollectionKind {
         }
     }
 
-    /// Returns the kind with this name, if there is one.
+    /// Returns the kind with this name, if it exists.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
@@ -274,15 +274,15 @@ pub enum Scope {
     /// The whole collection.
     #[default]
     Collection,
-    /// One context of the collection.
+    /// A single context of the collection.
     Context,
 }
 
 impl Scope {
-    /// Both scopes, the default first.
+    /// The scopes, with the default first.
     pub const ALL: [Self; 2] = [Self::Collection, Self::Context];
 
-    /// Returns the name that is used in files, on the command line and on the wire.
+    /// Returns the name in files, on the command line and on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -291,7 +291,7 @@ impl Scope {
         }
     }
 
-    /// Returns the scope with this name, if there is one.
+    /// Returns the scope with this name, if it exists.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scope| scope.name() == name)
@@ -376,9 +376,9 @@ pub enum KeyKind {
 pub enum Target {
     /// The app.
     App,
-    /// One key version of the app.
+    /// A key version of the app.
     Key(KeyId),
-    /// One version of the app's token key, by number.
+    /// A version of the app's token key, by number.
     TokenKey(u32),
 }
 

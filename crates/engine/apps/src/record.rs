@@ -162,9 +162,9 @@ pub(super) struct KeyRecord {
     pub(super) created_unix_s: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) delete_unix_s: Option<u64>,
-    /// The published public key of a key pair, SEC 1 compressed, or the check of a symmetric key,
-    /// base64; empty of other keys. Older records have the public key of each key pair. Only the
-    /// check is read.
+    /// Base64 of the published public key of a key pair (SEC 1, compressed) or of the check value
+    /// of a symmetric key; empty for other keys. Older records contain the public key of every key
+    /// pair. Only the check value is read.
     pub(super) public_key: String,
     /// The private scalar, the secret of a symmetric key, or a seed, wrapped under the KEK, base64.
     pub(super) wrapped: String,
@@ -204,7 +204,7 @@ pub(super) struct CollectionRecord {
     keeps: Option<(u8, u8)>,
     #[serde(default, skip_serializing_if = "is_default")]
     scope: String,
-    /// Of a collection of objects.
+    /// The schema of a collection of objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     schema: Option<SchemaRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -361,8 +361,8 @@ impl Contents {
     }
 
     /// Returns the generation in which the object at `key` was removed, if it was removed.
-    /// Tombstones of collections do not matter if their app was removed: a new app of that name is
-    /// created only when that is safe.
+    /// Tombstones of collections are ignored if their app was removed. This is safe, because a new
+    /// app of that name is created only when no instance can serve the removed app.
     pub(super) fn tombstone(&self, key: &str) -> Option<u64> {
         let app = self
             .apps
@@ -407,7 +407,7 @@ fn app_id(key: &str, app: &str) -> Result<AppId, StoreError> {
 }
 
 impl AppRecord {
-    /// Creates an app without keys, whose requests write this suite if they name none.
+    /// Creates an app without keys. Requests without a suite write `write_suite`.
     pub(super) fn new(app: &AppId, number: u32, write_suite: Suite) -> Self {
         Self {
             app: app.as_str().into(),
@@ -508,7 +508,8 @@ impl From<Settings> for SettingsRecord {
     }
 }
 
-/// Returns the name of a suite in records. The names of the first two are older than suites.
+/// Returns the name of a suite in records. The names of the first two suites are older than the
+/// concept of suites.
 pub(super) fn suite_name(suite: Suite) -> &'static str {
     match suite {
         Suite::P256 => "r1",
@@ -526,7 +527,8 @@ pub(super) fn named_suite(key: &str, name: &str) -> Result<Suite, StoreError> {
 }
 
 impl KeyRecord {
-    /// Removes the public key unless it is published, or is the check of a symmetric key.
+    /// Removes the public key, unless the key is published or the field contains the check value of
+    /// a symmetric key.
     pub(super) fn drop_unread_public_key(&mut self) {
         if !self.outside && self.suite != suite_name(Suite::Xaes) {
             self.public_key.clear();
@@ -668,8 +670,8 @@ impl CollectionRecord {
         let key = || format!("collection/{}/{}", self.app, self.name);
         let unknown = |what: &str| damaged(&key(), format!("unknown {what}"));
         if self.number >= ERASURES_COLLECTION {
-            // Keys of data subjects rest in the format of tokens, apart from them by this number
-            // alone.
+            // Keys of data subjects are stored in the format of tokens. Only this number
+            // distinguishes them from tokens.
             return Err(damaged(
                 &key(),
                 "the number is one of the engine's own".into(),

@@ -2,17 +2,16 @@
 //!
 //! Each record has an entry with its key and the SHA-256 of its bytes. The entries are in up to
 //! 2,048 rows: a hash of the record's key chooses the row. The record [`HEAD`] has an
-//! authentication code over the generation and the digests of all rows. A record that was changed,
-//! added, removed, exchanged with another one or put back from an earlier generation therefore does
-//! not match the index, and an index that was altered does not match the head. Rows and head are
-//! ordinary records of the store: a change writes its records, their rows and the head together.
+//! authentication code over the generation and the digests of all rows. So the index detects a
+//! record that was changed, added, removed, swapped with another record, or restored from an
+//! earlier generation. The head detects changes of the index. Rows and head are ordinary records of
+//! the store: each commit writes its records, their rows and the head together.
 //!
-//! Nothing in the index depends on the root key except the code in the head. A new root key thus
-//! needs a new head only.
+//! Only the code in the head depends on the root key. So a new root key requires only a new head.
 //!
-//! Authenticated message of the head: `sealwire/head/1`, the generation (8 bytes), then for each
-//! row in order of keys the length of its key (4 bytes), the key, and the SHA-256 of the row's
-//! bytes. Integers are big endian. The key names the set of root keys ([`StateKey`]).
+//! Authenticated message of the head: `sealwire/head/1`, the generation (8 bytes), then the rows in
+//! order of keys. Each row has the length of its key (4 bytes), the key, and the SHA-256 of the
+//! row's bytes. Integers are big endian. The key names the set of root keys ([`StateKey`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,13 +27,13 @@ use serde::{Deserialize, Serialize};
 use super::record::Entry;
 use super::root_record::ROOT_RECORD;
 
-/// Begins the keys of the rows about records that are loaded together.
+/// Key prefix of rows about records that are loaded together.
 const LOADED_ROWS: &str = "index/";
-/// Begins the keys of the rows about records that are read one by one.
+/// Key prefix of rows about records that are read individually.
 const SINGLE_ROWS: &str = "single-index/";
 /// Number of rows of each kind.
 const ROWS: u64 = 1_024;
-/// Begins the message that the head authenticates.
+/// Prefix of the message that the head authenticates.
 const LABEL: &[u8] = b"sealwire/head/1";
 
 type Digest = [u8; 32];
@@ -49,7 +48,7 @@ struct HeadFields {
     code: String,
 }
 
-/// The index of all records of a store; see the module.
+/// The index of all records of a store; see the module documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RecordIndex {
     rows: BTreeMap<String, IndexRow>,
@@ -79,7 +78,7 @@ pub(super) fn is_of_index(key: &str) -> bool {
     key == HEAD || key.starts_with(LOADED_ROWS) || key.starts_with(SINGLE_ROWS)
 }
 
-/// Rejects a store that has no root record, but parts of an index.
+/// Rejects a store without a root record that has parts of an index.
 pub(super) fn check_without_root(snapshot: &Snapshot) -> Result<(), StoreError> {
     match snapshot.records.keys().find(|key| is_of_index(key)) {
         Some(key) => Err(forged(
@@ -91,7 +90,7 @@ pub(super) fn check_without_root(snapshot: &Snapshot) -> Result<(), StoreError> 
 }
 
 impl RecordIndex {
-    /// Creates the index of all records, including those that are read one by one.
+    /// Creates the index of all records, including individually read records.
     pub(super) fn of(records: &BTreeMap<String, Vec<u8>>) -> Self {
         Self {
             rows: rows_of(records),
@@ -142,10 +141,10 @@ impl RecordIndex {
             .map(|(key, row)| (key, row.bytes.to_vec()))
     }
 
-    /// Returns the index after a change of records, and the changes of its rows.
+    /// Applies a change of records. Returns the new index and the changes of its rows.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if a change is of the index itself.
+    /// [`StoreError::Invalid`] if a change concerns the index itself.
     pub(super) fn changed(&self, changes: &Changes) -> Result<(Self, Changes), StoreError> {
         if let Some(key) = changes.keys().find(|key| is_of_index(key)) {
             return Err(StoreError::Invalid(format!(
@@ -176,7 +175,7 @@ impl RecordIndex {
         Ok((Self { rows: after }, row_changes))
     }
 
-    /// Verifies one record, or that there is none at its key.
+    /// Verifies a record, or the absence of a record at a key.
     ///
     /// # Errors
     /// [`StoreError::NotAuthentic`].
@@ -185,7 +184,7 @@ impl RecordIndex {
         compare(key, row.get(key).map(String::as_str), record)
     }
 
-    /// Returns the keys and digests of the records that are read one by one, for [`check_page`].
+    /// Returns the keys and digests of individually read records, for [`check_page`].
     ///
     /// # Errors
     /// [`StoreError::Damaged`].
@@ -233,7 +232,8 @@ impl RecordIndex {
         Ok(())
     }
 
-    /// Compares the loaded records with their rows, which are written in one form only.
+    /// Compares the loaded records with their rows. The encoding of rows is canonical, so matching
+    /// rows are recognized without parsing.
     fn check_loaded(&self, records: &BTreeMap<String, Vec<u8>>) -> Result<(), StoreError> {
         let expected = rows_of(records);
         let there = self
@@ -272,7 +272,7 @@ pub(super) fn head(generation: u64, code: &[u8; 32]) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Returns the authentication code of a head, which is not verified.
+/// Returns the authentication code of a head without verifying it.
 ///
 /// # Errors
 /// [`StoreError::NotAuthentic`] or [`StoreError::Damaged`].
@@ -290,8 +290,8 @@ fn read_head(head: &[u8]) -> Result<(HeadFields, Vec<u8>), StoreError> {
     Ok((head, code))
 }
 
-/// Verifies a page of the records that are read one by one: its records, and that none is missing
-/// between `after` and the last one, or the end if the page is not full.
+/// Verifies a page of individually read records. Checks its records, and that no record is missing
+/// between `after` and the last record. If the page is not full, checks up to the end.
 ///
 /// # Errors
 /// [`StoreError::NotAuthentic`].
@@ -359,7 +359,7 @@ fn row_key(key: &str) -> String {
     row_name(row_number(key))
 }
 
-/// Returns the row of a record: true if the record is read one by one, and the number.
+/// Returns the row of a record: true if the record is read individually, and the number of the row.
 fn row_number(key: &str) -> (bool, u16) {
     let number = xxhash_rust::xxh3::xxh3_64(key.as_bytes()) % ROWS;
     (

@@ -1,18 +1,18 @@
 //! Operations on a store's root key: create, rotate and remove it, and change its slots.
 //!
-//! Without a root key, a plain key-encryption key (KEK) wraps the store's keys directly. With one,
-//! the KEK is derived from the root key. A change of the KEK wraps every key anew in memory and
-//! commits all changed records at once. A reader therefore finds all keys under one KEK, and a
+//! Without a root key, a plain key-encryption key (KEK) wraps the store's keys directly. With a
+//! root key, the KEK is derived from the root key. A change of the KEK rewraps every key in memory
+//! and commits all changed records at once. So a reader finds all keys under the same KEK, and a
 //! process that is killed midway has changed nothing. The root key also authenticates the records
 //! ([`AuthenticatedStore`](crate::AuthenticatedStore)).
 //!
-//! A sealed store has a mark in its root record. While the mark is there, every load fails with
-//! [`StoreError::Sealed`] before a provider is asked, and wipes the keys that this process kept.
+//! A sealed store has a mark in its root record. While the mark exists, every load fails with
+//! [`StoreError::Sealed`] before it uses a provider, and wipes the keys that this process holds.
 //! Only [`Control::unseal`] loads a sealed store.
 //!
 //! A rotation has two commits. [`Control::stage_root`] adds the incoming root key, which every
-//! engine then unwraps beside the active one. [`Control::activate_root`] makes the incoming root
-//! key the only one, once all live engines hold it.
+//! engine then unwraps in addition to the active root key. When all live engines have the incoming
+//! root key, [`Control::activate_root`] makes it the only root key.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use sealwire_store::{Changes, Commit, ControlStore as _, Snapshot, StoreError, e
 /// Number of the first slot of a store.
 pub const FIRST_SLOT: u32 = 1;
 
-/// Highest generation that can be skipped, so that many are left.
+/// Highest generation that can be skipped, so that enough generations remain.
 const GENERATION_SKIP_MAX: u64 = 1 << 60;
 
 /// Finds the key-encryption key of a store.
@@ -41,9 +41,9 @@ pub trait FindKek: Send + Sync {
     /// [`StoreError::RootKey`].
     async fn find(&self, root: Option<&RootRecord>) -> Result<Arc<Kek>, StoreError>;
 
-    /// Takes note that a state was verified with the key of its root record, or that a store
-    /// without a root key was read. `seen`: the latest state that this process saw before it began
-    /// to read. An error rejects the state.
+    /// Called after a state was verified with the key of its root record, or after a store without
+    /// a root key was read. `seen`: the latest state that this process saw before the read. An
+    /// error rejects the state.
     ///
     /// # Errors
     /// [`StoreError::RootKey`] or [`StoreError::RolledBack`].
@@ -66,29 +66,29 @@ pub trait FindKek: Send + Sync {
     /// durably when this returns.
     ///
     /// # Errors
-    /// [`StoreError::NotAnchored`]. The commit was made all the same.
+    /// [`StoreError::NotAnchored`]. The commit was made nevertheless.
     async fn committed(&self, _state: &StateId, _roots: &[[u8; 16]]) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Wipes all keys that were kept, because the store is sealed. Searches that have begun keep
-    /// nothing either.
+    /// Wipes all cached keys, because the store is sealed. Running calls of [`FindKek::find`] must
+    /// not cache their result.
     fn wipe(&self) {}
 }
 
-/// The age of a state that was verified and is accepted.
+/// The age of a verified and accepted state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// No later generation was seen.
+    /// The state has the highest generation that was seen.
     Latest,
-    /// An older state was put back. It is served, and not changed.
+    /// An older state was restored. The state is served but must not be changed.
     RolledBack {
         /// Highest generation that was seen.
         seen: u64,
     },
 }
 
-/// A plain KEK, of a store without a root key.
+/// The plain KEK of a store without a root key.
 #[async_trait]
 impl FindKek for Arc<Kek> {
     async fn find(&self, root: Option<&RootRecord>) -> Result<Self, StoreError> {
@@ -101,14 +101,14 @@ impl FindKek for Arc<Kek> {
     }
 }
 
-/// A change of a root key's slots, made as a whole.
+/// An atomic change of a root key's slots.
 #[derive(Clone, Debug, Default)]
 pub struct SlotChange {
-    /// Slots to add. Their numbers begin at [`RootRecord::next_slot`].
+    /// Slots to add, with numbers from [`RootRecord::next_slot`] on.
     pub add: Vec<RootSlot>,
     /// Numbers of slots to remove.
     pub remove: Vec<u32>,
-    /// Numbers of slots that were unwrapped and found right just now.
+    /// Numbers of slots that were just tested successfully.
     pub verified: Vec<u32>,
 }
 
@@ -116,13 +116,13 @@ pub struct SlotChange {
 struct NewState {
     kek: Arc<Kek>,
     root: Option<RootRecord>,
-    /// Generation that every live instance must serve before the change.
+    /// Minimum generation of every live instance for the change.
     served: Option<u64>,
 }
 
 impl Control {
-    /// Returns the root record, if the store has one, and the generation. Needs no key, and does
-    /// not verify the record.
+    /// Returns the generation and the root record, if the store has a root key. Needs no key and
+    /// does not verify the record.
     ///
     /// # Errors
     /// Any error of the store; [`StoreError::Damaged`].
@@ -150,7 +150,7 @@ impl Control {
         ))
     }
 
-    /// Returns the KEK of the store's present keys. The root record is verified.
+    /// Returns the KEK of the store's current keys. Verifies the root record.
     ///
     /// # Errors
     /// As for [`Control::load`].
@@ -159,14 +159,13 @@ impl Control {
         self.keks.find(root.as_ref()).await
     }
 
-    /// Gives a store without a root key its first one, under which all keys are wrapped from then
-    /// on. The audit secret stays the same. Slot numbers begin at [`FIRST_SLOT`]. Returns the new
-    /// generation.
+    /// Creates the first root key of a store and rewraps all keys under it. The audit secret stays
+    /// the same. Slot numbers start at [`FIRST_SLOT`]. Returns the new generation.
     ///
     /// # Errors
     /// [`StoreError::Invalid`] if the store has a root key, or for invalid slots;
-    /// [`StoreError::WrongKek`] if the present KEK does not unwrap all keys; any error of the
-    /// store, in which case the change was made or not.
+    /// [`StoreError::WrongKek`] if the current KEK does not unwrap all keys; any error of the
+    /// store, after which the change may or may not have been made.
     pub async fn create_root(
         &self,
         set: [u8; 16],
@@ -201,12 +200,12 @@ impl Control {
         self.wrap_anew(create).await
     }
 
-    /// Adds a root key that [`Control::activate_root`] can make the active one. Returns the
-    /// generation that every live instance must serve before that.
+    /// Adds a root key that [`Control::activate_root`] can activate. Returns the generation that
+    /// every live instance must serve before the activation.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has no root key or an incoming one already, or for
-    /// invalid slots; any error of the store.
+    /// [`StoreError::Invalid`] if the store has no root key or already has an incoming root key, or
+    /// for invalid slots; any error of the store.
     pub async fn stage_root(
         &self,
         root: &RootKey,
@@ -231,15 +230,15 @@ impl Control {
         self.change_root(stage).await
     }
 
-    /// Makes the incoming root key the only one. All keys and the audit secret are wrapped under it
-    /// from then on. Returns the new generation.
+    /// Makes the incoming root key the only root key. Rewraps all keys and the audit secret under
+    /// it. Returns the new generation.
     ///
     /// # Errors
     /// [`StoreError::Invalid`] if the store has no incoming root key; [`StoreError::RootKey`] if
     /// `incoming` is not that key; [`StoreError::NotServed`] while a live instance can lack the
     /// incoming root key; otherwise as for [`Control::create_root`].
     pub async fn activate_root(&self, incoming: &RootKey) -> Result<u64, StoreError> {
-        // Before the work of wrapping, and again after it.
+        // Checks before the expensive rewrap; the check is repeated before the commit.
         let (_, root) = self.root().await?;
         if root
             .as_ref()
@@ -288,8 +287,8 @@ impl Control {
     /// Changes the slots of the root key with this id. Returns the new generation.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has no such root key or slot, if no slot would be left
-    /// or too many, or if the numbers of new slots are not the next ones; any error of the store.
+    /// [`StoreError::Invalid`] if the store has no such root key or slot, or if the result has no
+    /// slots or too many. Also if new slots do not have the next numbers. Any error of the store.
     pub async fn set_slots(&self, root: [u8; 16], change: SlotChange) -> Result<u64, StoreError> {
         self.change_root(move |_, record| {
             let next_slot = next_slot(record.next_slot, &change.add)?;
@@ -323,13 +322,12 @@ impl Control {
         .await
     }
 
-    /// Removes the root key. All keys are wrapped under `plain` from then on. Returns the new
-    /// generation.
+    /// Removes the root key and rewraps all keys under `plain`. Returns the new generation.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has no root key or an incoming one, or if the audit
-    /// secret is not that of `plain`, since the audit log could then not be verified any more;
-    /// otherwise as for [`Control::create_root`].
+    /// [`StoreError::Invalid`] if the store has no root key or has an incoming root key. Also if
+    /// the audit secret is not that of `plain`, because the audit log could then no longer be
+    /// verified; otherwise as for [`Control::create_root`].
     pub async fn remove_root(&self, plain: Arc<Kek>) -> Result<u64, StoreError> {
         let remove = |contents: &Contents, kek: &Kek| {
             let record = contents.root.as_ref().ok_or_else(no_root)?;
@@ -353,24 +351,25 @@ impl Control {
     }
 
     /// Seals the store: every process that loads it wipes its keys and serves nothing until
-    /// [`Control::unseal`]. Idempotent. Returns the generation. The keys that this process keeps
-    /// are wiped when the method returns.
+    /// [`Control::unseal`]. Idempotent. Returns the generation. When the method returns, the keys
+    /// that this process holds are wiped.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has no root key; [`StoreError::NotAnchored`]: the store
-    /// is sealed; any other error of the store, in which case the change was made or not.
+    /// [`StoreError::Invalid`] if the store has no root key; [`StoreError::NotAnchored`] although
+    /// the store is sealed; any other error of the store, after which the change may or may not
+    /// have been made.
     pub async fn seal(&self) -> Result<u64, StoreError> {
         let mark = |_, record: &mut RootRecord| {
             record.sealed_unix_s = Some(unix_s());
             Ok(())
         };
         match self.change_root(mark).await {
-            // Anyone who writes to the store can make the mark. It counts once it is verified.
+            // Anyone who can write to the store can create the mark, so it must be verified.
             Err(StoreError::Sealed) => {
                 let verified = self.store.load_sealed().await;
                 self.store.wipe();
                 let (generation, _, state) = verified?;
-                // The commit of the seal can have ended without it.
+                // The commit of the seal can have stopped before this step.
                 self.store.note_committed(&state).await?;
                 Ok(generation)
             }
@@ -378,14 +377,14 @@ impl Control {
         }
     }
 
-    /// Reverts [`Control::seal`]. Idempotent. Asks the providers for the root key, and verifies all
-    /// records with it. Returns the generation.
+    /// Reverts [`Control::seal`]. Idempotent. Unwraps the root key with the providers and verifies
+    /// all records with it. Returns the generation.
     ///
     /// # Errors
     /// [`StoreError::Invalid`] if the store has no root key; [`StoreError::RootKey`] if no slot
-    /// unwraps it; [`StoreError::NotAuthentic`] if the mark, or anything else, was not written by a
-    /// holder of the root key; any error of the store. The store stays sealed, and the keys are
-    /// wiped again. [`StoreError::NotAnchored`]: the store is unsealed.
+    /// unwraps; [`StoreError::NotAuthentic`] if the mark or another record was not written by a
+    /// holder of the root key; any error of the store. After these errors the store stays sealed,
+    /// and the keys are wiped again. [`StoreError::NotAnchored`] although the store is unsealed.
     pub async fn unseal(&self) -> Result<u64, StoreError> {
         let (generation, root) = self.root().await?;
         if root.ok_or_else(no_root)?.sealed_unix_s.is_none() {
@@ -416,7 +415,7 @@ impl Control {
         Err(always_late())
     }
 
-    /// Loads the store, and returns which state it has. `None`: a store without a root key.
+    /// Loads the store and returns the id of its state. `None`: a store without a root key.
     ///
     /// # Errors
     /// As for [`Control::load`].
@@ -425,12 +424,12 @@ impl Control {
         Ok(self.store.seen())
     }
 
-    /// Raises the generation above one that engines have seen, after an older state was put back.
-    /// Nothing else changes. Returns the new generation.
+    /// After an older state was restored, raises the generation above the generation that engines
+    /// have seen. Changes nothing else. Returns the new generation.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has no root key, or is of a later generation already;
-    /// any error of the store.
+    /// [`StoreError::Invalid`] if the store has no root key, or already has a later generation; any
+    /// error of the store.
     pub async fn skip_generations(&self, seen: u64) -> Result<u64, StoreError> {
         if seen > GENERATION_SKIP_MAX {
             return Err(StoreError::Invalid(format!(
@@ -455,7 +454,7 @@ impl Control {
         Err(always_late())
     }
 
-    /// Changes the root record alone. `edit` gets the generation of the change.
+    /// Changes only the root record. `edit` gets the generation of the change.
     async fn change_root(
         &self,
         edit: impl Fn(u64, &mut RootRecord) -> Result<(), StoreError> + Send + Sync + 'static,
@@ -474,7 +473,7 @@ impl Control {
         Ok(self.change(edit).await?.0)
     }
 
-    /// Wraps all keys under the KEK of the state that `plan` returns, and commits all records at
+    /// Rewraps all keys under the KEK of the state that `plan` returns, and commits all records at
     /// once. Retries if another change was committed first.
     async fn wrap_anew(
         &self,
@@ -489,8 +488,8 @@ impl Control {
             };
             let (snapshot, contents) = blocking(parse).await?;
             let new = plan(&contents, &old)?;
-            // An instance that starts after this check loads the records of this generation, or
-            // later ones.
+            // An instance that starts after this check loads the records of this or a later
+            // generation.
             self.check_served(new.served).await?;
             let kek = Arc::clone(&new.kek);
             let changes = blocking(move || wrapped_anew(snapshot, &contents, &old, &new)).await?;
@@ -502,7 +501,7 @@ impl Control {
         Err(always_late())
     }
 
-    /// Rejects a change while a live instance serves an older generation than the change needs.
+    /// Rejects a change while a live instance serves an older generation than the change requires.
     async fn check_served(&self, generation: Option<u64>) -> Result<(), StoreError> {
         let Some(generation) = generation else {
             return Ok(());
@@ -519,8 +518,8 @@ impl Control {
     }
 }
 
-/// Returns the changes that wrap every key under the new KEK. Fails if a key does not unwrap with
-/// the old KEK, or not again with the new one.
+/// Returns the changes that rewrap every key under the new KEK. Fails if a key does not unwrap with
+/// the old KEK, or if its new copy does not unwrap with the new KEK.
 fn wrapped_anew(
     mut snapshot: Snapshot,
     contents: &Contents,
@@ -548,7 +547,7 @@ fn new_entry(set: [u8; 16], root: &RootKey, slots: Vec<RootSlot>) -> Result<Root
     })
 }
 
-/// Checks that new slots have the next numbers, and returns the number after them.
+/// Checks that new slots have the next numbers. Returns the number that follows.
 fn next_slot(next: u32, slots: &[RootSlot]) -> Result<u32, StoreError> {
     let follows = |number: u32, slot: &RootSlot| {
         (slot.number == number)

@@ -1,8 +1,8 @@
 //! The record of a store's root key: wrapped copies of the root key, one per slot, and the wrapped
 //! audit secret.
 //!
-//! Nothing in the record is secret. The record is checked as a whole when it is read and before it
-//! is written.
+//! The record contains no secrets. The whole record is checked when it is read and before it is
+//! written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,7 +30,7 @@ const FIELD_BYTES_MAX: usize = 4 << 10;
 /// The root keys of a store: the active one, and during a rotation the incoming one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootRecord {
-    /// Names the store's set of root keys: random, chosen once.
+    /// Identifies the store's set of root keys. Random and never changed.
     pub set: [u8; 16],
     /// The root key under which the store's keys are wrapped.
     pub active: RootEntry,
@@ -38,30 +38,30 @@ pub struct RootRecord {
     pub incoming: Option<IncomingRoot>,
     /// The audit secret, wrapped under the active root key.
     pub wrapped_audit: Vec<u8>,
-    /// Number of the next slot. Numbers are not reused.
+    /// Number of the next slot. Numbers are never reused.
     pub next_slot: u32,
     /// Time at which the store was sealed, in seconds since 1970-01-01 UTC, while it is sealed.
     pub sealed_unix_s: Option<u64>,
 }
 
-/// A root key that is prepared and not yet used.
+/// A root key that a rotation has added and that is not used yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncomingRoot {
     /// The root key.
     pub entry: RootEntry,
-    /// Generation at which the root key was added. An instance that serves this generation holds
-    /// the root key.
+    /// Generation at which the root key was added. An instance that serves this generation has the
+    /// root key.
     pub generation: u64,
 }
 
 /// A root key and its wrapped copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootEntry {
-    /// Commits to the root key.
+    /// A commitment to the root key.
     pub id: [u8; 16],
     /// Time of creation, in seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
-    /// 1 to [`SLOTS_MAX`] copies, by number. Any of them gives the root key.
+    /// 1 to [`SLOTS_MAX`] copies, by number. Each copy unwraps to the root key.
     pub slots: Vec<RootSlot>,
 }
 
@@ -74,14 +74,13 @@ pub struct RootSlot {
     pub provider: String,
     /// Kind of the provider.
     pub kind: String,
-    /// Settings of the provider that tell where its key is, without credentials.
+    /// Settings of the provider that locate its key, without credentials.
     pub fields: BTreeMap<String, String>,
     /// The wrapped copy, as the provider returned it.
     pub wrapped: Vec<u8>,
     /// Time of creation, in seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
-    /// Time at which the copy was last unwrapped and found right, in seconds since 1970-01-01 UTC;
-    /// 0: never.
+    /// Time of the last successful test of the copy, in seconds since 1970-01-01 UTC; 0: never.
     pub verified_unix_s: u64,
 }
 
@@ -92,7 +91,7 @@ struct RootFields {
     roots: Vec<RootKeyFields>,
     audit: String,
     next_slot: u32,
-    /// Absent in records of stores that are not sealed, also in those of earlier versions.
+    /// Absent for stores that are not sealed, and in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sealed_unix_s: Option<u64>,
 }
@@ -165,7 +164,7 @@ impl RootRecord {
             .transpose()
     }
 
-    /// Returns the active root key, then the incoming one.
+    /// Returns the active root key, then the incoming root key.
     pub fn roots(&self) -> impl Iterator<Item = &RootEntry> {
         [&self.active]
             .into_iter()

@@ -24,8 +24,9 @@ pub(super) struct SchemaRecord {
     next: u32,
 }
 
-/// Names of [`AcceptedRecords`]. Engines from before this field reject the record if it is not the
-/// default, and so cannot serve a collection in a state that they do not know.
+/// Names of [`AcceptedRecords`]. Older engines, which do not know this field, reject a record with
+/// a value other than the default. So they cannot serve a collection in a state that they do not
+/// know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum RecordsName {

@@ -2,13 +2,13 @@
 //!
 //! The root key is encrypted under a symmetric KMS key, with the slot as encryption context:
 //! `sealwire-set` and `sealwire-root` in hexadecimal, `sealwire-slot` in decimal. KMS authenticates
-//! the context, and writes it to its audit log. A policy can require it by the condition
-//! `kms:EncryptionContext:sealwire-set`. Decryption names the key, so a copy of another key does
-//! not open. The identity needs `kms:Encrypt` and `kms:Decrypt` on the key.
+//! the context and writes it to its audit log. A policy can require the context by the condition
+//! `kms:EncryptionContext:sealwire-set`. Decryption requests name the key, so a copy of another key
+//! does not decrypt. The identity needs `kms:Encrypt` and `kms:Decrypt` on the key.
 //!
-//! The SDK signs requests and parses responses. Its requests go through the HTTPS client of this
-//! crate, which trusts the configured authority alone. The SDK keeps short-lived copies of the
-//! plaintext that are not wiped.
+//! The SDK signs requests and parses responses. The HTTPS client of this crate sends the requests
+//! and trusts only the configured authority. The SDK keeps short-lived copies of the plaintext that
+//! are not wiped.
 
 mod credentials;
 #[cfg(test)]
@@ -50,12 +50,14 @@ use credentials::CredentialsSource;
 
 /// Longest ciphertext that KMS accepts, in bytes.
 const CIPHERTEXT_BYTES_MAX: usize = 6_144;
-/// A call ends after this many times `request_timeout`, whatever it waits for.
+/// Upper bound of a provider call, as a multiple of `request_timeout`. Includes credentials and
+/// retries.
 const CALL_TIMEOUTS: u32 = 4;
 
-/// Wraps root keys by AWS KMS.
+/// Wraps root keys with AWS KMS.
 ///
-/// Credentials are read again for each request, so rotated ones take effect with the next call.
+/// Credentials are read again for each request, so rotated credentials take effect with the next
+/// call.
 pub struct AwsKms {
     options: AwsKmsOptions,
     client: aws_sdk_kms::Client,
@@ -96,7 +98,7 @@ impl AwsKms {
             .sleep_impl(TokioSleep)
             .retry_config(retries)
             .timeout_config(timeouts)
-            // Bodies are bounded in size and time by the connector.
+            // The connector bounds bodies in size and time.
             .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
         config.set_endpoint_url(endpoint.map(|url| url.trim_end_matches('/').to_owned()));
         Ok(Self {
@@ -168,8 +170,8 @@ impl Provider for AwsKms {
     }
 }
 
-/// Runs a future of the SDK without its log events: at level `trace` they hold requests, and so the
-/// root key.
+/// Runs a future of the SDK without its log events. At level `trace` these events contain requests,
+/// and so the root key.
 fn silent<T: Future>(future: T) -> WithDispatch<T> {
     future.with_subscriber(Dispatch::none())
 }
@@ -206,7 +208,8 @@ enum CodeMeaning {
     Unavailable,
 }
 
-/// Known error codes of KMS and STS. Other codes are not quoted: they are text of the server.
+/// Known error codes of KMS and STS. Unknown codes are not quoted, because they are text of the
+/// server.
 const CODES: &[(&str, CodeMeaning)] = &[
     ("AccessDenied", CodeMeaning::Denied),
     ("AccessDeniedException", CodeMeaning::Denied),
@@ -252,11 +255,11 @@ const CODES: &[(&str, CodeMeaning)] = &[
     ("TooManyRequestsException", CodeMeaning::Unavailable),
 ];
 
-/// Returns the error that a response means. Quotes known codes and the status alone.
+/// Returns the error for a response. Quotes only known codes and the status.
 fn response_error(what: &str, status: u16, code: Option<&str>) -> ProviderError {
     let known = CODES.iter().find(|(known, _)| Some(*known) == code);
     let meaning = match known {
-        // A client cannot mend a failure of the server, whatever its code says.
+        // A failure of the server is temporary, whatever its code says.
         _ if status >= 500 || status == 429 => Some(CodeMeaning::Unavailable),
         Some((_, meaning)) => Some(*meaning),
         None if matches!(status, 401 | 403) => Some(CodeMeaning::Denied),
@@ -287,7 +290,7 @@ fn response_error(what: &str, status: u16, code: Option<&str>) -> ProviderError 
     }
 }
 
-/// Maps an error of the SDK. Texts of the SDK can quote the service, so none is passed on.
+/// Converts an error of the SDK. Texts of the SDK can quote the service, so they are dropped.
 fn provider_error<E>(what: &str, error: &SdkError<E, HttpResponse>) -> ProviderError
 where
     E: ProvideErrorMetadata + StdError + 'static,
@@ -318,7 +321,7 @@ where
 #[error("{0}")]
 struct ConnectorFailure(ProviderError);
 
-/// Sleeps for the SDK, by which it measures timeouts and pauses.
+/// Implements sleep for the SDK, which uses it for timeouts and pauses.
 #[derive(Debug)]
 struct TokioSleep;
 
@@ -328,7 +331,7 @@ impl AsyncSleep for TokioSleep {
     }
 }
 
-/// Sends the SDK's requests by the HTTPS client of this crate.
+/// Sends the SDK's requests with the HTTPS client of this crate.
 #[derive(Clone, Debug)]
 struct SdkConnector {
     files: TlsFiles,
@@ -368,7 +371,7 @@ impl SdkConnector {
         };
         let request = request.try_into_http1x().map_err(|_| unusable())?;
         let (parts, body) = request.into_parts();
-        // Wiped on drop: the body of an encryption holds the root key.
+        // Wiped on drop, because the body of an encryption request contains the root key.
         let body = Zeroizing::new(body.bytes().ok_or_else(unusable)?.to_vec());
         let request = Request::from_parts(parts, Full::new(Bytes::from_owner(body)));
         let response = self.send(request).await.map_err(connector_error)?;
@@ -380,7 +383,7 @@ impl SdkConnector {
     }
 }
 
-/// Tells the SDK whether it can help to send a request again.
+/// Converts an error for the SDK, which retries temporary errors.
 fn connector_error(error: HttpError) -> ConnectorError {
     let (is_transient, is_timeout) = (
         error.is_transient(),

@@ -1,4 +1,4 @@
-//! Options of AWS KMS. They are parsed and checked by every build; the provider needs the feature
+//! Options of AWS KMS. Every build parses and checks these options; the provider needs the feature
 //! `awskms`.
 
 use std::path::PathBuf;
@@ -7,27 +7,27 @@ use std::time::Duration;
 use crate::ProviderError;
 use crate::https::{ProviderOrigin, check_timeout};
 
-/// Which KMS key wraps, and how to reach it. Holds no secret: these are in files or in the
-/// environment.
+/// The KMS key that wraps, and the endpoint and credentials to use. Contains no secret: secrets are
+/// in files or in the environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AwsKmsOptions {
     /// The key: its ARN, its id, or an alias (`alias/name` or the alias's ARN), at most 2048 bytes.
-    /// Prefer the ARN: copies do not open once an alias points to another key.
+    /// Prefer the ARN: when an alias is moved to another key, existing copies do not decrypt.
     pub key_id: String,
     /// The region, such as `eu-central-1`.
     pub region: String,
     /// `https://host[:port]` of KMS, such as a VPC endpoint. Default: the region's public endpoint.
-    /// `http://` only for hosts on this machine.
+    /// `http://` is allowed only for hosts on this machine.
     pub endpoint_url: Option<String>,
     /// PEM certificates of the authorities that issued the certificates of KMS and STS, at most 1
     /// MiB. Required for `https://`.
     pub ca: Option<PathBuf>,
-    /// Where the credentials are.
+    /// The source of the credentials.
     pub credentials: AwsCredentials,
     /// Longest time until a connection is established, with TLS: 100 ms to 60 s, default 2 s.
     pub connect_timeout: Duration,
-    /// Longest time of one request, with its connection: 100 ms to 60 s, default 5 s. A call makes
-    /// up to three tries, and ends after four times this at the latest.
+    /// Longest time of one request, with its connection: 100 ms to 60 s, default 5 s. A provider
+    /// call tries at most three times and takes at most four times this value.
     pub request_timeout: Duration,
 }
 
@@ -50,7 +50,7 @@ impl AwsKmsOptions {
         }
     }
 
-    /// Checks the options. Their names in errors are those of the settings.
+    /// Checks the options. Errors name an option by its setting.
     pub(crate) fn check(&self) -> Result<(), ProviderError> {
         let bad = |text: &str| Err(ProviderError::Settings(text.into()));
         let is_graphic = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -76,17 +76,17 @@ impl AwsKmsOptions {
     }
 }
 
-/// Where the credentials of AWS are. They are read again for each request.
+/// The source of the AWS credentials, which are read again for each request.
 ///
 /// Instance metadata, container credentials, SSO and `credential_process` are not supported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AwsCredentials {
     /// The variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and, if set, `AWS_SESSION_TOKEN`.
     Environment,
-    /// A file in the format of `~/.aws/credentials`, readable by its owner or group alone, at most
+    /// A file in the format of `~/.aws/credentials`, readable only by its owner or group, at most
     /// 64 KiB.
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The profile. Usually `default`.
         profile: String,
@@ -96,11 +96,11 @@ pub enum AwsCredentials {
     WebIdentity {
         /// The ARN of the role, as in `AWS_ROLE_ARN`.
         role_arn: String,
-        /// The file with the token, as in `AWS_WEB_IDENTITY_TOKEN_FILE`. Others can read it:
-        /// Kubernetes makes such files readable by every user of the container.
+        /// The file with the token, as in `AWS_WEB_IDENTITY_TOKEN_FILE`. The file can be readable
+        /// by other users: Kubernetes makes such files readable by every user of the container.
         token_file: PathBuf,
-        /// `https://host[:port]` of STS. Default: the region's public endpoint. `http://` only for
-        /// hosts on this machine.
+        /// `https://host[:port]` of STS. Default: the region's public endpoint. `http://` is
+        /// allowed only for hosts on this machine.
         sts_endpoint_url: Option<String>,
     },
 }

@@ -1,8 +1,8 @@
 //! An HTTPS client for providers: one connection per request, bounded in time and size.
 //!
-//! Calls to providers are rare, so a connection is not kept. Certificates are read again for each
-//! connection, so a replaced file takes effect with the next request. Only the configured authority
-//! is trusted, never the system's.
+//! Requests to providers are rare, so connections are not kept. Certificates are read again for
+//! each connection, so a replaced file takes effect with the next request. Only the configured
+//! authority is trusted, not the system's trust store.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,15 +23,15 @@ use zeroize::Zeroizing;
 use crate::ProviderError;
 use crate::secret_file::FileReader;
 
-/// Longest accepted response body, in bytes. A response of a provider has at most some kilobytes.
+/// Longest accepted response body, in bytes. Responses of providers have at most a few kilobytes.
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
-/// Number of tries of a request, if trying again can help.
+/// Maximum number of tries of a request that fails temporarily.
 pub(crate) const TRIES_MAX: u32 = 3;
-/// Pause before the second try. The next pause is twice as long. Each is shortened by a random
-/// part, up to a half.
+/// Pause before the second try. The next pause is twice as long. Each pause is shortened by a
+/// random part, up to a half.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Limits of `connect_timeout` and `request_timeout`.
+/// Lower and upper limit of `connect_timeout` and `request_timeout`.
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
@@ -106,11 +106,11 @@ impl ProviderOrigin {
 /// Certificate files of a client, all PEM.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsFiles {
-    /// The trusted authorities. Without any, no server is trusted.
+    /// The trusted authorities. If absent, no server is trusted.
     pub(crate) ca: Option<PathBuf>,
     /// The client's certificate and its private key.
     pub(crate) client: Option<(PathBuf, PathBuf)>,
-    /// Reads the files, and other files of the same provider.
+    /// Reads these files and other files of the same provider.
     pub(crate) reader: FileReader,
 }
 
@@ -125,7 +125,7 @@ impl TlsFiles {
 
     /// Reads the files. Blocks.
     pub(crate) fn load(&self) -> Result<Arc<ClientConfig>, ProviderError> {
-        // Whoever can replace these files could pose as the provider.
+        // A user who can replace these files could impersonate the provider.
         let client = self.client.as_ref().map(|(certificate, _)| certificate);
         for file in self.ca.iter().chain(client) {
             TrustedFile::open(file, FileKind::Public)?;
@@ -138,7 +138,7 @@ impl TlsFiles {
     }
 }
 
-/// A request got no usable response. No text contains a header or a body.
+/// The reason why a request got no usable response. Texts never contain a header or a body.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
     #[error(transparent)]
@@ -153,7 +153,7 @@ impl HttpError {
         matches!(self, Self::Exchange(error) if error.is_transient())
     }
 
-    /// Returns the error of a provider, named by `subject`.
+    /// Converts the error. `subject` names the provider and the operation.
     pub(crate) fn into_provider_error(self, subject: &str) -> ProviderError {
         match self {
             Self::Settings(error) => error,
@@ -168,10 +168,10 @@ impl HttpError {
     }
 }
 
-/// A response. Its body is wiped on drop.
+/// A response whose body is wiped on drop.
 pub(crate) struct HttpResponse {
     pub(crate) status: StatusCode,
-    /// Read by the SDK of AWS alone.
+    /// Only the AWS SDK reads the headers.
     #[cfg(feature = "awskms")]
     pub(crate) headers: hyper::HeaderMap,
     pub(crate) body: Zeroizing<Vec<u8>>,
@@ -184,7 +184,7 @@ pub(crate) struct HttpsClient {
     pub(crate) files: TlsFiles,
     /// Longest time until a connection is established, with TLS.
     pub(crate) connect_timeout: Duration,
-    /// Longest time of a request, with its connection.
+    /// Longest time of a request, including its connection.
     pub(crate) request_timeout: Duration,
 }
 

@@ -1,12 +1,11 @@
 //! Providers of key-encryption keys (KEK).
 //!
-//! The root key of a store is stored once per provider, wrapped under its KEK. A provider has a KEK
-//! of its own and wraps or unwraps the root key with it; the KEK never leaves the provider. Each
-//! wrapped copy is bound to its [`WrapSlot`], so that a copy cannot be moved to another store, root
-//! key or slot.
+//! The root key of a store is stored once per provider, wrapped under the KEK of that provider. The
+//! KEK never leaves the provider. Each wrapped copy is bound to its [`WrapSlot`], so that a copy
+//! cannot be moved to another store, root key or slot.
 //!
-//! This crate does the I/O with providers. It stores nothing and decides nothing: which copies
-//! exist, and which provider is asked first, is the caller's.
+//! This crate does the I/O with providers and stores nothing. Callers keep the list of copies and
+//! decide the order of providers.
 
 #[cfg(feature = "awskms")]
 mod aws_kms;
@@ -40,11 +39,11 @@ pub use secret_file::{SECRET_FILE_BYTES_MAX, read_secret_file};
 pub use settings::{ProviderSettings, SettingsError};
 pub use shares::{JoinError, Share, ShareError, SplitError};
 
-/// The bytes of a root key, wiped on drop. They have their own allocation, so that moves leave no
-/// copies behind.
+/// The bytes of a root key, wiped on drop. A separate allocation ensures that moves leave no copies
+/// in memory.
 pub type RootBytes = Box<Zeroizing<[u8; 32]>>;
 
-/// Rejects a wrapped copy that no provider made.
+/// Rejects a wrapped copy that is longer than any provider makes.
 fn reject_long(wrapped: &[u8]) -> Result<(), ProviderError> {
     if wrapped.len() <= WRAPPED_BYTES_MAX {
         return Ok(());
@@ -54,14 +53,14 @@ fn reject_long(wrapped: &[u8]) -> Result<(), ProviderError> {
     )))
 }
 
-/// The place of a wrapped copy, which its provider authenticates. None of it is secret.
+/// The place of a wrapped copy. The provider authenticates these fields, which are not secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrapSlot {
-    /// Names the set of root keys of one store: random, chosen once.
+    /// Identifies the set of root keys of one store. Random and never changed.
     pub set: [u8; 16],
-    /// Names the root key, and commits to it.
+    /// Identifies the root key and is a commitment to it.
     pub root: [u8; 16],
-    /// The slot's number. Numbers are not used again.
+    /// The slot's number. Numbers are not reused.
     pub number: u32,
 }
 
@@ -83,11 +82,11 @@ impl WrapSlot {
 /// Kinds of providers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ProviderKind {
-    /// A file with the KEK.
+    /// A file that contains the KEK.
     File,
-    /// An environment variable with the KEK.
+    /// An environment variable that contains the KEK.
     Environment,
-    /// A token behind PKCS #11: a hardware security module, a smart card.
+    /// A PKCS #11 token: a hardware security module or a smart card.
     Pkcs11,
     /// AWS Key Management Service.
     AwsKms,
@@ -111,7 +110,7 @@ impl ProviderKind {
         }
     }
 
-    /// Returns the kind with a name.
+    /// Returns the kind for a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         [
@@ -126,8 +125,7 @@ impl ProviderKind {
         .find(|kind| kind.name() == name)
     }
 
-    /// Returns true if the kind wraps by itself but unwraps only with people: the holders of
-    /// shares.
+    /// Returns true if this kind wraps automatically but needs the holders of shares to unwrap.
     #[must_use]
     pub const fn needs_holders(self) -> bool {
         matches!(self, Self::Shares)
@@ -140,43 +138,42 @@ impl fmt::Display for ProviderKind {
     }
 }
 
-/// A provider did not do what was asked. Texts contain no bytes of a key, a credential or a wrapped
-/// copy. They name files, variables, tokens and keys as the settings do, so a secret that is set as
-/// such a name is shown.
+/// A failure of a provider. Texts contain no bytes of a key, a credential or a wrapped copy. Texts
+/// name files, variables, tokens and keys as configured, so a secret that was configured as a name
+/// is shown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProviderError {
-    /// No answer, or a temporary failure. Trying again can help.
+    /// The provider did not respond or failed temporarily. A retry can help.
     #[error("{0}")]
     Unavailable(String),
-    /// The credential was rejected, or does not permit this.
+    /// The credential was rejected or does not permit the operation.
     #[error("{0}")]
     Denied(String),
-    /// The key, token, module or file that the settings name is not there.
+    /// The configured key, token, module or file does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// The provider answered, but the copy does not unwrap: it was altered, is another slot's or
-    /// another key's.
+    /// The provider responded, but the copy does not unwrap. The copy was altered, or belongs to
+    /// another slot or key.
     #[error("{0}")]
     DoesNotUnwrap(String),
-    /// The answer is not what the protocol says.
+    /// The response violates the protocol of the provider.
     #[error("{0}")]
     WrongAnswer(String),
     /// The settings cannot be used.
     #[error("{0}")]
     Settings(String),
-    /// The copy unwraps only with the shares of a recovery key, which no configuration has. Not a
-    /// failure of the provider.
+    /// The copy unwraps only with the shares of a recovery key, and no configuration contains
+    /// shares. Not a failure of the provider.
     #[error("{}", recovery::NEEDS_HOLDERS)]
     NeedsHolders,
 }
 
 /// Wraps and unwraps root keys.
 ///
-/// Each call ends within the time limits of its provider. A call that is dropped midway has no
-/// effect that matters.
+/// Each call ends within the time limits of its provider. Dropping a call midway is safe.
 #[async_trait]
 pub trait Provider: Send + Sync + fmt::Debug {
-    /// Returns its kind.
+    /// Returns the kind of this provider.
     fn kind(&self) -> ProviderKind;
 
     /// Wraps a root key for a slot. The result is at most [`WRAPPED_BYTES_MAX`] bytes.
@@ -185,7 +182,7 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// See [`ProviderError`].
     async fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError>;
 
-    /// Unwraps what [`Self::wrap`] returned for the same slot.
+    /// Unwraps a copy that [`Self::wrap`] returned for the same slot.
     ///
     /// # Errors
     /// See [`ProviderError`].

@@ -1,7 +1,6 @@
-//! Providers whose KEK lies on this machine: in a file or in an environment variable, as 64
-//! hexadecimal digits.
+//! Providers with a local KEK: 64 hexadecimal digits in a file or in an environment variable.
 //!
-//! Each call reads the KEK anew, and the KEK is wiped when the call ends.
+//! Each call reads the KEK again and wipes it at the end.
 
 use std::path::{Path, PathBuf};
 
@@ -13,11 +12,11 @@ use zeroize::Zeroizing;
 use crate::secret_file::{FileReader, read_secret_file};
 use crate::{Provider, ProviderError, ProviderKind, RootBytes, WrapSlot, reject_long};
 
-/// Bytes of a nonce of AES-GCM.
+/// Length of an AES-GCM nonce in bytes.
 pub(crate) const NONCE_BYTES: usize = 12;
-/// Bytes of a tag of AES-GCM.
+/// Length of an AES-GCM tag in bytes.
 pub(crate) const TAG_BYTES: usize = 16;
-/// Bytes of a wrapped copy: nonce, ciphertext, tag.
+/// Length of a wrapped copy in bytes: nonce, ciphertext, tag.
 pub(crate) const COPY_BYTES: usize = NONCE_BYTES + 32 + TAG_BYTES;
 const _: () = assert!(COPY_BYTES <= crate::WRAPPED_BYTES_MAX);
 
@@ -29,8 +28,8 @@ pub struct FileProvider {
 }
 
 impl FileProvider {
-    /// Creates a provider. The file is read by each call, one call at a time. A read that hangs
-    /// makes other calls end as [`ProviderError::Unavailable`] after 5 seconds.
+    /// Creates a provider. Each call reads the file, one call at a time. If a read hangs, other
+    /// calls fail with [`ProviderError::Unavailable`] after 5 seconds.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self {
@@ -72,14 +71,14 @@ impl Provider for FileProvider {
 }
 
 /// A KEK in an environment variable with 64 hexadecimal digits and optional white space around
-/// them. The process's environment holds the KEK as long as the process runs.
+/// them. The process's environment contains the KEK as long as the process runs.
 #[derive(Clone, Debug)]
 pub struct EnvironmentProvider {
     variable: String,
 }
 
 impl EnvironmentProvider {
-    /// Creates a provider. The variable is read by each call.
+    /// Creates a provider. Each call reads the variable.
     #[must_use]
     pub fn new(variable: String) -> Self {
         Self { variable }
@@ -111,9 +110,9 @@ impl Provider for EnvironmentProvider {
 
 /// Wraps with AES-256-GCM under a random nonce; the slot is the additional data.
 struct LocalKek {
-    /// In its own allocation, as [`RootBytes`] are.
+    /// The key in a separate allocation, as [`RootBytes`].
     bytes: Box<Zeroizing<[u8; 32]>>,
-    /// Names the file or variable in errors.
+    /// The name of the file or variable in errors.
     place: String,
 }
 

@@ -1,18 +1,18 @@
 //! Provider with the KEK on a PKCS #11 token: a hardware security module or a smart card.
 //!
-//! The KEK is an AES-256 key that never leaves the token. It wraps with AES-GCM; the slot is the
-//! additional data. A copy has the nonce that the token used (12 bytes), the ciphertext (32) and
-//! the tag (16).
+//! The KEK is an AES-256 key that never leaves the token. The root key is encrypted with AES-GCM;
+//! the slot is the additional data. A copy consists of the nonce that the token used (12 bytes),
+//! the ciphertext (32) and the tag (16).
 //!
-//! Each module has one context and one thread per process, and each token one session with one
-//! login: a session must not be used by two threads, and two contexts of one module break each
-//! other. Links to one file are one module. Requests wait in a bounded queue. A lost session is
-//! opened again once per call.
+//! Each module has one context and one thread per process, because two contexts of one module break
+//! each other. Each token has one session with one login, because two threads must not share a
+//! session. Paths that link to the same file are one module. Requests wait in a bounded queue. A
+//! lost session is opened again, once per call.
 //!
-//! A token locks itself after a few wrong PINs. So a PIN with which a login failed is not used
-//! again until the file has another, unless device, session or slot were lost, and no login is
-//! tried when the token says that one try is left. A token that says nothing about tries can still
-//! be locked by a program that is restarted again and again.
+//! A token locks itself after a few wrong PINs. So a PIN is not used again after a failed login,
+//! unless the device, session or slot was lost. No login is tried while the token reports that one
+//! try is left. Repeated restarts of the program can still lock a token that does not report
+//! remaining tries.
 
 mod errors;
 mod module;
@@ -34,18 +34,18 @@ use crate::secret_file::FileReader;
 use crate::{Provider, ProviderError, ProviderKind, RootBytes, WrapSlot, reject_long};
 use module::Module;
 
-/// Longest time of a call, in seconds, with its wait in the queue.
+/// Longest time of a call, in seconds, including its wait in the queue.
 pub const CALL_SECONDS_MAX: u64 = 5;
-/// Most requests that wait for one module.
+/// Maximum number of requests that wait for one module.
 const QUEUE_MAX: usize = 16;
 
-/// Settings of a [`Pkcs11Provider`]. None of them is secret.
+/// Settings of a [`Pkcs11Provider`], without secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pkcs11Options {
     /// The module: a shared library that exports `C_GetFunctionList`.
     pub module: PathBuf,
-    /// The token's label, at most 32 bytes. Label or serial number must be given; if both are, both
-    /// must match.
+    /// The token's label, at most 32 bytes. A label or a serial number is required. If both are
+    /// given, both must match.
     pub token: Option<String>,
     /// The token's serial number, at most 16 bytes.
     pub serial: Option<String>,
@@ -55,7 +55,7 @@ pub struct Pkcs11Options {
     /// gives it to the new key.
     pub key_id: Option<Vec<u8>>,
     /// A file with the user's PIN, at most 255 bytes of UTF-8. Line ends after the PIN are ignored.
-    /// Others must not be able to read it, nor its group to change it.
+    /// Other users must not be able to read the file, and its group must not be able to change it.
     pub pin_file: PathBuf,
 }
 
@@ -64,14 +64,14 @@ pub struct Pkcs11Options {
 pub struct Pkcs11Provider {
     options: Arc<Pkcs11Options>,
     time_limit: Duration,
-    /// The queue of the module, once the module's file was found.
+    /// The queue of the module. Empty until the module's file is found.
     queue: Arc<OnceCell<ModuleQueue>>,
     reader: FileReader,
 }
 
 impl Pkcs11Provider {
     /// Creates a provider. The first call finds and loads the module, opens a session and logs in.
-    /// Another file that takes the module's place is not loaded before the program is restarted.
+    /// A replaced module file is loaded only after a restart of the program.
     #[must_use]
     pub fn new(options: Pkcs11Options) -> Self {
         Self {
@@ -82,27 +82,27 @@ impl Pkcs11Provider {
         }
     }
 
-    /// Returns its settings.
+    /// Returns the settings of this provider.
     #[must_use]
     pub fn options(&self) -> &Pkcs11Options {
         &self.options
     }
 
     /// Generates the key on the token: AES-256, sensitive, not extractable, for encryption and
-    /// decryption. Ends as other calls do, so a slow token can finish the key after
+    /// decryption. The time limit of calls applies, so a slow token can finish the key after
     /// [`ProviderError::Unavailable`] was returned.
     ///
     /// # Errors
-    /// [`ProviderError::Settings`] if there is a key with this label and id; see [`ProviderError`]
-    /// for others.
+    /// [`ProviderError::Settings`] if a key with this label and id exists; see [`ProviderError`]
+    /// for other errors.
     pub async fn generate_key(&self) -> Result<(), ProviderError> {
         let options = Arc::clone(&self.options);
         self.call(move |module| module.generate_key(&options)).await
     }
 
-    /// Checks that the token and the key can be used: wraps and unwraps a test value, which must
-    /// not unwrap once it is altered or has other additional data. Does not try the PIN while the
-    /// token has a session that is logged in.
+    /// Checks that the token and the key can be used. Wraps and unwraps a test value; an altered
+    /// copy or other additional data must fail. Does not try the PIN while the token has a session
+    /// that is logged in.
     ///
     /// # Errors
     /// See [`ProviderError`].
@@ -141,7 +141,8 @@ impl Pkcs11Provider {
         format!("module {}", self.options.module.display())
     }
 
-    /// Runs `work` on the module's thread. Work whose caller has gone before its start is skipped.
+    /// Runs `work` on the module's thread. Skips work whose caller was dropped before the work
+    /// started.
     async fn call_in<T: Send + 'static>(
         &self,
         queue: &ModuleQueue,
@@ -150,7 +151,7 @@ impl Pkcs11Provider {
         let (reply, result) = oneshot::channel();
         let job: ModuleJob = Box::new(move |thread| {
             if !reply.is_closed() {
-                // The caller can have gone; a root key in the result is wiped then.
+                // If the caller was dropped, a root key in the result is wiped.
                 let _ = reply.send(thread.module().and_then(work));
             }
         });
@@ -198,7 +199,7 @@ type ModuleQueue = SyncSender<ModuleJob>;
 /// The state of a module's thread.
 struct ModuleThread {
     path: PathBuf,
-    /// The module, once it could be loaded. It stays loaded.
+    /// The loaded module, which stays loaded. `None` until the first successful load.
     module: Option<Module>,
 }
 
@@ -215,8 +216,8 @@ impl ModuleThread {
             let Some(_call) = RunningCall::begin() else {
                 return;
             };
-            // The caller learns of a panic by its dropped reply. The sessions can be in the middle
-            // of an operation.
+            // The caller notices a panic by its dropped response channel. Sessions can be in the
+            // middle of an operation, so they are closed.
             if catch_unwind(AssertUnwindSafe(|| job(self))).is_err()
                 && let Some(module) = &mut self.module
             {
@@ -229,7 +230,7 @@ impl ModuleThread {
 /// Calls of all modules.
 struct Calls {
     running: usize,
-    /// True once the process ends. No call begins then.
+    /// True during shutdown. No further call starts.
     is_ending: bool,
 }
 
@@ -257,9 +258,9 @@ impl Drop for RunningCall {
     }
 }
 
-/// Waits until no module is called any more, at most [`CALL_SECONDS_MAX`], and lets no other call
-/// begin. For the end of the process: a module is unloaded then, and a call that goes on would
-/// crash. Calls go on when their caller is gone, for instance because another slot answered first.
+/// Rejects new calls and waits for running calls to finish, at most [`CALL_SECONDS_MAX`]. Must be
+/// called before the process exits: exit unloads the modules, and a running call would crash. Calls
+/// continue after their caller is dropped, for instance because another slot answered first.
 pub fn end_calls() {
     let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
     calls.is_ending = true;
@@ -267,14 +268,14 @@ pub fn end_calls() {
     drop(CALL_ENDED.wait_timeout_while(calls, limit, |calls| calls.running > 0));
 }
 
-/// Returns the queue of a module, and starts the module's thread if there is none. Threads end with
-/// the process. Blocks on the file system.
+/// Returns the queue of a module. Starts the module's thread if it does not run yet. Threads run
+/// until the process exits. Blocks on the file system.
 fn queue_of(module: &Path) -> Result<ModuleQueue, ProviderError> {
     static QUEUES: LazyLock<Mutex<HashMap<(u64, u64), ModuleQueue>>> =
         LazyLock::new(Mutex::default);
     let missing = |error| ProviderError::NotFound(format!("module {}: {error}", module.display()));
     let path = fs::canonicalize(module).map_err(missing)?;
-    // Two paths to one file are one module, also by hard links.
+    // Paths to the same file are one module, also through hard links.
     let metadata = fs::metadata(&path).map_err(missing)?;
     let file = (metadata.dev(), metadata.ino());
     let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -293,7 +294,8 @@ fn queue_of(module: &Path) -> Result<ModuleQueue, ProviderError> {
     Ok(queue)
 }
 
-/// A thread that ended is not replaced: a second context of the module would break.
+/// Returns the error for a module whose thread has ended. The thread is not replaced, because a
+/// second context of the module would break.
 fn ended(module: &Path) -> ProviderError {
     ProviderError::Unavailable(format!(
         "module {}: its thread ended; restart the program",

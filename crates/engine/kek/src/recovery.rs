@@ -1,14 +1,14 @@
 //! Split custody: a root key sealed to a recovery public key, whose private key exists only as
 //! shares.
 //!
-//! A provider of kind `shares` wraps with the public key alone, so that rotations need no holder.
-//! It never unwraps: holders of shares join them to the [`RecoveryKey`], which does.
-//! `sealwire recovery create` makes a key and its shares.
+//! A provider of kind `shares` wraps with only the public key, so rotations need no holder. The
+//! provider never unwraps: holders of shares join their shares to the [`RecoveryKey`], which
+//! unwraps. `sealwire recovery create` creates a key and its shares.
 //!
-//! Text form of the public key: `swr1:` and, in base64url without padding, 1,275 bytes: version
-//! `01`, set (16), key id (5), public key of MLKEM768-P256 (1,249), and the first 4 bytes of the
-//! SHA-256 of all bytes before. The checksum finds damage. It does not protect against forgery:
-//! protect the file from writing as a key file is protected from reading.
+//! Text form of the public key: `swr1:` and 1,275 bytes in base64url without padding. The bytes are
+//! version `01`, set (16), key id (5), public key of MLKEM768-P256 (1,249), and a checksum. The
+//! checksum is the first 4 bytes of the SHA-256 of all preceding bytes. The checksum detects damage
+//! but not forgery. Protect the file against writing as carefully as a key file against reading.
 //!
 //! A wrapped copy is version `01`, key id (5), and the root key sealed by HPKE to the public key,
 //! bound to [`WrapSlot::aad`].
@@ -27,10 +27,10 @@ use crate::secret_file::{FileReader, read_public};
 use crate::shares::{self, JoinError, Share, SplitError};
 use crate::{Provider, ProviderError, ProviderKind, RootBytes, WrapSlot};
 
-/// Reason why a slot of kind `shares` does not unwrap by itself.
+/// The reason why a slot of kind `shares` does not unwrap automatically.
 pub const NEEDS_HOLDERS: &str = "needs the holders of shares: `sealwire root recover`";
 
-/// Begins the text form of a public key.
+/// Prefix of the text form of a public key.
 const PREFIX: &str = "swr1:";
 /// Version of both binary forms.
 const VERSION: u8 = 1;
@@ -39,7 +39,7 @@ const BODY_BYTES: usize = 1 + 16 + 5 + HYBRID_PUBLIC_KEY_BYTES;
 const CHECKSUM_BYTES: usize = 4;
 /// Bytes before the sealed root key in a wrapped copy.
 const COPY_HEADER_BYTES: usize = 1 + 5;
-/// Bytes of a wrapped copy.
+/// Length of a wrapped copy in bytes.
 const COPY_BYTES: usize = COPY_HEADER_BYTES + RECOVERY_COPY_BYTES;
 const _: () = assert!(COPY_BYTES <= crate::WRAPPED_BYTES_MAX);
 
@@ -49,16 +49,16 @@ pub struct RecoveryKey {
     key: HybridKey,
 }
 
-/// The public part of a [`RecoveryKey`], which wraps. None of it is secret.
+/// The public part of a [`RecoveryKey`], which wraps root keys and is not secret.
 pub struct RecoveryPublicKey {
     set: [u8; 16],
     key: HybridPublicKey,
 }
 
-/// A text is not a recovery public key.
+/// The reason why a text is not a recovery public key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublicKeyError {
-    /// The text does not begin as a public key does, or has another length.
+    /// The text has another prefix or another length than a public key.
     #[error("must be `swr1:` and 1,700 characters of base64url")]
     Form,
     /// The checksum does not match: a character was altered.
@@ -67,21 +67,21 @@ pub enum PublicKeyError {
     /// A later version of this program made the key.
     #[error("version {0} of the form is unknown")]
     Version(u8),
-    /// The bytes are no public key, or their key has another id.
+    /// The bytes are not a public key, or their key has another id.
     #[error("not a public key, or not the one of its id")]
     Key,
 }
 
-/// Shares do not give a recovery key, or the key does not open a copy. No error contains a share.
+/// The reason why shares cannot be joined or a copy cannot be opened. Errors never contain a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
-    /// The shares do not fit together, or are too few.
+    /// The shares do not match each other, or there are too few.
     #[error(transparent)]
     Join(#[from] JoinError),
-    /// The shares fit together, but their key is not the one that they name.
+    /// The shares match each other, but join to another key than they name.
     #[error("the shares do not join to the key that they name: one of them is false")]
     OtherKey,
-    /// The copy is of another recovery key.
+    /// The copy belongs to another recovery key.
     #[error("the copy is sealed to another recovery key")]
     OtherCopy,
     /// The copy does not open: it was altered, or moved from another slot.
@@ -103,7 +103,7 @@ impl RecoveryKey {
         Ok(Self { set, key })
     }
 
-    /// Joins shares, and checks that the key has the id that the shares name.
+    /// Joins shares and checks that the key has the id that the shares name.
     ///
     /// # Errors
     /// [`RecoveryError::Join`], [`RecoveryError::OtherKey`], [`RecoveryError::Library`].
@@ -293,9 +293,9 @@ pub struct SharesProvider {
 }
 
 impl SharesProvider {
-    /// Creates a provider. The file is read by each call that wraps, as
-    /// [`FileProvider`](crate::FileProvider) does. A file that its group or other users can change
-    /// is rejected.
+    /// Creates a provider. Each call that wraps reads the file, as in
+    /// [`FileProvider`](crate::FileProvider). A file that its group or other users can change is
+    /// rejected.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self {
@@ -322,7 +322,7 @@ impl Provider for SharesProvider {
         self.reader.run(&place, read).await?.wrap(root, slot)
     }
 
-    /// Never unwraps.
+    /// Always fails, because a public key cannot unwrap.
     ///
     /// # Errors
     /// [`ProviderError::NeedsHolders`]; [`ProviderError::DoesNotUnwrap`] for bytes that no provider

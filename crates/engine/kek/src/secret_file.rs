@@ -14,15 +14,15 @@ use crate::ProviderError;
 
 /// Longest secret file that is read, in bytes.
 pub const SECRET_FILE_BYTES_MAX: u64 = 64 << 10;
-/// Longest file with certificates that is read, in bytes. A bundle of every public authority has
+/// Longest certificate file that is read, in bytes. A bundle of all public authorities has about
 /// 250 KB.
 pub(crate) const PUBLIC_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Longest wait for files, in seconds. A network file system can hang.
+/// Longest wait for a read, in seconds, because a network file system can hang.
 const READ_SECONDS_MAX: u64 = 5;
 
 /// Reads files on a blocking thread, one read at a time. A read that hangs blocks one thread per
-/// reader, not one per call.
+/// reader, and not one thread per call.
 #[derive(Clone, Debug)]
 pub(crate) struct FileReader {
     permit: Arc<Semaphore>,
@@ -37,11 +37,11 @@ impl Default for FileReader {
 }
 
 impl FileReader {
-    /// Runs `read`, which can block, after the reads before it. `place` names the files in errors.
+    /// Runs `read`, which can block, after earlier reads. `place` names the files in errors.
     ///
     /// # Errors
-    /// [`ProviderError::Unavailable`] after 5 seconds, with the wait for other reads; those of
-    /// `read`.
+    /// [`ProviderError::Unavailable`] after 5 seconds, including the wait for other reads; errors
+    /// of `read`.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         place: &str,
@@ -55,7 +55,7 @@ impl FileReader {
                 .map_err(|_| aborted())?;
             let work = move || {
                 let result = read();
-                // Held by the thread, because a call that gave up does not end the read.
+                // The thread holds the permit, because the read continues after its call timed out.
                 drop(permit);
                 result
             };
@@ -73,7 +73,7 @@ impl FileReader {
             .unwrap_or_else(late)
     }
 
-    /// Takes the permit of the reader, as a read that hangs does.
+    /// Takes the permit of the reader, to simulate a read that hangs.
     #[cfg(test)]
     pub(crate) fn block(&self) -> tokio::sync::OwnedSemaphorePermit {
         Arc::clone(&self.permit).try_acquire_owned().unwrap()
@@ -84,8 +84,8 @@ impl FileReader {
 ///
 /// # Errors
 /// [`ProviderError::NotFound`], [`ProviderError::Denied`], [`ProviderError::Unavailable`], or
-/// [`ProviderError::Settings`] if it is not a regular file or a longer one, or if other users can
-/// get at it ([`sealwire_service::trusted_file`]). Errors name the file and none of its bytes.
+/// [`ProviderError::Settings`] if the file is not regular, is too long, or is accessible to other
+/// users ([`sealwire_service::trusted_file`]). Errors name the file but contain none of its bytes.
 pub fn read_secret_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, ProviderError> {
     read(path, FileKind::Secret, SECRET_FILE_BYTES_MAX)
 }
@@ -102,7 +102,7 @@ pub(crate) fn read_line(path: &Path) -> Result<Zeroizing<String>, ProviderError>
     line_of(path, &read(path, FileKind::Public, SECRET_FILE_BYTES_MAX)?)
 }
 
-/// Reads a file of at most [`PUBLIC_FILE_BYTES_MAX`] bytes that is no secret, such as a
+/// Reads a file of at most [`PUBLIC_FILE_BYTES_MAX`] bytes that is not secret, such as a
 /// certificate. Rejects a file that other users can change. Blocks.
 pub(crate) fn read_public(path: &Path) -> Result<Vec<u8>, ProviderError> {
     Ok(std::mem::take(&mut *read(

@@ -1,11 +1,11 @@
-//! Settings of providers, read from a table of texts.
+//! Settings of providers, read from a table of strings.
 //!
-//! A secret is never a setting: settings name files and environment variables that hold secrets. A
-//! setting that a kind does not know is an error, whose name is shown if it is 1 to 32 characters
-//! of a to z and `_`. No error of parsing repeats a value. A value of 64 hexadecimal digits is
-//! rejected as the name of a variable or as the last part of a path. Other secrets in the place of
-//! a name or path are not recognised: later errors and [`ProviderSettings::public_fields`] show
-//! them.
+//! Settings never contain secrets: they name files and environment variables that hold secrets. An
+//! unknown setting is an error, which shows the setting's name if that has 1 to 32 characters of a
+//! to z and `_`. Errors of parsing never repeat a value. A value of 64 hexadecimal digits is
+//! rejected as the name of a variable or as the last part of a path. Other secrets that are
+//! configured as a name or path are not recognised: later errors and
+//! [`ProviderSettings::public_fields`] show them.
 //!
 //! | kind | settings |
 //! | --- | --- |
@@ -18,8 +18,8 @@
 //!
 //! Defaults are in parentheses. Timeouts are `connect_timeout_ms` (2000) and `request_timeout_ms`
 //! (5000), in milliseconds from 100 to 60000. `ca` is required unless every URL is `http://`, which
-//! is for hosts on this machine alone. See [`Pkcs11Options`], [`AwsKmsOptions`] and
-//! [`TransitOptions`] for the meaning of each.
+//! is allowed only for hosts on this machine. See [`Pkcs11Options`], [`AwsKmsOptions`] and
+//! [`TransitOptions`] for the meaning of each setting.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -47,18 +47,19 @@ const TOKEN_SERIAL_BYTES_MAX: usize = 16;
 /// Longest id of a PKCS #11 key, in bytes.
 const KEY_ID_BYTES_MAX: usize = 64;
 
-/// Settings of one provider. None of them is meant to be secret; see the module for what is
-/// checked.
+/// Settings of one provider. Settings should not contain secrets; the module documentation lists
+/// the checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProviderSettings {
     /// A KEK in a file.
     File {
-        /// The file, with 64 hexadecimal digits.
+        /// The path of the file, which contains 64 hexadecimal digits.
         path: PathBuf,
     },
     /// A KEK in an environment variable.
     Environment {
-        /// The variable's name, of A to Z, 0 to 9 and `_`. Its value is 64 hexadecimal digits.
+        /// The variable's name, of A to Z, 0 to 9 and `_`. The variable contains 64 hexadecimal
+        /// digits.
         variable: String,
     },
     /// A KEK on a PKCS #11 token.
@@ -69,17 +70,17 @@ pub enum ProviderSettings {
     Transit(TransitOptions),
     /// A recovery public key, whose private key is split into shares.
     Shares {
-        /// The file with the public key.
+        /// The path of the file with the public key.
         public_key: PathBuf,
     },
 }
 
-/// A setting cannot be used. No text contains a value.
+/// The problem of a setting. Texts never contain a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct SettingsError {
     /// The provider's name, or `?` if it is not a name.
     pub provider: String,
-    /// The setting's name, if the error is one setting's and its name can be shown.
+    /// The setting's name, if the error concerns one setting and its name can be shown.
     pub setting: Option<String>,
     /// The problem, as a sentence without the value.
     pub problem: String,
@@ -99,7 +100,7 @@ impl ProviderSettings {
     /// Reads settings of the provider `name`. Relative paths are joined to `folder`.
     ///
     /// # Errors
-    /// A name, kind or setting that is unknown, missing or malformed.
+    /// Fails if a name, kind or setting is unknown, missing or malformed.
     pub fn parse(
         name: &str,
         kind: &str,
@@ -158,8 +159,8 @@ impl ProviderSettings {
         }
     }
 
-    /// Returns the settings that say where the KEK is, for records and lists. Credentials, and the
-    /// files that hold them, are left out.
+    /// Returns the settings that locate the KEK, for records and lists. Omits credentials and the
+    /// files that hold them.
     #[must_use]
     pub fn public_fields(&self) -> BTreeMap<&'static str, String> {
         let path = |path: &Path| Some(path.display().to_string());
@@ -205,9 +206,9 @@ impl ProviderSettings {
             .collect()
     }
 
-    /// Returns the files that the provider reads, each with its setting's name and what it holds,
-    /// to check who can get at them. A web identity token counts as public: Kubernetes makes such
-    /// files readable by every user of the container.
+    /// Returns the files that the provider reads, each with its setting's name and its kind.
+    /// Callers use the kind to check the access rights of the file. A web identity token counts as
+    /// public, because Kubernetes makes such files readable by every user of the container.
     #[must_use]
     pub fn files(&self) -> Vec<(&'static str, &Path, FileKind)> {
         let secret = |name: &'static str, file| Some((name, file, FileKind::Secret));
@@ -253,11 +254,11 @@ impl ProviderSettings {
             .collect()
     }
 
-    /// Creates the provider. Nothing is opened or reached before its first call.
+    /// Creates the provider. Opens no file and no connection.
     ///
     /// # Errors
-    /// [`ProviderError::Settings`] for options out of their limits, or a kind that this program was
-    /// built without.
+    /// [`ProviderError::Settings`] if an option is out of its limits, or if this program was built
+    /// without the kind.
     pub fn provider(&self) -> Result<Arc<dyn Provider>, ProviderError> {
         Ok(match self {
             Self::File { path } => Arc::new(FileProvider::new(path.clone())),
@@ -294,7 +295,7 @@ fn login_name(login: &TransitLogin) -> &'static str {
     }
 }
 
-/// Reads settings of one kind and remembers which ones the kind has.
+/// Reads settings of one kind and records their names, to find unknown settings.
 struct SettingsReader<'a> {
     provider: &'a str,
     kind: ProviderKind,
@@ -303,7 +304,7 @@ struct SettingsReader<'a> {
     known: Vec<&'static str>,
 }
 
-/// Checks a value. The error says what the value must be.
+/// Checks a value. The error describes valid values.
 type ValueCheck = fn(&str) -> Result<(), &'static str>;
 
 impl<'a> SettingsReader<'a> {
@@ -532,7 +533,7 @@ impl<'a> SettingsReader<'a> {
             return Ok(());
         };
         let has = format!("kind {} has {}", self.kind, self.known.join(", "));
-        // The name can be a secret in the wrong place.
+        // The name can be a secret that was entered in the wrong place.
         if (1..=32).contains(&setting.len())
             && setting
                 .bytes()

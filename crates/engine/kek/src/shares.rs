@@ -1,13 +1,14 @@
 //! Split custody: `t` of `n` shares of a 32-byte recovery secret (Shamir's scheme over GF(256)).
 //!
-//! Fewer than `t` shares reveal nothing about the secret. A share names the set of root keys, the
-//! recovery key and the split that it belongs to: shares of two splits of one key would join to a
-//! wrong secret. [`join`] does not know the secret, so its caller must check the secret against the
-//! recovery key.
+//! Fewer than `t` shares reveal nothing about the secret. A share names its set of root keys, its
+//! recovery key and its split. The split is checked because shares of two splits of one key would
+//! join to a wrong secret. [`join`] cannot verify the secret, so its caller must check the secret
+//! against the recovery key.
 //!
-//! Text form: `sws1:` and, in base64url without padding, 65 bytes: version `01`, set (16), key id
-//! (5), split id (4), threshold, total, index, value (32), and the first 4 bytes of the SHA-256 of
-//! all bytes before. The checksum finds typing errors. It does not protect against forgery.
+//! Text form: `sws1:` and 65 bytes in base64url without padding. The bytes are version `01`, set
+//! (16), key id (5), split id (4), threshold, total, index, value (32), and a checksum. The
+//! checksum is the first 4 bytes of the SHA-256 of all preceding bytes. The checksum detects typing
+//! errors but not forgery.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -18,22 +19,22 @@ use rand::{TryCryptoRng, TryRng};
 use vsss_rs::Gf256;
 use zeroize::Zeroizing;
 
-/// Smallest threshold: one share alone never reveals the secret.
+/// Smallest threshold, so that a single share never reveals the secret.
 pub const THRESHOLD_MIN: u8 = 2;
 
-/// Bytes of the text's binary form.
+/// Length of the binary form in bytes.
 const BINARY_BYTES: usize = BODY_BYTES + CHECKSUM_BYTES;
 /// Bytes before the checksum.
 const BODY_BYTES: usize = 1 + 16 + 5 + 4 + 3 + 32;
 const CHECKSUM_BYTES: usize = 4;
-/// Begins the text form.
+/// Prefix of the text form.
 const PREFIX: &str = "sws1:";
-/// Characters of the text form.
+/// Length of the text form in characters.
 const TEXT_CHARS: usize = PREFIX.len() + (BINARY_BYTES * 8).div_ceil(6);
 /// Version of the binary form.
 const VERSION: u8 = 1;
 
-/// One share of a recovery secret. Its value is wiped on drop.
+/// A share of a recovery secret. The value is wiped on drop.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Share {
     set: [u8; 16],
@@ -45,10 +46,10 @@ pub struct Share {
     value: Zeroizing<[u8; 32]>,
 }
 
-/// A text is not a share. No error contains the text.
+/// The reason why a text is not a valid share. Errors never contain the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
-    /// The text does not begin as a share does, or has another length.
+    /// The text has another prefix or another length than a share.
     #[error("must be `sws1:` and 87 characters of base64url")]
     Form,
     /// The checksum does not match: a character was altered.
@@ -57,19 +58,19 @@ pub enum ShareError {
     /// A later version of this program made the share.
     #[error("version {0} of the form is unknown")]
     Version(u8),
-    /// The numbers do not fit each other.
+    /// The index, total and threshold contradict each other.
     #[error("share {index} of {total} with threshold {threshold} does not exist")]
     Numbers {
         /// The share's number.
         index: u8,
-        /// How many shares there are.
+        /// The total number of shares.
         total: u8,
-        /// How many shares are needed.
+        /// The number of shares that are needed.
         threshold: u8,
     },
 }
 
-/// A secret cannot be split.
+/// The reason why a secret cannot be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
     /// The threshold is below [`THRESHOLD_MIN`] or above the total.
@@ -77,9 +78,9 @@ pub enum SplitError {
         "the threshold must be from {THRESHOLD_MIN} to the number of shares, {total}; it is {threshold}"
     )]
     Threshold {
-        /// How many shares are needed.
+        /// The number of shares that are needed.
         threshold: u8,
-        /// How many shares there are.
+        /// The total number of shares.
         total: u8,
     },
     /// The random source or the library failed.
@@ -87,21 +88,21 @@ pub enum SplitError {
     Library,
 }
 
-/// Shares cannot be joined. Positions count the given shares from 1.
+/// The reason why shares cannot be joined. Positions count the given shares from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
     /// There are fewer shares than the threshold.
     #[error("{given} shares were given, {threshold} are needed")]
     TooFew {
-        /// How many shares were given.
+        /// The number of shares that were given.
         given: usize,
-        /// How many shares are needed. Zero if no share was given.
+        /// The number of shares that are needed. Zero if no share was given.
         threshold: u8,
     },
     /// Two shares have the same number.
     #[error("share number {index} was given twice")]
     DuplicateIndex {
-        /// The number of both.
+        /// The number that both shares have.
         index: u8,
     },
     /// A share belongs to another set or key than the first.
@@ -142,13 +143,13 @@ impl Share {
         &self.split
     }
 
-    /// Returns how many shares are needed.
+    /// Returns the number of shares that are needed.
     #[must_use]
     pub fn threshold(&self) -> u8 {
         self.threshold
     }
 
-    /// Returns how many shares were made.
+    /// Returns the total number of shares.
     #[must_use]
     pub fn total(&self) -> u8 {
         self.total
@@ -180,7 +181,7 @@ impl Share {
         }
         let sum = checksum(&bytes[..BODY_BYTES]);
         bytes[BODY_BYTES..].copy_from_slice(&sum);
-        // One allocation: a growing text would leave copies behind, unwiped.
+        // A single allocation, because a growing text would leave copies that are not wiped.
         let mut text = Zeroizing::new(String::with_capacity(TEXT_CHARS));
         text.push_str(PREFIX);
         BASE64URL_NOPAD.encode_append(&bytes[..], &mut text);
@@ -232,7 +233,7 @@ impl Share {
         })
     }
 
-    /// Returns index and value, the library's form.
+    /// Returns the index and the value in the library's format.
     fn point(&self) -> Zeroizing<Vec<u8>> {
         let mut point = Zeroizing::new(Vec::with_capacity(33));
         point.push(self.index);
@@ -272,8 +273,8 @@ fn array<const N: usize>(bytes: &[u8], from: usize) -> [u8; N] {
 }
 
 /// Splits a secret into `total` shares, of which any `threshold` join to the secret. `set` and
-/// `key` say what the secret recovers. The library frees the polynomial's coefficients without
-/// wiping them, so the process should end soon.
+/// `key` identify the root keys and the recovery key of the secret. The library frees the
+/// polynomial's coefficients without wiping them, so the process should exit soon.
 ///
 /// # Errors
 /// See [`SplitError`].
@@ -316,7 +317,8 @@ pub fn split(
     Ok(points.iter().map(share).collect())
 }
 
-/// Joins shares to the secret. Shares beyond the threshold are checked against the others.
+/// Joins shares to the secret. Extra shares beyond the threshold must be consistent with the first
+/// shares.
 ///
 /// # Errors
 /// See [`JoinError`].
@@ -351,7 +353,8 @@ pub fn join(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
         });
     }
     let secret = combine(&shares[..threshold])?;
-    // All points give the same constant term if and only if each further point fits.
+    // All points lie on one polynomial if and only if each extra point gives the same constant
+    // term.
     for extra in threshold..shares.len() {
         if combine(&shares[..=extra])? != secret {
             return Err(JoinError::Contradiction);
@@ -367,7 +370,7 @@ fn combine(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
             .map(|share| std::mem::take(&mut *share.point()))
             .collect(),
     );
-    // The library rejects doubled and zero indexes alone, which no shares here have.
+    // The library only rejects duplicate and zero indexes, which are excluded above.
     let bytes =
         Zeroizing::new(Gf256::combine_bytes(&*points).map_err(|_| JoinError::Contradiction)?);
     let mut secret = Zeroizing::new([0; 32]);

@@ -6,10 +6,11 @@
 //!
 //! The key must be of a type with associated data (`aes256-gcm96`, `chacha20-poly1305`) and not
 //! derived. The policy of the token needs `update` on `MOUNT/encrypt/KEY` and `MOUNT/decrypt/KEY`.
-//! It should not have `create`: with that capability the engine makes a new key if the configured
-//! name is wrong.
+//! The policy should not have `create`: with this capability the engine creates a new key if the
+//! configured name is wrong.
 //!
-//! Texts in error responses can repeat the input, so they select an error and are never quoted.
+//! The texts of error responses can repeat the input, so they select the error to return and are
+//! never quoted.
 
 mod session;
 #[cfg(test)]
@@ -41,7 +42,8 @@ use crate::{
 };
 use session::{ClientToken, LoginState};
 
-/// A call ends after this many times `request_timeout`, whatever it waits for.
+/// Upper bound of a provider call, as a multiple of `request_timeout`. Includes logins, retries and
+/// waits for other calls.
 const CALL_TIMEOUTS: u32 = 4;
 /// Longest name of a key, and longest path of a mount or namespace, in bytes.
 const NAME_BYTES_MAX: usize = 256;
@@ -49,10 +51,10 @@ const NAME_BYTES_MAX: usize = 256;
 /// A file with a client certificate, and one with its private key.
 type ClientFiles = Option<(PathBuf, PathBuf)>;
 
-/// Where a transit engine is, and how to log in to it. Holds no secret: these are in files.
+/// The address of a transit engine and the login method. Contains no secret: secrets are in files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransitOptions {
-    /// `https://host[:port]` of the server; the port is 443 unless it is named. `http://` only for
+    /// `https://host[:port]` of the server; the default port is 443. `http://` is allowed only for
     /// hosts on this machine: localhost, 127.0.0.0/8, `::1`.
     pub address: String,
     /// PEM certificates of the authority that issued the server's certificate, at most 1 MiB.
@@ -60,7 +62,7 @@ pub struct TransitOptions {
     pub ca: Option<PathBuf>,
     /// PEM client certificate, at most 1 MiB. Required for [`TransitLogin::Certificate`].
     pub client_certificate: Option<PathBuf>,
-    /// PEM private key of the client certificate, readable by its owner or group alone, at most 64
+    /// PEM private key of the client certificate, readable only by its owner or group, at most 64
     /// KiB.
     pub client_key: Option<PathBuf>,
     /// The namespace that holds the mounts, such as `team/payments`.
@@ -73,8 +75,8 @@ pub struct TransitOptions {
     pub login: TransitLogin,
     /// Longest time until a connection is established, with TLS: 100 ms to 60 s, default 2 s.
     pub connect_timeout: Duration,
-    /// Longest time of one request, with its connection: 100 ms to 60 s, default 5 s. A call makes
-    /// up to three tries, and ends after four times this at the latest.
+    /// Longest time of one request, with its connection: 100 ms to 60 s, default 5 s. A provider
+    /// call tries at most three times and takes at most four times this value.
     pub request_timeout: Duration,
 }
 
@@ -96,8 +98,8 @@ impl TransitOptions {
         }
     }
 
-    /// Checks the options. Returns the origin, and the client certificate with its key. The names
-    /// of options in errors are those of the settings.
+    /// Checks the options. Returns the origin, and the client certificate with its key. Errors name
+    /// an option by its setting.
     pub(crate) fn check(&self) -> Result<(ProviderOrigin, ClientFiles), ProviderError> {
         let origin = ProviderOrigin::parse(&self.address, "transit.address")?;
         let bad = |text: &str| Err(ProviderError::Settings(text.into()));
@@ -150,18 +152,18 @@ impl TransitOptions {
     }
 }
 
-/// How to get a token. Files are read again for each login and must be readable by their owner or
-/// group alone.
+/// The way to get a token. Files are read again for each login and must be readable only by their
+/// owner or group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransitLogin {
-    /// A file with a token, on one line. The token is renewed if it can be; a replaced file is read
-    /// once the server no longer accepts the token.
+    /// A file with a token, on one line. The token is renewed if it is renewable. The file is read
+    /// again when the server no longer accepts the token.
     TokenFile(PathBuf),
     /// The auth method AppRole.
     AppRole {
         /// The path of the auth method below `auth/`. Usually `approle`.
         mount: String,
-        /// The role id. It is a name, not a secret.
+        /// The role id, which is a name and not a secret.
         role_id: String,
         /// The secret id.
         secret_id: SecretIdSource,
@@ -170,33 +172,35 @@ pub enum TransitLogin {
     Certificate {
         /// The path of the auth method below `auth/`. Usually `cert`.
         mount: String,
-        /// The certificate role to log in to. Without it, any role that matches the certificate.
+        /// The certificate role to log in to. Without a name, the server selects any role that
+        /// matches the certificate.
         role: Option<String>,
     },
 }
 
-/// Where the secret id of AppRole is.
+/// The source of the secret id of AppRole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretIdSource {
     /// A file with the secret id, on one line.
     File(PathBuf),
-    /// A file with a wrapping token that yields the secret id once. The secret id stays in memory,
-    /// so each start needs a new wrapping token. A spent token means that someone else may have the
-    /// secret id.
+    /// A file with a wrapping token, which can be unwrapped only once. The secret id stays in
+    /// memory, so each start of the process needs a new wrapping token. If the token was already
+    /// unwrapped, someone else can have the secret id.
     Wrapped {
         /// The file with the wrapping token, on one line.
         file: PathBuf,
-        /// The path that made the wrapping token, such as `auth/approle/role/sealwire/secret-id`. A
-        /// token of another path is not unwrapped.
+        /// The path that created the wrapping token, such as
+        /// `auth/approle/role/sealwire/secret-id`. A token that another path created is not
+        /// unwrapped.
         creation_path: String,
     },
 }
 
 /// Wraps root keys by a transit engine.
 ///
-/// The token stays in memory. A task renews it at two thirds of its lifetime and ends with this
-/// provider. If the token cannot be renewed further or is no longer accepted, the next call logs in
-/// anew, at most once.
+/// The token stays in memory. A task renews the token at two thirds of its lifetime, and is aborted
+/// when this provider is dropped. If the token cannot be renewed or is no longer accepted, the next
+/// provider call logs in again, at most once.
 pub struct Transit {
     inner: Arc<TransitClient>,
 }
@@ -205,7 +209,7 @@ struct TransitClient {
     options: TransitOptions,
     client: HttpsClient,
     session: tokio::sync::Mutex<LoginState>,
-    /// True once the server has shown that it checks associated data.
+    /// True after a test has shown that the server checks associated data.
     associated_data_checked: AtomicBool,
     renewal: std::sync::Mutex<Option<tokio::task::AbortHandle>>,
 }
@@ -249,7 +253,7 @@ impl Drop for Transit {
 }
 
 impl Drop for TransitClient {
-    /// Also ends a task that a login started after its provider was dropped.
+    /// Also aborts a renewal task that a login started after its provider was dropped.
     fn drop(&mut self) {
         self.replace_renewal(None);
     }
@@ -369,8 +373,8 @@ impl FailedRequest {
         }
     }
 
-    /// Returns the failure that a status means, or `None` for success. Status 400 means what the
-    /// request makes of it.
+    /// Returns the failure for a status, or `None` for success. The meaning of status 400 depends
+    /// on the request.
     fn of_status(what: &str, status: StatusCode) -> Option<Self> {
         let text = |phrase: &str| format!("transit {what}: status {}: {phrase}", status.as_u16());
         let unavailable = |phrase: &str| Self {
@@ -408,7 +412,7 @@ impl From<ProviderError> for FailedRequest {
     }
 }
 
-/// Logins of one call.
+/// Limits one provider call to one login.
 #[derive(Default)]
 struct LoginAllowance {
     /// This call has logged in.
@@ -418,7 +422,7 @@ struct LoginAllowance {
 }
 
 impl TransitClient {
-    /// Decrypts a text of transit.
+    /// Decrypts a ciphertext of the transit engine.
     async fn decrypt(
         self: &Arc<Self>,
         ciphertext: &str,
@@ -433,8 +437,8 @@ impl TransitClient {
         Ok(plaintext)
     }
 
-    /// Proves that the server checks associated data: another slot's must not open the copy.
-    /// Servers older than this field ignore it.
+    /// Tests that the server checks associated data: decryption with the data of another slot must
+    /// fail. Servers that are older than the field `associated_data` ignore it.
     async fn check_associated_data(
         self: &Arc<Self>,
         ciphertext: &str,
@@ -450,7 +454,7 @@ impl TransitClient {
         }
     }
 
-    /// Calls the transit engine, within the time limit of a call.
+    /// Calls the transit engine within the time limit of a provider call.
     async fn call(
         self: &Arc<Self>,
         action: TransitAction,
@@ -526,7 +530,7 @@ impl TransitClient {
         }
     }
 
-    /// Sends one request. Returns the response whatever its status is.
+    /// Sends one request. Returns the response with any status.
     async fn send(
         &self,
         what: &str,
@@ -569,9 +573,10 @@ impl TransitClient {
     }
 }
 
-/// Encodes an object of texts. The bytes are wiped on drop.
+/// Encodes a JSON object of strings. The bytes are wiped on drop.
 fn json(fields: &[(&str, &str)]) -> Bytes {
-    // A byte takes at most six when it is escaped. One allocation leaves no copies behind.
+    // An escaped byte needs at most six bytes. A single allocation leaves no copies in freed
+    // memory.
     let capacity = fields
         .iter()
         .map(|(name, value)| name.len() + 6 * value.len() + 8)
@@ -631,9 +636,9 @@ fn wrong_answer(what: &str) -> ProviderError {
     ))
 }
 
-/// Returns true if a text is `vault:v`, a version, a colon and base64, each in its only form.
-/// Servers read more: `v0`, `v01`, line breaks and unused bits of base64. An altered copy must not
-/// open, so these forms are not sent.
+/// Returns true if a text is `vault:v`, a version, a colon and base64, each in canonical form.
+/// Servers also accept `v0`, `v01`, line breaks and unused bits in base64. These forms are not
+/// sent, because an altered copy must not decrypt.
 fn is_ciphertext(text: &str) -> bool {
     let parts = text
         .strip_prefix("vault:v")

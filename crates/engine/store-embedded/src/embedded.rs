@@ -1,15 +1,15 @@
-//! Control state, token maps and object collections in a folder that one process uses. The data is
-//! in a log-structured database (fjall) with a journal.
+//! Control state, token maps and object collections in a folder of a single process. The data is in
+//! a log-structured database (fjall) with a journal.
 //!
 //! Acknowledged changes are synced to disk. The changes of many requests share one sync (see
-//! `threads`). The changes of each request are stored completely or not at all, whenever the
-//! process ends. A torn end of the journal after a crash is dropped, because it was never
-//! acknowledged.
+//! `threads`). The changes of each request are stored completely or not at all, even if the process
+//! crashes. After a crash, an incomplete end of the journal is dropped, because those changes were
+//! never acknowledged.
 //!
 //! Memory: [`Options::cache_bytes`], plus four times [`Options::write_buffer_bytes`] for each of
-//! seven keyspaces, plus about 16 MiB for a write batch. Four of the keyspaces are of objects, and
-//! one of tokens of data subjects; a keyspace that is not written takes next to nothing. Up to
-//! 1,024 queued requests take memory in addition.
+//! seven keyspaces, plus about 16 MiB for a write batch. Four of the keyspaces are for objects, and
+//! one indexes tokens by data subject; an unused keyspace needs almost no memory. Up to 1,024
+//! queued requests need additional memory.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -66,7 +66,7 @@ impl Default for Options {
     }
 }
 
-/// The embedded store; see the module. A cancelled request can still take effect.
+/// The embedded store; see the module documentation. A cancelled request can still take effect.
 pub struct EmbeddedStore {
     folder: PathBuf,
     timeout: Duration,
@@ -86,7 +86,7 @@ impl std::fmt::Debug for EmbeddedStore {
 
 impl EmbeddedStore {
     /// Opens the store in `folder`, or creates a store that only its owner can read. Blocks. After
-    /// a crash, opening includes reading the journals (at most about a second).
+    /// a crash, also reads the journals, which takes at most about a second.
     ///
     /// # Errors
     /// [`StoreError::InUse`] while another store has the folder open, in this process or another;
@@ -104,7 +104,7 @@ impl EmbeddedStore {
     }
 
     /// Finishes all earlier requests, closes the database and releases the folder. Later requests
-    /// fail as unavailable. Dropping the store does this too, a moment later.
+    /// fail as unavailable. Dropping the store does the same, asynchronously.
     pub async fn close(&self) {
         self.threads.end().await;
     }
@@ -119,7 +119,7 @@ impl EmbeddedStore {
             let made = turn.map(edit).map_err(str::to_owned);
             Box::new(move |outcome| {
                 let answer = made.and_then(|made| outcome.map(|()| made).map_err(str::to_owned));
-                // The receiver is gone if the request was cancelled.
+                // The receiver was dropped if the request was cancelled.
                 let _ = reply.send(answer);
             })
         });
@@ -145,7 +145,7 @@ impl EmbeddedStore {
         let (reply, answer) = oneshot::channel();
         let job: ReadJob = Box::new(move |database| {
             if reply.is_closed() {
-                return; // Nobody waits any more, and others do.
+                return; // The request was cancelled, and other requests wait.
             }
             let answer = database
                 .map_err(|why| StoreError::Unavailable(why.to_owned()))
@@ -165,8 +165,7 @@ impl EmbeddedStore {
         .await
     }
 
-    /// Returns the error for a request that a thread dropped, because the thread ended first or
-    /// panicked.
+    /// Returns the error for a request that a thread dropped, because the thread ended or panicked.
     fn ended<J>(&self, thread: &mpsc::Sender<Order<J>>) -> StoreError {
         if thread.is_closed() {
             closed()
@@ -280,7 +279,7 @@ impl ControlStore for EmbeddedStore {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         if told.changed().await.is_err() {
-            // The store owns the sender. A closed store never changes again.
+            // The store owns the sender, so it was closed. A closed store never changes again.
             std::future::pending::<()>().await;
         }
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = told;
@@ -463,8 +462,8 @@ impl TokenStore for EmbeddedStore {
             .await
     }
 
-    /// Finds rows on a reader thread, and removes the rows that are still to be erased on the
-    /// writer thread.
+    /// Finds rows on a reader thread, and removes the rows that must still be erased on the writer
+    /// thread.
     async fn erase_subject_rows(
         &self,
         app: u32,

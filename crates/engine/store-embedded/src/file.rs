@@ -2,10 +2,11 @@
 //! tokens.
 //!
 //! The file is replaced atomically: written to a temporary file, synced, renamed, and its folder
-//! synced. A writer that dies at any step leaves the old state or the new one. Only the owner can
-//! read the file. Several processes can read and write; a lock file beside it serializes writers.
-//! An engine opens the file read-only, and polls for changes made by the deployment. Records that
-//! are JSON are stored as JSON, for people to read; others as base64.
+//! synced. A writer that dies at any step leaves either the old or the new state. Only the owner
+//! can read the file. Several processes can read and write; a lock file in the same folder
+//! serializes writers. An engine opens the file read-only, and polls for changes made by the
+//! deployment. Records that are JSON are stored as JSON, so that people can read them; other
+//! records are stored as base64.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -24,15 +25,15 @@ use sealwire_store::{
 
 pub(crate) mod content;
 
-/// Maximum file size. A hundred thousand apps take less.
+/// Maximum file size. Sufficient for a hundred thousand apps.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 /// Maximum time that a writer waits for the lock.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
-/// Age of the last change from which on the file's timestamps can tell a second change from the
-/// first.
+/// Minimum age of the last change. At this age, a further change is visible in the file's
+/// timestamps.
 const TIMES_SETTLE: Duration = Duration::from_secs(2);
 
-/// The file store; see the module. It knows only instances of this process.
+/// The file store; see the module documentation. Instances of other processes are not visible.
 #[derive(Debug)]
 pub struct FileStore {
     file: Arc<FileState>,
@@ -44,7 +45,7 @@ pub struct FileStore {
 struct FileState {
     path: PathBuf,
     writes: bool,
-    /// Parsed content for a file stamp, kept once the file's timestamps are reliable.
+    /// Parsed content with the stamp of its file, cached when the file's timestamps are reliable.
     seen: Mutex<Option<(FileStamp, Arc<Snapshot>)>>,
     #[cfg(test)]
     steps: crashes::Steps,
@@ -61,8 +62,8 @@ struct FileStamp {
 }
 
 impl FileStore {
-    /// Opens a file for reading and writing. The folder is created if absent. The file is created
-    /// by the first change. Blocks.
+    /// Opens a file for reading and writing. The folder is created if absent. The first change
+    /// creates the file. Blocks.
     ///
     /// # Errors
     /// [`StoreError::Io`] or [`StoreError::Damaged`].
@@ -126,7 +127,7 @@ impl FileStore {
 }
 
 impl FileState {
-    /// Reads the whole file. A missing file counts as empty if this store can create the file.
+    /// Reads the whole file. A missing file counts as empty if this store may create it.
     fn read(&self) -> Result<Arc<Snapshot>, StoreError> {
         let open = match File::open(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound && self.writes => {
@@ -214,7 +215,8 @@ impl FileState {
         let aside = self.path.with_added_extension("new");
         let write_aside = || {
             self.step()?;
-            // Removes a leftover of a killed writer, or a link placed there to redirect the write.
+            // Removes a leftover of a killed writer, or a link that an attacker created to redirect
+            // the write.
             match fs::remove_file(&aside) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => (),
@@ -240,8 +242,8 @@ impl FileState {
         self.step().map_err(io(&self.path))
     }
 
-    /// Runs before every step of a write and after the last step. Tests use it to end the process
-    /// there.
+    /// Runs before every step of a write and after the last step. Tests use this hook to end the
+    /// process.
     #[cfg(not(test))]
     #[expect(clippy::unused_self, reason = "tests count the steps of each store")]
     fn step(&self) -> std::io::Result<()> {
@@ -280,8 +282,8 @@ impl FileStamp {
     }
 }
 
-/// Returns true if a change from now on would be visible in the file's timestamps, which advance in
-/// ticks.
+/// Returns true if any later change would be visible in the file's timestamps, which have a limited
+/// resolution.
 fn settled(looks: &Metadata) -> bool {
     let Ok(modified) = looks.modified() else {
         return false;
@@ -333,8 +335,8 @@ impl ControlStore for FileStore {
             .await
     }
 
-    /// Reports only changes made by this store. Changes of other processes show when the generation
-    /// is polled.
+    /// Reports only changes made by this store. Callers detect changes of other processes by
+    /// polling the generation.
     async fn changed(&self) {
         self.moved.notified().await;
     }

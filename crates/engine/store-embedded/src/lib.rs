@@ -1,4 +1,4 @@
-//! Stores in a folder of this machine, for one process at a time.
+//! Stores in a local folder, for one process at a time.
 //!
 //! [`EmbeddedStore`] keeps control state, token rows and objects in an embedded database.
 //! [`FileStore`] keeps control state in one file, and has no tokens or objects.

@@ -11,7 +11,7 @@ const BYTES_MAX: usize = 1 << 20;
 /// The batches that remain to be written, and the results so far. `R` is the result of a group.
 pub(super) struct Batches<R> {
     results: Vec<Option<Result<R, StoreError>>>,
-    /// Positions of groups. The next batch is the last one.
+    /// Positions of groups, by batch. The next batch is the last element.
     left: Vec<Vec<usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! Bulk import of rows as they are, to copy a store.
+//! Bulk import of unchanged rows, to copy a store.
 
 use std::collections::HashMap;
 
@@ -71,7 +71,7 @@ pub(super) async fn put(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), S
     }
 }
 
-/// Replaces rows in one transaction, by statements of their own for each element of `columns`.
+/// Replaces rows in one transaction, with separate statements for each element of `columns`.
 async fn replace(session: &Session, columns: &[Columns<'_>]) -> Result<(), SqlFault> {
     session.batch("BEGIN").await?;
     for columns in columns {

@@ -1,11 +1,11 @@
 //! Statements and batches for tables that Citus distributes by app.
 //!
-//! Citus sends a statement to one shard only if the statement names one app as a constant. A batch
-//! of several apps goes to every shard, and Citus rejects it if it locks rows. So every call is
-//! split by app here. In the statements that join arrays of keys, the app of the first key then
-//! stands for the apps of all keys.
+//! Citus sends a statement to one shard only if the statement names one app as a constant. A
+//! statement with several apps goes to every shard, and Citus rejects such a statement if it locks
+//! rows. So this module splits every request by app. Statements that join arrays of keys then name
+//! the app of the first key as the app of all keys.
 //!
-//! `docs/citus.md` lists what Citus rejects, and what the statements do instead.
+//! `docs/citus.md` lists the statements that Citus rejects, and the alternatives that are used.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use super::session::{Params, Session};
 use super::sqlstate::SqlFault;
 use sealwire_store::StoreError;
 
-/// Tables that are distributed by app. All other tables stay on the coordinator. The shards of an
-/// app are on one node.
+/// Tables that are distributed by app. All other tables stay on the coordinator. All shards of an
+/// app are on the same node.
 pub(super) const TABLES: [&str; 5] = [
     "tokens",
     "objects",
@@ -26,12 +26,13 @@ pub(super) const TABLES: [&str; 5] = [
     "object_fences",
 ];
 
-/// A row per app, on the shard of the app. Citus inserts the rows of an array on one shard only if
-/// their app is read from a table there. Only a distributed database has this table.
+/// A table with a row per app, on the shard of the app. Citus inserts the rows of an array on one
+/// shard only if their app is read from a table of that shard. Only a distributed database has this
+/// table.
 pub(super) const APPS: &str = "citus_apps";
 
-/// The condition of a scan of all apps. On shards a scan goes through one app after the other: a
-/// page of all apps would have a page of every shard.
+/// The condition of a scan of all apps. On distributed tables a scan covers one app after the
+/// other, because a page of all apps would read a page of every shard.
 const SCAN_OF_ALL: &str = "(t.app, t.collection, t.id) > ($1, $2, $3)";
 
 static ADD_APP: &str = "INSERT INTO sealwire.citus_apps (app) VALUES ($1) ON CONFLICT DO NOTHING";
@@ -40,7 +41,7 @@ static ADD_APP: &str = "INSERT INTO sealwire.citus_apps (app) VALUES ($1) ON CON
 /// of their parameters.
 pub(super) const PLANNER: &str = "SET plan_cache_mode = auto";
 
-/// Rejected by databases without the extension, so it is only run if `EXTENSION` returns true.
+/// Databases without the extension reject this query, so it only runs if `EXTENSION` returns true.
 static DISTRIBUTED: &str = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_dist_partition
     WHERE logicalrelid = to_regclass('sealwire.tokens') AND partmethod = 'h')";
 
@@ -51,8 +52,8 @@ pub(super) async fn is_distributed(client: &Client) -> Result<bool, Error> {
     Ok(is_true(client, EXTENSION).await? && is_true(client, DISTRIBUTED).await?)
 }
 
-/// Runs a query of one boolean. A compatible database that does not know what the query names has
-/// no such extension. Any other error, such as a time limit, says nothing.
+/// Runs a query that returns a boolean. An error about unknown names means that the database lacks
+/// the extension, and returns false. Other errors, such as a timeout, are returned.
 async fn is_true(client: &Client, sql: &str) -> Result<bool, Error> {
     match client.simple_query(sql).await {
         Ok(lines) => Ok(lines
@@ -72,8 +73,8 @@ async fn is_true(client: &Client, sql: &str) -> Result<bool, Error> {
 /// Returns the form of a statement that Citus sends to one shard. The keys in its parameters must
 /// be of one app.
 ///
-/// Citus rejects the cast of a text column to an array in an UPDATE. A CTE that is `MATERIALIZED`
-/// makes the cast before.
+/// Citus rejects the cast of a text column to an array in an UPDATE, so a `MATERIALIZED` CTE makes
+/// the cast first.
 pub(super) fn of_one_app(sql: &str) -> Cow<'_, str> {
     if sql.contains(SCAN_OF_ALL) {
         return Cow::Owned(sql.replace(
@@ -97,8 +98,8 @@ pub(super) fn of_one_app(sql: &str) -> Cow<'_, str> {
     )
 }
 
-/// Inserts rows of arrays whose first parameter is their apps, and returns the number of inserted
-/// rows.
+/// Inserts rows from array parameters, of which the first holds the apps. Returns the number of
+/// inserted rows.
 pub(super) async fn insert(
     session: &Session,
     sql: &'static str,
@@ -112,7 +113,7 @@ pub(super) async fn insert(
     else {
         return Ok(count);
     };
-    // The app can be new.
+    // Adds the app first, because it can be new.
     session.execute(ADD_APP, &[app]).await?;
     match session.execute(sql, params).await? {
         0 if !sql.contains("ON CONFLICT") => Err(SqlFault::Refused(
@@ -190,7 +191,8 @@ pub(super) async fn by_app<T, R: Send + 'static, F: Future<Output = Vec<R>> + Se
         .collect()
 }
 
-/// Returns the result of a whole part for each of its items. The first has the error itself.
+/// Spreads the result of a part over its items. The first item gets the original error, and the
+/// other items get copies.
 pub(super) fn of_each<R>(
     count: usize,
     result: Result<Vec<R>, StoreError>,

@@ -20,8 +20,8 @@ pub(super) struct ExistingRows {
 pub(super) struct Plan<'a> {
     /// Result per group; `None` if the group must be written after this plan.
     pub(super) answers: Vec<Option<Written>>,
-    /// In the order of maps, fingerprints and ids, so that concurrent writers of the same keys wait
-    /// and do not deadlock.
+    /// Rows to insert, in the order of maps, fingerprints and ids, so that concurrent writers of
+    /// the same keys wait and do not deadlock.
     pub(super) insert: Vec<(MapId, &'a Row)>,
     /// Expired holders to archive.
     pub(super) archive: Vec<(MapId, Fingerprint)>,
@@ -116,7 +116,7 @@ fn fate<'a>(
         if holder.is_live(now) {
             return RowDecision::Given(holder.clone());
         }
-        // The holder is in this plan and already expired. It can be archived only after it is
+        // The holder is in this plan and already expired. A row can be archived only after it is
         // written.
         if planned
             .iter()

@@ -30,9 +30,9 @@ static SINGLES: &str = "SELECT c.generation, r.key, r.record FROM sealwire.contr
     LEFT JOIN (SELECT key, record FROM sealwire.single_records WHERE key > $1 ORDER BY key LIMIT $2) r ON true
     WHERE c.one";
 
-/// A concurrent change waits for the row lock, and then finds that the generation has changed. No
-/// key is both removed and written. `$2` and `$5`: keys to remove. `$3`, `$4` and `$6`, `$7`: keys
-/// and records to write.
+/// A concurrent change waits for the row lock, and then finds that the generation has changed. A
+/// key must not be both removed and written. `$2` and `$5`: keys to remove. `$3`, `$4` and `$6`,
+/// `$7`: keys and records to write.
 static CHANGE: &str = "WITH moved AS (
         UPDATE sealwire.control SET generation = generation + 1 WHERE one AND generation = $1 RETURNING generation
     ), removed AS (
@@ -50,7 +50,7 @@ static CHANGE: &str = "WITH moved AS (
     )
     SELECT generation FROM moved";
 
-/// Existing records are updated in place, because one statement cannot delete and insert one key.
+/// Updates existing records in place, because one statement cannot delete and insert the same key.
 static REPLACE: &str = "WITH moved AS (
         UPDATE sealwire.control SET generation = greatest($2, generation + 1) WHERE one AND generation = $1
         RETURNING generation
@@ -79,14 +79,14 @@ static BEAT: &str = "INSERT INTO sealwire.instances (id, address, version, gener
 static LEAVE: &str = "WITH released AS (DELETE FROM sealwire.leases WHERE holder = $1)
     DELETE FROM sealwire.instances WHERE id = $1";
 
-/// `$3`: seconds. The holder extends the lease; other instances get it once it has expired.
+/// `$3`: seconds. The holder extends the lease; another instance can acquire it after expiry.
 static LEASE: &str = "INSERT INTO sealwire.leases AS l (name, holder, until)
     VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3::float8))
     ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
         WHERE l.holder = excluded.holder OR l.until <= clock_timestamp()
     RETURNING true";
 
-/// `$1`: seconds. Also removes instances that were silent for a day.
+/// `$1`: seconds. Also removes instances that have not reported for a day.
 static INSTANCES: &str = "WITH gone AS (
         DELETE FROM sealwire.instances
         WHERE seen < clock_timestamp() - make_interval(secs => greatest($1::float8, 86400))
@@ -290,7 +290,7 @@ impl ControlStore for PostgresStore {
     }
 
     async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError> {
-        // A hundred years are effectively unlimited, and a valid interval.
+        // A hundred years are effectively unlimited, and still a valid interval.
         let seconds = age_max.as_secs_f64().min(3.2e9);
         let rows = self
             .query(&self.shared.control, true, INSTANCES, &[&seconds])

@@ -1,5 +1,5 @@
-//! Distribution of the tables by Citus: every table of tokens and objects by app, on shards that
-//! belong together.
+//! Distribution of the tables by Citus: every table of tokens and objects is distributed by app,
+//! and its shards are colocated.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use super::session::Session;
 use super::sqlstate::SqlFault;
 use sealwire_store::StoreError;
 
-/// Shards per table, unless the tables are distributed already. Each app is on one of them.
+/// Shards per table, unless the tables are distributed already. Each app is on one shard.
 const SHARDS: u32 = 32;
 
-/// Tables and rows that their shards have statistics of before they have rows of their own. `n` is
-/// in -12801 to -2: no app has such a number, no scan begins before -1, and each shard gets about
-/// 400 of them.
+/// Tables and sample rows, from which their shards get statistics before real rows exist. `n` is in
+/// -12801 to -2: no app has such a number, no scan starts before -1, and each shard gets about 400
+/// sample rows.
 const SAMPLES: [(&str, &str); 4] = [
     (
         "tokens",
@@ -33,8 +33,8 @@ const SAMPLES: [(&str, &str); 4] = [
     ("object_terms", "(app, collection, index_number, hash, id) SELECT n, n, 1, int4send(n / 3), int4send(n)"),
 ];
 
-/// Settings of the role on every node. Citus opens connections to workers that do not have the
-/// settings of a session. They force index plans, and commits that are on disk.
+/// Settings of the role on every node. Connections of Citus to workers do not have the settings of
+/// a session, so the role has them. The settings force index plans and durable commits.
 const ROLE_SETTINGS: [(&str, &str); 5] = [
     ("synchronous_commit", "on"),
     ("enable_seqscan", "off"),
@@ -52,7 +52,7 @@ pub struct Distribution {
     pub nodes: Vec<String>,
     /// Tables that were already distributed by app, without the schema name.
     pub distributed: Vec<String>,
-    /// Tables that were not; distributed by this call unless it is a dry run.
+    /// Tables that were not distributed yet. This call distributes them unless it is a dry run.
     pub to_distribute: Vec<String>,
     /// Rows in the tables of `to_distribute`.
     pub rows: u64,
@@ -60,13 +60,12 @@ pub struct Distribution {
     pub shards: u32,
 }
 
-/// Creates the schema if it is missing, and distributes its tables by app. Skips steps that are
-/// done. With `dry_run`, only checks the database. Fails if tables are to be distributed while
-/// engines are connected. `shards`: number of shards of each table; by default 32, or the present
-/// number.
+/// Creates the schema if it is missing, and distributes its tables by app. Skips completed steps.
+/// With `dry_run`, only checks the database. Fails if tables must be distributed while engines are
+/// connected. `shards`: number of shards of each table; by default 32, or the present number.
 ///
 /// # Errors
-/// [`StoreError::Invalid`] if the database does not have what is needed, and as for
+/// [`StoreError::Invalid`] if the database does not meet the requirements; errors of
 /// [`crate::PostgresStore::connect`].
 pub async fn distribute(
     options: PostgresOptions,
@@ -101,9 +100,9 @@ fn failed(error: tokio_postgres::Error) -> StoreError {
     SqlFault::from(error).into_error()
 }
 
-/// Checks the database, and says what there is to distribute.
+/// Checks the database and returns the tables to distribute.
 async fn plan(client: &Client, shards: Option<u32>) -> Result<Distribution, StoreError> {
-    // Counting the rows of a large table takes long.
+    // Removes the statement timeout, because counting the rows of a large table takes long.
     client
         .batch_execute("SET statement_timeout = 0")
         .await
@@ -210,7 +209,7 @@ async fn rows_of(client: &Client, table: &str) -> Result<u64, StoreError> {
     Ok(u64::try_from(count.get::<_, i64>(0)).unwrap_or(0))
 }
 
-/// Fails if engines are connected. Their statements do not fit distributed tables.
+/// Fails if engines are connected, because their statements do not work on distributed tables.
 async fn refuse_engines(client: &Client) -> Result<(), StoreError> {
     let sql = "SELECT count(*) FROM pg_stat_activity
         WHERE datname = current_database() AND application_name = 'sealwire' AND pid <> pg_backend_pid()";
@@ -223,7 +222,7 @@ async fn refuse_engines(client: &Client) -> Result<(), StoreError> {
     )))
 }
 
-/// Gives the role its settings, the tables their shards, and the shards their statistics.
+/// Sets the role's settings, distributes the tables, and creates the statistics of the shards.
 async fn apply(client: &Client, found: &Distribution) -> Result<(), StoreError> {
     client
         .batch_execute("SET plan_cache_mode = auto")
@@ -246,7 +245,8 @@ async fn apply(client: &Client, found: &Distribution) -> Result<(), StoreError> 
     if !found.to_distribute.is_empty() {
         create(client, found).await?;
     }
-    // An earlier call can have ended before this.
+    // Also runs for tables that are distributed already, because an earlier call can have stopped
+    // before this step.
     for (table, rows) in SAMPLES {
         sample(client, table, rows)
             .await
@@ -257,15 +257,16 @@ async fn apply(client: &Client, found: &Distribution) -> Result<(), StoreError> 
 
 /// Distributes the tables in one transaction.
 async fn create(client: &Client, found: &Distribution) -> Result<(), StoreError> {
-    // The connection of the migration can take a moment to end. A transaction sees the connections
-    // of its first look only.
+    // The connection of the migration can take a moment to close. Waits before the transaction
+    // starts, because a transaction sees a fixed list of connections after its first query of them.
     for _ in 0..20 {
         if refuse_engines(client).await.is_ok() {
             break;
         }
         sleep(Duration::from_millis(100)).await;
     }
-    // The lock keeps migrations and other calls of this kind away. It ends with the transaction.
+    // The lock excludes migrations and concurrent calls of this function. The end of the
+    // transaction releases the lock.
     client
         .batch_execute(&format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK})"))
         .await
@@ -285,13 +286,14 @@ async fn create(client: &Client, found: &Distribution) -> Result<(), StoreError>
 }
 
 async fn create_tables(client: &Client, tables: &[&String], shards: u32) -> Result<(), Failure> {
-    // The shards of a later table are changed over the connections of an earlier one.
+    // Makes Citus change the shards of all tables over the same connections.
     client
         .batch_execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'")
         .await?;
     for table in tables {
-        // Workers plan with the app as a constant. Statistics of the apps of a shard would say that
-        // a new app has no rows, and that any index that begins with the app finds them.
+        // Workers plan with the app as a constant. With statistics about the apps of a shard, a
+        // worker would expect no rows for a new app. Then every index that starts with the app
+        // would seem equally good.
         client
             .batch_execute(&format!(
                 "ALTER TABLE sealwire.{table} ALTER COLUMN app SET STATISTICS 0, ALTER COLUMN collection SET STATISTICS 0"
@@ -339,11 +341,11 @@ async fn create_tables(client: &Client, tables: &[&String], shards: u32) -> Resu
     Ok(client.batch_execute("COMMIT").await?)
 }
 
-/// Gives the shards of an empty table statistics that stay: app and collection tell no two rows
-/// apart, as migration 4 says of one node. Removes the rows that these are of. Shards with rows get
-/// the other statistics only.
+/// Gives the shards of an empty table lasting statistics, by which app and collection do not
+/// distinguish rows, as migration 4 explains for a single node. Removes the sample rows afterwards.
+/// If the table has rows, only runs `ANALYZE`.
 async fn sample(client: &Client, table: &str, rows: &str) -> Result<(), Failure> {
-    // Rows that an interrupted call left.
+    // Removes sample rows of an interrupted call.
     client
         .batch_execute(&format!("DELETE FROM sealwire.{table} WHERE app < 0"))
         .await?;
@@ -377,8 +379,8 @@ async fn sample(client: &Client, table: &str, rows: &str) -> Result<(), Failure>
     set_on_shards(client, table, &["SET STATISTICS 0"]).await
 }
 
-/// Changes the columns of app and collection of every shard. Citus does not do that by
-/// `ALTER TABLE`.
+/// Changes the columns of app and collection on every shard, because Citus does not propagate these
+/// forms of `ALTER TABLE`.
 async fn set_on_shards(client: &Client, table: &str, changes: &[&str]) -> Result<(), Failure> {
     let columns = ["app", "collection"].into_iter();
     let changes = columns.flat_map(|column| {

@@ -22,7 +22,7 @@ pub struct Examined {
     pub version: String,
     /// True if the connection is encrypted. A Unix socket is not encrypted and does not need to be.
     pub tls: bool,
-    /// Version of the schema; 0 if there is none.
+    /// Version of the schema; 0 if the schema does not exist.
     pub schema: i32,
     /// The newest schema version that this program knows.
     pub schema_known: i32,
@@ -52,12 +52,12 @@ pub struct Examined {
 pub struct CitusCluster {
     /// Version of the extension.
     pub version: String,
-    /// False if the database is one of a worker.
+    /// False if the database belongs to a worker.
     pub is_coordinator: bool,
     /// Tables that are distributed by app, without the schema.
     pub distributed: Vec<String>,
-    /// Tables that are not, although some are, or whose shards are not where those of the others
-    /// are.
+    /// Tables that are not distributed although other tables are, or whose shards are not colocated
+    /// with the shards of other tables.
     pub misplaced: Vec<String>,
     /// The workers.
     pub workers: Vec<CitusWorker>,
@@ -68,8 +68,8 @@ pub struct CitusCluster {
 pub struct CitusWorker {
     /// `host:port`.
     pub name: String,
-    /// Its settings `fsync` and `synchronous_commit` in the sessions of the coordinator, or the
-    /// reason why it does not respond.
+    /// The worker's settings `fsync` and `synchronous_commit` in sessions of the coordinator, or
+    /// the reason why the worker does not respond.
     pub settings: Result<(String, String), String>,
 }
 

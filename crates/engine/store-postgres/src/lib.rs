@@ -6,8 +6,8 @@
 //! request ends within one timeout. The server has the timeout as its statement limit, and an
 //! unresponsive connection is replaced.
 //!
-//! The SQL also suits distributed databases that speak the PostgreSQL dialect. Keys begin with the
-//! app, and there are no sequences and no foreign keys. The only explicit lock is that of the
+//! The SQL also suits distributed databases that speak the PostgreSQL dialect. Keys start with the
+//! app. Sequences and foreign keys are not used. The only explicit lock is the lock of the
 //! migration. [`distribute()`] spreads the tables over the workers of Citus.
 
 mod batches;
@@ -65,8 +65,8 @@ pub struct PostgresStore {
 struct Shared {
     writers: Writers,
     readers: Vec<DedicatedConnection>,
-    /// Connection for control state, which engines depend on. It is separate so that a walk through
-    /// a map cannot delay it.
+    /// Connection for control state, which engines depend on. Separate, so that a walk through a
+    /// map cannot delay control state.
     control: DedicatedConnection,
     slow: DedicatedConnection,
     /// Serializes walks through maps, which use the `slow` connection.
@@ -78,7 +78,7 @@ struct Shared {
     listening: AbortHandle,
     timeout: Duration,
     news: write::NewRowPredictor,
-    /// True if Citus distributes the tables by app. Calls are then split by app.
+    /// True if Citus distributes the tables by app. Requests are then split by app.
     is_distributed: bool,
 }
 
@@ -169,8 +169,8 @@ impl PostgresStore {
     }
 
     /// Runs `work` under a permit of `turns`. Once started, the work continues to its end and keeps
-    /// the permit, even if the request is cancelled. Its statements run on in the database, and
-    /// later statements on the connection would wait for them.
+    /// the permit, even if the request is cancelled. The reason is that started statements continue
+    /// in the database, and later statements on the connection would wait for them.
     async fn in_turn<
         T: Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,

@@ -17,8 +17,8 @@ use super::worker::pause;
 /// Interval at which an idle connection is checked.
 const ALIVE: Duration = Duration::from_secs(10);
 
-/// Listens forever and signals `told` whenever something may have changed: on a notification, and
-/// after a time without a connection. Signals `ready` once it listens for the first time.
+/// Listens forever. Signals the sender of changes on each notification and after each time without
+/// a connection. Signals `ready` when listening starts for the first time.
 pub(super) async fn listen(
     settings: Arc<Settings>,
     told: watch::Sender<()>,

@@ -1,5 +1,5 @@
-//! Schema migrations. The schema is migrated forward once, even if several engines start
-//! concurrently, and never back.
+//! Schema migrations. The schema is only migrated forward, and only once, even if several engines
+//! start concurrently.
 //!
 //! The runner is part of this program because it is small: a list of files, one transaction, one
 //! lock. Migration crates bring their own drivers, checksums and macros, and do not lock.
@@ -33,23 +33,23 @@ pub(super) const KNOWN: i32 = MIGRATIONS.len() as i32;
 /// Key of the advisory lock that a migrating engine holds.
 pub(super) const LOCK: i64 = 0x5345_414c_5749_5245;
 
-/// Time limit for concurrent migrations and for this one, without the building of indexes.
+/// Time limit for concurrent migrations and for this migration, excluding index builds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Longest time that a migration waits for a lock of a table. Requests of other engines wait behind
-/// it.
+/// Longest time that a migration waits for a table lock, because requests of other engines queue up
+/// after the migration.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// Pause before the next attempt.
 const LOCK_PAUSE: Duration = Duration::from_secs(1);
 
-/// Returns true for an index that exists and is whole, false for one that was not built to its end,
-/// and NULL for none.
+/// Returns true if the index exists and is valid, false if its build was interrupted, and NULL if
+/// it is missing.
 static IS_INDEXED: &str = "SELECT (SELECT i.indisvalid FROM pg_index i
     WHERE i.indexrelid = to_regclass('sealwire.tokens_subject'))";
 
-/// Builds the index by which the rows of a subject are found, without keeping out those who use the
-/// table. Building an index sets the number of rows, so statistics are made again, for the reason
-/// that migration 4 gives. Each text has a transaction of its own.
+/// Builds the index that finds the rows of a subject, without blocking users of the table. An index
+/// build changes the estimated number of rows, so the statistics are created again, for the reason
+/// that migration 4 explains. Each text runs in a separate transaction.
 const INDEX: [&str; 3] = [
     "DROP INDEX CONCURRENTLY IF EXISTS sealwire.tokens_subject",
     "CREATE INDEX CONCURRENTLY tokens_subject ON sealwire.tokens (app, subject, collection, id) WHERE subject IS NOT NULL",
@@ -60,19 +60,19 @@ const INDEX: [&str; 3] = [
     DELETE FROM sealwire.tokens WHERE app = -1",
 ];
 
-/// Pages of the table of tokens, as the server estimates them.
+/// The server's estimate of the pages in the table of tokens.
 static PAGES: &str = "SELECT coalesce((SELECT c.relpages FROM pg_class c WHERE c.oid = to_regclass('sealwire.tokens')), 0)";
 
-/// Pages up to which the index is built before the engine starts: 80 MB.
+/// Maximum table size, in pages, for an index build before the engine starts: 80 MB.
 const PAGES_AT_START: i32 = 10_000;
-/// Longest time that the start waits for the index, which waits for older transactions.
+/// Longest time that the start waits for the index build, which waits for older transactions.
 const INDEX_TIME: Duration = Duration::from_secs(30);
 
 static VERSION: &str = "SELECT coalesce(max(version), 0) FROM sealwire.migrations";
 
-/// Connects, with retries while they can help, and migrates an older schema to this program's
-/// version. Returns true if Citus distributes the tables. `stays`: the caller goes on, so that a
-/// long build of an index can go on behind it.
+/// Connects, with retries of temporary errors, and migrates an older schema to this program's
+/// version. Returns true if Citus distributes the tables. `stays` is true if the process keeps
+/// running, so that a long index build can continue in the background.
 pub(super) async fn migrate(settings: &Arc<Settings>, stays: bool) -> Result<bool, StoreError> {
     let (mut target, mut failures) = (0, 0);
     let until = Instant::now() + settings.options.timeout;
@@ -112,13 +112,13 @@ pub(super) async fn migrate(settings: &Arc<Settings>, stays: bool) -> Result<boo
 /// State of the index of subjects when a migration ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IndexState {
-    /// It exists, or a warning says why it could not be built.
+    /// The index exists, or a warning says why it could not be built.
     Settled,
-    /// It is missing, and building it takes longer than a start should.
+    /// The index is missing, and the table is too large to build it during the start.
     TooLarge,
 }
 
-/// Reasons for which the schema cannot be used.
+/// The reason why the schema cannot be used.
 pub(super) enum Failure {
     Newer(i32),
     /// Another session holds a lock; a later attempt can succeed.
@@ -165,8 +165,8 @@ impl From<Option<Error>> for Failure {
     }
 }
 
-/// Migrates the schema, then builds the index that it lacks, if the table is small. An index that
-/// cannot be built keeps no engine from starting: without it only exports and erasures are slow.
+/// Migrates the schema. Then builds a missing index if the table is small. A failed index build
+/// does not stop the engine, because only exports and erasures are slow without the index.
 async fn prepare(client: &Client) -> Result<IndexState, Failure> {
     warn_of_no_fsync(client).await?;
     timeout(PATIENCE, migrate_with_retries(client))
@@ -186,7 +186,7 @@ async fn prepare(client: &Client) -> Result<IndexState, Failure> {
     Ok(IndexState::Settled)
 }
 
-/// Returns true if the index exists and is whole, and for a database that does not say.
+/// Returns true if the index exists and is valid, or if the database cannot report the state.
 async fn is_indexed(client: &Client) -> bool {
     match client.query_one(IS_INDEXED, &[]).await {
         Ok(row) => row.get::<_, Option<bool>>(0) == Some(true),
@@ -201,7 +201,7 @@ async fn build_or_warn(client: &Client, limit: Option<Duration>) {
     }
 }
 
-/// Migrates the schema. After a lock timeout it pauses, so that waiting requests can run, and tries
+/// Migrates the schema. After a lock timeout, pauses so that waiting requests can run, and tries
 /// again.
 async fn migrate_with_retries(client: &Client) -> Result<(), Failure> {
     loop {
@@ -215,7 +215,8 @@ async fn migrate_with_retries(client: &Client) -> Result<(), Failure> {
     }
 }
 
-/// Builds the index of subjects, unless another engine does. `limit`: longest time of a statement.
+/// Builds the index of subjects, unless another engine builds it. `limit`: longest time of a
+/// statement.
 async fn build_index(client: &Client, limit: Option<Duration>) -> Result<(), Failure> {
     if !client
         .query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK])
@@ -225,7 +226,7 @@ async fn build_index(client: &Client, limit: Option<Duration>) -> Result<(), Fai
         return Ok(());
     }
     let built = async {
-        // Another engine can have built it between the look and the lock.
+        // Another engine can have built the index between the check and the lock.
         if !is_indexed(client).await {
             tracing::info!("building the index of data subjects");
             let limit = limit.map_or(0, |limit| limit.as_millis());
@@ -239,7 +240,7 @@ async fn build_index(client: &Client, limit: Option<Duration>) -> Result<(), Fai
         Ok(())
     };
     let built = built.await;
-    // The end of the session releases it, too.
+    // The end of the session also releases the lock.
     client
         .batch_execute(&format!(
             "RESET statement_timeout; SELECT pg_advisory_unlock({LOCK})"
@@ -252,7 +253,7 @@ async fn forward(client: &Client) -> Result<(), Failure> {
     if current(client).await? == KNOWN {
         return Ok(());
     }
-    // The lock ends with the transaction, even if this process dies.
+    // The end of the transaction releases the lock, even if this process dies.
     client
         .batch_execute(&format!(
             "BEGIN; SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {}; \
@@ -281,15 +282,16 @@ async fn forward(client: &Client) -> Result<(), Failure> {
     Ok(client.batch_execute("COMMIT").await?)
 }
 
-/// Splits a migration into its statements. Citus rejects a new index on a distributed table among
-/// several statements. No migration has a semicolon at the end of a line within a statement.
+/// Splits a migration into its statements, because Citus rejects an index creation on a distributed
+/// table in a multi-statement query. Migrations must not have a semicolon at the end of a line
+/// within a statement.
 pub(super) fn statements(sql: &str) -> impl Iterator<Item = &str> {
     let is_code = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with("--");
     sql.split_inclusive(";\n")
         .filter(move |statement| statement.lines().any(is_code))
 }
 
-/// Returns the schema's version; 0 if there is no schema.
+/// Returns the schema's version; 0 if the schema does not exist.
 pub(super) async fn current(client: &Client) -> Result<i32, Failure> {
     let there = client
         .query_one("SELECT to_regclass('sealwire.migrations') IS NOT NULL", &[])

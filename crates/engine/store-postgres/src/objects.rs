@@ -1,11 +1,11 @@
-//! Object collections in PostgreSQL: a row per object, and rows of terms that find objects.
+//! Object collections in PostgreSQL: a row per object, and rows of terms that index the objects.
 //!
-//! Objects and their terms are always changed in one transaction. PostgreSQL does not plan queries
-//! of several terms: each statement reads a bounded number of rows by whole keys.
+//! Objects and their terms are always changed in one transaction. Queries of several terms are not
+//! left to the planner of PostgreSQL: each statement reads a bounded number of rows by whole keys.
 //!
-//! A write whose connection broke is repeated, because the attempt may have taken effect or not. In
-//! a repetition, a stored object that is equal to the byte counts as written, and the deletion of
-//! an absent object counts as made.
+//! If a connection breaks, its write may or may not have taken effect, so the write is repeated. In
+//! the retry, a stored object that is equal to the byte counts as written, and an absent object
+//! counts as deleted.
 
 mod add;
 mod change;
@@ -50,7 +50,7 @@ impl ObjectStore for PostgresStore {
         now: u64,
         groups: Vec<ObjectGroup>,
     ) -> Vec<Result<ObjectsWritten, StoreError>> {
-        // Runs in its own task, because a write that is cancelled midway costs a connection.
+        // Runs in a separate task, because a write that is cancelled midway costs a connection.
         let write = |groups: Vec<ObjectGroup>| {
             let shared = Arc::clone(&self.shared);
             async move { write::write(&shared, now, &groups).await }
@@ -192,9 +192,9 @@ impl ObjectStore for PostgresStore {
             .map(|_| ())
     }
 
-    /// A transaction that read a lower fence sends its last statement within its timeout. The
-    /// server can run that statement for as long again, and then keeps the transaction for as long
-    /// until the client commits.
+    /// The delay is the sum of three timeouts. A transaction that read a lower fence sends its last
+    /// statement within one timeout. The server runs the statement for at most one more, and then
+    /// waits at most one more for the commit.
     fn fence_delay(&self) -> Duration {
         3 * self.shared.timeout
     }

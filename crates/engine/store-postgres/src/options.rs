@@ -45,8 +45,8 @@ pub struct PostgresOptions {
     pub client_key: Option<PathBuf>,
     /// Encryption of TCP connections.
     pub tls: PostgresTls,
-    /// Connections that write tokens, 1 to 32. With two, one works while the other waits for the
-    /// disk.
+    /// Connections that write tokens, 1 to 32. With two connections, one works while the other
+    /// waits for the disk.
     pub writers: usize,
     /// Connections that read tokens, 1 to 32.
     pub readers: usize,
@@ -72,11 +72,10 @@ impl PostgresOptions {
         }
     }
 
-    /// Checks what can be checked without a connection: the URL, and that the options fit each
-    /// other.
+    /// Checks the URL and the consistency of the options, without a connection.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] names the key. It never contains the URL.
+    /// [`StoreError::Invalid`] names the key and never contains the URL.
     pub fn check(&self) -> Result<(), StoreError> {
         Settings::new(self.clone()).map(drop)
     }
@@ -99,7 +98,7 @@ impl fmt::Debug for PostgresOptions {
     }
 }
 
-/// One address of the database.
+/// An address of the database.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectTarget {
     pub(super) host: Host,
@@ -124,15 +123,15 @@ pub(super) struct Settings {
     pub(super) user: String,
     pub(super) database: String,
     pub(super) targets: Vec<ConnectTarget>,
-    /// True if Citus distributes the tables. Set once per store: statements and batches must fit
-    /// each other, so connections that are opened later do not decide anew.
+    /// True if Citus distributes the tables. Set once per store, because statements must match
+    /// batches: connections that are opened later use the same value.
     pub(super) is_distributed: OnceLock<bool>,
 }
 
 impl Settings {
     pub(super) fn new(options: PostgresOptions) -> Result<Self, StoreError> {
-        // The parser's own message can contain parts of the URL, and so of a password that should
-        // not be there.
+        // The parser's own message can contain parts of the URL, which can wrongly include a
+        // password.
         let parsed = options.url.parse::<Config>();
         let config = parsed.map_err(|_| {
             bad(

@@ -1,4 +1,4 @@
-//! Parts that the resealing of tokens and of objects have in common, and the resealing of tokens.
+//! Resealing of tokens, and parts that the resealing of tokens and of objects share.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,19 +10,19 @@ use crate::rows::{self, column, columns, key, numbers, unfit};
 use crate::sqlstate::SqlFault;
 use sealwire_store::{MapId, Page, Reseal, Row, SCAN_BYTES, StoreError, TokenId};
 
-/// Rows that a page looks at, at most.
+/// Maximum rows that a page looks at.
 const LOOK_MAX: usize = 10_000;
-/// Rows that a page of rows of other keys looks at, at least.
+/// Minimum rows that a page of rows of other keys looks at.
 const LOOK_MIN: usize = 1_000;
 
-/// Returns the number of rows to look at for `limit` rows of other keys. At the beginning of a walk
-/// most rows match, and the rest would be looked at in vain. At its end few rows match.
+/// Returns the number of rows to look at for `limit` rows of other keys. At the start of a walk
+/// most rows match, so few more than `limit` suffice. At the end of a walk few rows match.
 pub(super) fn look_of(limit: usize) -> usize {
     limit.saturating_mul(4).clamp(LOOK_MIN, LOOK_MAX)
 }
 
-/// Counts the rows of a table by an expression, among `$4` rows behind the id `$3`. Every line has
-/// a value and its count, the number of rows that were looked at, and the last id of these.
+/// Counts the rows of a table by an expression, among `$4` rows after the id `$3`. Every line has a
+/// value and its count, the number of rows that were looked at, and the last of their ids.
 macro_rules! count {
     ($table:literal, $key:expr) => {
         concat!(
@@ -49,9 +49,10 @@ macro_rules! key_number {
 
 pub(super) static COUNT_KEYS: &str = count!("sealwire.tokens", key_number!());
 
-/// `$5`: the number that the rows must not have. `$6`: maximum number of rows. `$7`: sealed bytes
-/// of preceding rows from which on a row is not returned. Every line has the number of rows that
-/// were looked at, the last id of these, and the number of matching rows, at most `$6`.
+/// `$5`: the number that the rows must not have. `$6`: maximum number of rows. `$7`: a row is not
+/// returned if the preceding rows have at least this many sealed bytes. Every line has the number
+/// of rows that were looked at, the last of their ids, and the number of matching rows, at most
+/// `$6`.
 pub(super) static OTHER_KEYS: &str = concat!(
     "WITH looked AS MATERIALIZED (
         SELECT t.id, octet_length(t.sealed) AS bytes, (",
@@ -130,7 +131,7 @@ pub(super) fn counted<const N: usize>(
     Ok(page)
 }
 
-/// Returns, for each id, true if the column at `at` has it.
+/// Returns, for each id, true if the column at `at` contains the id.
 pub(super) fn resealed(
     lines: &[Line],
     at: usize,
@@ -158,7 +159,7 @@ fn page(lines: &[Line], look: usize, limit: usize) -> Result<Page<Vec<Row>>, Sql
         }
         let is_cut = page.found.len() == limit || (page.found.len() as i64) < chosen;
         page.next = match page.found.last() {
-            // Matching rows can follow, although they were looked at.
+            // The statement looked at further matching rows but did not return them.
             Some(last) if is_cut => Some(last.id),
             _ if looked == look as i64 => Some(TokenId(key(line, 1)?)),
             _ => None,
@@ -238,7 +239,7 @@ impl PostgresStore {
             let ResealColumns { ids, old, new } = &columns;
             let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, ids, old, new];
             let lane = store.shared.writers.take(deadline).await?;
-            // A repetition finds the contents that the attempt before it has written.
+            // A retry finds the contents that the previous attempt has written.
             let lines = store
                 .query_by(deadline, &lane, true, RESEAL, &params)
                 .await?;

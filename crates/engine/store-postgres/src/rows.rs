@@ -27,7 +27,7 @@ pub(super) fn numbers(map: MapId) -> Result<(i32, i32), StoreError> {
     }
 }
 
-/// Converts a time for comparisons. Times beyond the last valid row time behave like that time.
+/// Converts a time for comparisons. Times beyond the last valid row time are replaced by that time.
 pub(super) fn seconds(time: u64) -> i64 {
     time.min(SECONDS_MAX) as i64
 }
@@ -53,7 +53,7 @@ impl<'a> Keys<'a> {
         [&self.apps, &self.collections, &self.keys]
     }
 
-    /// Returns the parameters for the only key.
+    /// Returns the parameters for a single key.
     pub(super) fn single(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 3] {
         [&self.apps[0], &self.collections[0], &self.keys[0]]
     }

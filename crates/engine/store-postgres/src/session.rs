@@ -26,14 +26,14 @@ pub(super) type Link = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<S
 /// Parameters of a statement.
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// Forces index plans, whatever the statistics are. A plan that was cached for an empty table would
-/// be disastrous for a table with millions of rows. JIT is off because the resulting cost estimates
+/// Forces index plans regardless of statistics. A plan that was cached for an empty table would be
+/// far too slow for a table with millions of rows. JIT is off because the resulting cost estimates
 /// would trigger compilation.
 pub(super) const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
     SET plan_cache_mode = force_generic_plan";
 
-/// Acknowledged changes must be committed durably, whatever the server's default is or becomes. A
-/// stronger setting stays.
+/// Ensures that acknowledged changes are durable, regardless of the server's default. A stronger
+/// setting is kept.
 const DURABLE: &str = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') \
     WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)";
 
@@ -41,11 +41,11 @@ const DURABLE: &str = "SELECT set_config('synchronous_commit', CASE current_sett
 #[derive(Debug)]
 pub(super) struct NoSession {
     pub(super) error: StoreError,
-    /// True if retrying is useless until an operator fixes the cause.
+    /// True if retries are useless until an operator fixes the cause.
     pub(super) lasting: bool,
 }
 
-/// A connection in use. Statements can overlap; their responses come in the order of sending.
+/// A connection in use. Statements can overlap; responses arrive in the order of sending.
 pub(super) struct Session {
     client: Client,
     prepared: Mutex<HashMap<usize, Statement>>,
@@ -120,19 +120,19 @@ impl Session {
         self.is_distributed
     }
 
-    /// Gives up the connection: it is replaced, and pending statements fail.
+    /// Abandons the connection. The worker replaces it, and pending statements fail.
     pub(super) fn condemn(&self) {
         self.condemned.store(true, Ordering::Release);
         self.gives_up.notify_one();
     }
 
-    /// Returns true if the connection was given up. It may be inside a transaction, and nothing
-    /// more may be sent on it.
+    /// Returns true if the connection was abandoned. Nothing more must be sent, because the
+    /// connection can be inside a transaction.
     pub(super) fn is_condemned(&self) -> bool {
         self.condemned.load(Ordering::Acquire)
     }
 
-    /// Returns when the connection is given up.
+    /// Waits until the connection is abandoned.
     pub(super) async fn condemned(&self) {
         self.gives_up.notified().await;
     }
@@ -202,7 +202,7 @@ impl Session {
     }
 
     /// Classifies an error. Citus reports a worker that is lost during a commit as an internal
-    /// error: the commit may have taken effect.
+    /// error, although the commit may have taken effect.
     fn fault(&self, error: Error) -> SqlFault {
         let is_internal = error.code() == Some(&SqlState::INTERNAL_ERROR);
         if self.is_distributed && is_internal {
@@ -239,8 +239,8 @@ fn config(settings: &Settings, target: &ConnectTarget, password: Option<&str>) -
         SslMode::Disable
     });
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-    // Detects a peer that is gone silently. Request deadlines are shorter than the system's TCP
-    // timeouts.
+    // Detects a peer that disappeared without closing the connection. Request deadlines are shorter
+    // than the system's TCP timeouts.
     config
         .tcp_user_timeout(settings.options.timeout * 2)
         .keepalives_idle(Duration::from_secs(15));
@@ -253,8 +253,7 @@ fn config(settings: &Settings, target: &ConnectTarget, password: Option<&str>) -
     config
 }
 
-/// Connects and configures the session. Returns true with it if Citus distributes the tables by
-/// app.
+/// Connects and configures the session. Also returns true if Citus distributes the tables by app.
 async fn connected(
     config: &Config,
     tls: MakeRustlsConnect,
@@ -270,7 +269,8 @@ async fn connected(
             ))
             .await?;
         match client.batch_execute(PLANNER).await {
-            // Compatible databases have other planners, so errors of these settings are ignored.
+            // Compatible databases have other planners, so SQL errors of these settings are
+            // ignored.
             Err(error) if error.code().is_none() => return Err(error),
             _ => {}
         }
@@ -286,13 +286,14 @@ async fn connected(
     let is_distributed = tokio::select! {
         biased;
         outcome = set_up => outcome?,
-        // A connection that ends without an error has no session either.
+        // A connection can also end without an error before the session is configured.
         ended = &mut link => ended.map(|()| false)?,
     };
     Ok((client, link, is_distributed))
 }
 
-/// Returns advice about a failed connection attempt, and true if an operator must act.
+/// Returns a description of a failed connection attempt with advice, and true if an operator must
+/// act.
 fn advice(error: &Error, settings: &Settings, target: &ConnectTarget) -> (String, bool) {
     let what = describe(error);
     let user = &settings.user;
@@ -318,8 +319,8 @@ fn advice(error: &Error, settings: &Settings, target: &ConnectTarget) -> (String
             )
         }
         None => match certificate_fault(error) {
-            // The certificate was signed by another authority of the same name, or by an unknown
-            // one.
+            // The certificate was signed by an unknown authority, or by another authority of the
+            // same name.
             Some(
                 rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature,
             ) => {

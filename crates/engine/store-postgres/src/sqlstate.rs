@@ -5,7 +5,7 @@ use tokio_postgres::error::SqlState;
 
 use sealwire_store::StoreError;
 
-/// Reason for which a statement has no result. Texts contain SQLSTATEs and constraint names, but
+/// The reason why a statement has no result. Texts contain SQLSTATEs and constraint names, but
 /// never row content.
 #[derive(Clone, Debug)]
 pub(super) enum SqlFault {
@@ -53,8 +53,8 @@ impl From<Error> for SqlFault {
         // [`SqlState`] has no names for some states.
         match code.code() {
             "26000" => return Self::Stale(what),
-            // A statement before it failed, and its error came to nobody: the state of the
-            // connection is not known.
+            // An earlier statement failed without a receiver for its error, so the state of the
+            // connection is unknown.
             "25P02" => return Self::Lost(what),
             "40003" | "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25006" => {
                 return Self::Lost(what);

@@ -1,4 +1,4 @@
-//! TLS to the database: one configured authority, verification of the host name, and files that are
+//! TLS to the database, with one configured authority and verification of the host name. Files are
 //! read for each connection.
 
 use sealwire_service::tls_files::{TlsFileError, client_config};
@@ -20,7 +20,7 @@ pub(super) fn connector(options: &PostgresOptions) -> Result<MakeRustlsConnect, 
     ))
 }
 
-/// Names the setting of the file that cannot be used.
+/// Converts an error of a file. The result names the setting of the file.
 fn bad_file(options: &PostgresOptions, error: &TlsFileError) -> StoreError {
     let file = error.file();
     let key = if options.client_key.as_deref() == Some(file) {

@@ -7,10 +7,10 @@ use super::rows::{self, column, columns, numbers};
 use super::sqlstate::{SqlFault, damaged};
 use sealwire_store::{MapId, Page, Row, SCAN_BYTES, StoreError, SubjectId, TokenId};
 
-/// Rows that a page looks at, at most.
+/// Maximum rows that a page looks at.
 const LOOK_MAX: usize = 10_000;
 
-/// `$3` and `$4`: collection and id that the rows follow. `$6`: maximum value bytes of the
+/// `$3` and `$4`: collection and id after which the page starts. `$6`: maximum value bytes of the
 /// preceding rows for a row to be returned.
 pub(super) static ROWS: &str = concat!(
     "SELECT t.app, t.collection, ",
@@ -23,10 +23,10 @@ pub(super) static ROWS: &str = concat!(
     ) t WHERE t.bytes - octet_length(t.sealed) < $6 ORDER BY t.collection, t.id"
 );
 
-/// The deletion compares the subject in a form that no index serves, because a plan that finds each
-/// row by its subject reads all rows of the subject for each. `$6`: the version, as 8 bytes, below
-/// which the rows of a key are removed. Returns the number of rows looked at, collection and id of
-/// the last one, and the number of removed rows.
+/// The deletion compares the subject in a form that no index supports. By the index of subjects, a
+/// plan would read all rows of the subject for each row. `$6`: the version, as 8 bytes, below which
+/// the rows of a key are removed. Returns the number of rows looked at, collection and id of the
+/// last of them, and the number of removed rows.
 pub(super) static ERASE: &str = "WITH looked AS MATERIALIZED (
         SELECT t.collection, t.id FROM sealwire.tokens t
         WHERE t.app = $1 AND t.subject = $2 AND (t.collection, t.id) > ($3, $4) ORDER BY t.collection, t.id LIMIT $5
@@ -38,7 +38,7 @@ pub(super) static ERASE: &str = "WITH looked AS MATERIALIZED (
     ), last AS (SELECT l.collection, l.id FROM looked l ORDER BY l.collection DESC, l.id DESC LIMIT 1)
     SELECT count(*), (SELECT collection FROM last), (SELECT id FROM last), (SELECT count(*) FROM done) FROM looked";
 
-/// Returns collection and id of the row to start after. Every row follows the first pair.
+/// Returns collection and id of the row to start after. `None` gives a pair before all rows.
 fn behind(after: &Option<(MapId, TokenId)>) -> Result<(i32, &[u8]), StoreError> {
     match after {
         None => Ok((-1, &[])),
@@ -88,7 +88,8 @@ impl PostgresStore {
             let version = version.as_slice();
             let params: [&(dyn ToSql + Sync); 6] =
                 [&number, &subject, &collection, &id, &look, &version];
-            // An attempt without response would count nothing when repeated.
+            // The request is not repeated after a lost response, because the retry would count no
+            // changes.
             let lines = store
                 .query_by(deadline, &store.shared.slow, false, ERASE, &params)
                 .await?;

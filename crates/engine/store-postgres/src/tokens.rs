@@ -18,7 +18,7 @@ use sealwire_store::{
 
 /// Maximum keys of one lookup statement.
 const KEYS_MAX: usize = 1_000;
-/// Rows that a page of a list looks at, unless the page limit is larger.
+/// Maximum rows that a page of a list looks at, unless the page limit is larger.
 const LOOK_MAX: usize = 10_000;
 
 macro_rules! live {
@@ -31,8 +31,8 @@ macro_rules! live {
     };
 }
 
-/// Version and sealed content of the key of a row's subject. Not a join, whose plan could read all
-/// keys. `$app`: the app, as the statement names it.
+/// Version and sealed content of the key of a row's subject. A subquery, because the plan of a join
+/// could read all keys. `$app`: the SQL expression of the app.
 macro_rules! subject_key {
     ($app:literal) => {
         concat!(
@@ -92,8 +92,9 @@ pub(super) static EXPIRE: &str = concat!(
     " RETURNING t.id"
 );
 
-/// `$3`: the id that the rows follow; empty to start from the first row. `$4`: maximum number of
-/// rows to look at. Every result line ends with the number of rows looked at and the last id.
+/// `$3`: the id after which the page starts; empty to start from the first row. `$4`: maximum
+/// number of rows to look at. Every result line ends with the number of rows looked at and the last
+/// id.
 static LIST: &str = concat!(
     "WITH looked AS MATERIALIZED (
         SELECT ",
@@ -147,8 +148,8 @@ static COUNT_ARCHIVED: &str = job!(
     WHERE t.app = $1 AND t.collection = $2 AND t.archived < $5"
 );
 
-/// Seconds by which the engine's clock, in `$6`, is ahead of the server's clock. A clock that is
-/// ahead must not sweep rows early.
+/// Seconds by which the engine's clock, in `$6`, is ahead of the server's clock. Sweeps subtract
+/// this difference, so that they do not remove rows early.
 macro_rules! ahead {
     () => {
         "greatest($6 - floor(extract(epoch FROM now()))::int8, 0)"
@@ -227,14 +228,14 @@ fn listed(
             page.found.push(rows::read(line, 2)?);
         }
     }
-    // Rows behind the last returned row can have been looked at but not returned.
+    // The statement can have looked at rows after the last returned row, without returning them.
     if page.found.len() == limit {
         page.next = page.found.last().map(|row| row.id);
     }
     Ok(page)
 }
 
-/// Reads what a lookup found. Returns `None` if the key of the row's subject has another version.
+/// Reads a row of a lookup. Returns `None` if the key of the row's subject has another version.
 fn found_row(line: &tokio_postgres::Row, at: usize) -> Result<Option<FoundRow>, SqlFault> {
     let row = rows::read(line, at)?;
     if row.subject.is_none() {
@@ -262,7 +263,7 @@ fn edge(row: &tokio_postgres::Row, at: usize, look: usize) -> Result<Option<Toke
     })
 }
 
-/// Returns the id to start after. Every id follows the empty one.
+/// Returns the id to start after. All ids sort after the empty id.
 fn behind(after: &Option<TokenId>) -> &[u8] {
     after.as_ref().map_or(&[], |id| &id.0)
 }
@@ -344,7 +345,7 @@ impl PostgresStore {
         Ok(found)
     }
 
-    /// Returns the app after another that has rows. `sql` finds the map that follows a map.
+    /// Returns the next app that has rows. `sql` finds the next map after a map.
     pub(super) async fn next_app(
         &self,
         deadline: Instant,
@@ -432,7 +433,7 @@ impl PostgresStore {
 #[async_trait]
 impl TokenStore for PostgresStore {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
-        // Runs in its own task, because a write that is cancelled midway costs a connection.
+        // Runs in a separate task, because a write that is cancelled midway costs a connection.
         let write = |groups: Vec<Group>| {
             let shared = Arc::clone(&self.shared);
             async move { write::write(&shared, now, &groups).await }
@@ -478,7 +479,7 @@ impl TokenStore for PostgresStore {
         expires: Option<u64>,
     ) -> Result<Vec<bool>, StoreError> {
         expires.map_or(Ok(()), check_time)?;
-        // A row that expires at once is not found by a retry, which would report it as missing.
+        // A retry would report a row that expires immediately as missing.
         let repeatable = expires.is_none_or(|expires| expires > now);
         self.change_rows(
             EXPIRE,
@@ -670,7 +671,7 @@ impl TokenStore for PostgresStore {
                         .map(|row| read(row).map_err(SqlFault::into_error))
                         .collect();
                 }
-                // The scan was of one app, which has no more rows.
+                // The scan covered a single app, which has no more rows.
                 let Some(next) = store.next_app(deadline, NEXT_MAP, app).await? else {
                     return Ok(Vec::new());
                 };

@@ -1,11 +1,11 @@
 //! A guard for an open transaction. If the request panics or is cancelled midway, the connection is
-//! given up. A connection inside a transaction is never reused.
+//! abandoned, because a connection inside a transaction must not be reused.
 
 use super::session::Session;
 use super::sqlstate::SqlFault;
 use super::worker::Query;
 
-/// Gives up the connection on drop, unless the transaction was ended.
+/// Abandons the connection on drop, unless the transaction was ended.
 pub(super) struct TransactionGuard<'a>(Option<&'a Session>);
 
 impl<'a> TransactionGuard<'a> {

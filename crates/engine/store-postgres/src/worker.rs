@@ -18,7 +18,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Maximum number of retries of a request after conflicts with other transactions.
 const CLASHES_MAX: u32 = 10;
 
-/// A dedicated connection, or the attempts to open it. Dropping the lane ends the connection.
+/// A dedicated connection, or the attempts to open it. Dropping this value closes the connection.
 pub(super) struct DedicatedConnection {
     state: watch::Receiver<WorkerState>,
     task: AbortHandle,
@@ -28,7 +28,7 @@ pub(super) struct DedicatedConnection {
 #[derive(Clone)]
 enum WorkerState {
     Up(Arc<Session>),
-    /// Time since when there is no connection, and the reason.
+    /// The time of the disconnect, and the reason.
     Down(Instant, Arc<str>),
 }
 
@@ -127,7 +127,7 @@ impl Query<'_> {
     }
 
     /// Awaits an attempt until the deadline of the request. After the deadline the connection is
-    /// given up, because the running statement would delay later requests. The server's own timeout
+    /// abandoned, because the running statement would delay later requests. The server's timeout
     /// ends the statement.
     pub(super) async fn bound<T>(
         &self,
@@ -178,7 +178,7 @@ impl Query<'_> {
     }
 }
 
-/// Connects, drives the connection until it ends or is given up, and starts over, forever.
+/// Connects, drives the connection until it ends or is abandoned, and starts again, forever.
 async fn keep(settings: Arc<Settings>, state: watch::Sender<WorkerState>) {
     let (mut target, mut failures) = (0, 0);
     loop {

@@ -1,15 +1,15 @@
 //! Writes of groups: one statement for many groups in the normal case, and a transaction if there
 //! are conflicts.
 //!
-//! The statement looks up fingerprints, inserts the rows without a holder, and commits, in one
-//! round trip. While all fingerprints are new, it inserts without the lookup ([`NewRowPredictor`]).
-//! The statement writes everything or nothing: a taken id makes it fail, and an expired holder
-//! keeps it from inserting at all.
+//! The statement looks up fingerprints, inserts the rows whose fingerprints have no holder, and
+//! commits, in one round trip. While recent fingerprints were all new, the statement omits the
+//! lookup ([`NewRowPredictor`]). The statement writes everything or nothing: if an id is taken the
+//! statement fails, and if a holder has expired nothing is inserted.
 //!
-//! In both cases a transaction follows, which reads the existing rows, lets [`plan`] decide, and
-//! writes the result. A row that names a data subject is written under a lock of the subject's key,
-//! which has the version that the row claims. Each group is in one statement or transaction, so a
-//! process that dies midway has written whole groups only.
+//! In both cases a transaction follows, which reads the existing rows, calls [`plan`] to decide,
+//! and writes the result. A row that names a data subject is written under a lock on the subject's
+//! key, after a check of the version that the row claims. Each group is in one statement or
+//! transaction, so a process that dies midway has written only whole groups.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicU32;
@@ -29,8 +29,8 @@ use super::transaction_guard::TransactionGuard;
 use super::worker::{DedicatedConnection, Query};
 use sealwire_store::{Fingerprint, Group, MapId, Row, StoreError, SubjectId, TokenId, Written};
 
-/// Writes rows. `$locked`: a further part of the statement. `$permitted`: condition without which
-/// nothing is written.
+/// A statement that writes rows. `$locked`: a further part of the statement. `$permitted`: a
+/// condition; if false, nothing is written.
 macro_rules! merge {
     ($locked:literal, $permitted:literal) => {
         concat!(
@@ -64,13 +64,13 @@ macro_rules! merge {
     };
 }
 
-/// `$11`: now. Returns holders by the position of their row. Every result line begins with the
-/// number of written rows, and with true.
+/// `$11`: now. Returns existing holders with the position of the row that they conflict with. Every
+/// result line starts with the number of written rows and with true.
 pub(super) static MERGE: &str = merge!("", "true");
 
-/// Like [`MERGE`]. `$12` to `$15`: rows of subject keys, and the version that each must have. If
-/// one has not, writes nothing, and every result line has false. The locks keep a key until the
-/// rows are committed.
+/// Like [`MERGE`]. `$12` to `$15`: rows of subject keys, and the version that each must have. If a
+/// key has another version, the statement writes nothing, and every result line has false. The
+/// locks prevent changes of the keys until the rows are committed.
 pub(super) static MERGE_CLAIMED: &str = merge!(
     ", claimed AS MATERIALIZED (
         SELECT 1
@@ -81,15 +81,15 @@ pub(super) static MERGE_CLAIMED: &str = merge!(
     "(SELECT count(*) FROM claimed) = cardinality($12::int4[])"
 );
 
-/// Locks the rows of subject keys, in the order of their keys, so that they remain until the
+/// Locks the rows of subject keys, in key order. Prevents changes of these rows until the
 /// transaction ends.
 pub(super) static SUBJECT_KEYS: &str = "SELECT t.app, t.collection, t.id, t.version
     FROM unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, id)
     JOIN sealwire.objects t ON t.app = i.app AND t.collection = i.collection AND t.id = i.id
     ORDER BY t.app, t.collection, t.id FOR SHARE OF t";
 
-/// Like [`INSERT`], but skips rows that were written concurrently. Skipped rows are missing from
-/// its count.
+/// Like [`INSERT`], but skips rows that were written concurrently. The returned count does not
+/// include skipped rows.
 static INSERT_FREE: &str = concat!(insert!(), " ON CONFLICT DO NOTHING");
 
 pub(super) static HOLDERS: &str = concat!(
@@ -142,7 +142,7 @@ fn check(group: &Group) -> Result<(), StoreError> {
 }
 
 /// Writes groups by one statement, or by transactions if there are conflicts, with retries. `lost`
-/// is true if an attempt had no response, so that some of the rows may already be there.
+/// is true if an attempt had no response, so that some of the rows can already exist.
 async fn write_batch(
     lane: &DedicatedConnection,
     news: &NewRowPredictor,
@@ -209,16 +209,16 @@ fn left(answers: &[Option<Written>]) -> Option<Vec<usize>> {
     (!left.is_empty()).then_some(left)
 }
 
-/// Number of consecutive writes with only new fingerprints after which the next write is expected
-/// to have only new ones.
+/// Number of consecutive writes with only new fingerprints. After them, the next write is expected
+/// to have only new fingerprints.
 const NEW_IN_A_ROW: u32 = 16;
 
-/// Predicts from earlier writes if fingerprints are new.
+/// Predicts from earlier writes whether fingerprints are new.
 ///
-/// If so, rows are inserted without a lookup of fingerprint holders, which saves half of the index
-/// searches. An existing fingerprint fails the whole statement, and a write with the lookup
-/// follows. At most one statement in [`NEW_IN_A_ROW`] fails this way, and its rows remain to be
-/// vacuumed.
+/// Predicted new rows are inserted without a lookup of fingerprint holders, which saves half of the
+/// index searches. An existing fingerprint fails the whole statement, and a write with the lookup
+/// follows. At most one statement in [`NEW_IN_A_ROW`] fails this way, and leaves dead rows for
+/// vacuum.
 #[derive(Debug, Default)]
 pub(super) struct NewRowPredictor(AtomicU32);
 
@@ -249,7 +249,7 @@ impl NewRowPredictor {
 /// Result of the single statement.
 enum Merged {
     Done(Vec<Written>),
-    /// There was a conflict. Some rows may have been written.
+    /// The statement found a conflict. Some rows may have been written.
     Hindered {
         partly: bool,
     },
@@ -258,7 +258,8 @@ enum Merged {
 /// The rows of one statement, and the statement row that represents each row of the groups.
 struct WriteInput<'a> {
     rows: Vec<(MapId, &'a Row)>,
-    /// Per group and row: the position in `rows`, and true if the row itself is there.
+    /// Per group and row: the position in `rows`, and true if that entry is the row itself rather
+    /// than another row with its fingerprint.
     places: Vec<Vec<(usize, bool)>>,
 }
 
@@ -332,11 +333,11 @@ impl<'a> WriteInput<'a> {
     }
 }
 
-/// The versions that the keys of subjects must have, by the rows of the keys.
+/// The versions that subject keys must have, by the row of the key.
 type Claims = BTreeMap<(MapId, SubjectId), u64>;
 
-/// Returns the claims of all rows. Returns `None` if a claim cannot hold, or two contradict each
-/// other.
+/// Returns the claims of all rows. Returns `None` if a claim can never hold, or if two claims
+/// contradict each other.
 fn claims(groups: &[&Group]) -> Option<Claims> {
     let mut claims = Claims::new();
     for group in groups {
@@ -352,8 +353,8 @@ fn claims(groups: &[&Group]) -> Option<Claims> {
     Some(claims)
 }
 
-/// Writes groups in one statement and one round trip, if there is no conflict. `trusting` skips the
-/// lookup of fingerprint holders.
+/// Writes groups in one statement and one round trip, unless a conflict exists. `trusting` skips
+/// the lookup of fingerprint holders.
 async fn merge(
     session: &Session,
     now: u64,
@@ -375,7 +376,7 @@ async fn merge(
         return Ok(Merged::Done(input.answers(&HashMap::new(), again)));
     }
     if session.is_distributed() {
-        // Only a transaction locks the keys of subjects there.
+        // On distributed tables only a transaction can lock subject keys.
         return match claims.is_empty() {
             true => merge_apart(session, now, &input, again).await,
             false => Ok(Merged::Hindered { partly: false }),
@@ -424,9 +425,9 @@ async fn merge(
     })
 }
 
-/// Looks up holders and inserts the other rows by two statements. Citus runs [`MERGE`] in many
-/// steps, with files between them. A row that is written in between makes the second statement
-/// fail.
+/// Looks up holders and inserts the other rows by two statements. This avoids [`MERGE`], which
+/// Citus runs in many steps with intermediate files. A row that is written between the two
+/// statements makes the second one fail.
 async fn merge_apart(
     session: &Session,
     now: u64,
@@ -466,7 +467,7 @@ async fn merge_apart(
 }
 
 /// Writes groups in a transaction. Returns no result for groups that must be written after the
-/// others.
+/// other groups.
 async fn transact(
     call: &mut Query<'_>,
     now: u64,
@@ -609,7 +610,7 @@ async fn archive(
     }
 }
 
-/// Concurrent writers changed the rows after the lookup.
+/// Returns the fault for rows that concurrent writers changed after the lookup.
 pub(super) fn overtaken() -> SqlFault {
     SqlFault::Clash("other writers were faster".into())
 }

@@ -2,14 +2,14 @@
 //! lookups.
 //!
 //! Worker tasks (lanes) send the batches. Writes that arrive during a commit go into the next
-//! batch. There is no linger timer, which would halve the throughput and more than double the
-//! latency of 64 clients. A lone request is sent immediately. A request completes after the commit
-//! that contains its group.
+//! batch. Workers do not wait for further requests on a timer: with 64 clients, such a timer halves
+//! the throughput and more than doubles the latency. A lone request is sent immediately. A request
+//! completes after the commit that contains its group.
 //!
 //! A write batch has up to [`ROWS_TOGETHER`] rows and [`BYTES_TOGETHER`] bytes, taken from the apps
-//! round-robin. One app's bulk writes therefore do not delay another app's single writes. A larger
-//! group is also atomic and has a batch of its own. All workers but one can send such groups. If
-//! there is only one worker, small groups are sent between two large ones. The
+//! round-robin. So bulk writes of one app do not delay single writes of another app. A larger group
+//! is also atomic and has a separate batch. If there are several workers, one of them is always
+//! free for small groups. A single worker sends small groups between two large groups. The
 //! [`WriteThrottle`](crate::WriteThrottle) bounds the queued rows.
 //!
 //! Dropping a request's future removes its group from the queue. If the group is already in a
@@ -55,9 +55,9 @@ const KEYS_BYTES_TOGETHER: usize = 64 << 20;
 /// Maximum keys of one request in one lookup batch. Larger requests are split, and their pieces are
 /// interleaved with other requests.
 const KEYS_PIECE: usize = 250;
-/// Maximum number of times that a worker yields to gather more requests.
+/// Maximum number of yields of a worker that gathers more requests.
 const GATHER_MAX: usize = 8;
-/// Weight per app in each round of the queue: rows, and keys.
+/// Quantum of an app in each round of the queue: rows for writes, and keys for lookups.
 const ROWS_TURN: usize = 32;
 const KEYS_TURN: usize = 64;
 
@@ -72,10 +72,10 @@ pub struct BatchLimits {
     pub readers: usize,
 }
 
-/// Reasons for which a request has no result.
+/// The reason why a request has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The store failed. On [`StoreError::Unavailable`], a write may have happened or not.
+    /// The store failed. On [`StoreError::Unavailable`], a write may or may not have happened.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The deadline passed while the request was queued. The request was not sent.
@@ -133,7 +133,7 @@ impl Observer for () {
 pub struct Waiting {
     /// Rows to write.
     pub rows: usize,
-    /// Approximate bytes of those rows.
+    /// Approximate bytes of these rows.
     pub bytes: usize,
     /// Keys to look up.
     pub keys: usize,
@@ -364,8 +364,8 @@ async fn look_lane(shared: Arc<Shared>) {
     }
 }
 
-/// Yields while runnable tasks add requests. Without this, a worker that has just completed many
-/// requests would leave with the first new one. Idle tasks are not waited for.
+/// Yields while runnable tasks add requests. Otherwise a worker that has just completed many
+/// requests would send a batch with only the first new request. Does not wait for idle tasks.
 async fn gather<T>(desk: &BatchQueue<T>) {
     let mut before = desk.waiting().items;
     for _ in 0..GATHER_MAX {
@@ -440,8 +440,8 @@ impl Shared {
     }
 }
 
-/// Catches panics of `work`, so that a panic does not end the worker that other requests depend on.
-/// The panic hook has already reported the panic.
+/// Catches panics of `work`, so that the worker continues to serve other requests. The panic hook
+/// has already reported the panic.
 async fn caught(work: impl Future<Output = ()>) {
     let mut work = pin!(work);
     let step = |context: &mut std::task::Context<'_>| {

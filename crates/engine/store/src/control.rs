@@ -3,7 +3,7 @@
 //!
 //! A store does not interpret records. Every change writes one or more records under the next
 //! generation. A change succeeds only if the generation is still the one that the change was based
-//! on. Two concurrent changes therefore cannot overwrite each other unnoticed.
+//! on. So two concurrent changes cannot overwrite each other.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,8 +14,8 @@ use async_trait::async_trait;
 
 use crate::StoreError;
 
-/// Key prefix of the records that are read one by one. A store can hold hundreds of thousands of
-/// them, so [`ControlStore::load`] leaves them out.
+/// Key prefix of the records that are read individually. A store can hold hundreds of thousands of
+/// such records, so [`ControlStore::load`] omits them.
 pub const SINGLE: &str = "principal/";
 
 /// Returns true if the record with this key is read individually.
@@ -23,7 +23,7 @@ pub fn is_single(key: &str) -> bool {
     key.starts_with(SINGLE)
 }
 
-/// The records that one change writes, by key. `None` removes the record.
+/// The records that a change writes, by key. `None` removes the record.
 pub type Changes = BTreeMap<String, Option<Vec<u8>>>;
 
 /// Control state at one generation: all records, or the subset that a method documents.
@@ -47,7 +47,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns one of all records, as [`ControlStore::read`] does.
+    /// Returns a single record, as [`ControlStore::read`] does.
     pub fn one(&self, key: &str) -> (u64, Option<Vec<u8>>) {
         (self.generation, self.records.get(key).cloned())
     }
@@ -130,7 +130,7 @@ pub enum Commit {
 /// Status that an engine instance reports about itself, and its age.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// Random id of this run of this engine. A restart is another instance.
+    /// Random id of this run of the engine. After a restart the engine is another instance.
     pub id: String,
     /// Listen address, for people.
     pub address: String,
@@ -145,7 +145,7 @@ pub struct Instance {
 /// Maximum age of the last report of a live instance. An instance can miss two polls.
 pub const LIVE_AGE_MAX: Duration = Duration::from_secs(90);
 
-/// Instances and leases of stores within one process. They are not persisted.
+/// Instances and leases of stores within one process, without persistence.
 #[derive(Debug, Default)]
 pub struct InstanceTable {
     /// By instance id, with the time of the last report.
@@ -217,8 +217,8 @@ pub trait ControlStore: Send + Sync {
     /// As for [`ControlStore::generation`].
     async fn load(&self) -> Result<Snapshot, StoreError>;
 
-    /// Returns the record of any one key, and the generation at which it was read. Returns `None`
-    /// if there is no record.
+    /// Returns the record of a key, and the generation of the read. The record is `None` if it does
+    /// not exist.
     ///
     /// # Errors
     /// As for [`ControlStore::generation`].
@@ -231,9 +231,9 @@ pub trait ControlStore: Send + Sync {
     /// As for [`ControlStore::generation`].
     async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError>;
 
-    /// Writes and removes records under one new generation, if the generation is still `base`. All
-    /// of `changes` are made or none. They are durable on [`Commit::Done`]. After an error, they
-    /// can have been made or not.
+    /// Writes and removes records under one new generation, if the generation is still `base`.
+    /// Makes all of `changes` or none. The changes are durable on [`Commit::Done`]. After an error,
+    /// the changes may or may not have been made.
     ///
     /// # Errors
     /// As for [`ControlStore::generation`]; [`StoreError::ReadOnly`] if this store cannot be
@@ -259,17 +259,16 @@ pub trait ControlStore: Send + Sync {
 
     /// Replaces all records with `state`, if the generation is still `base`. Copying a store starts
     /// and ends with this call. The generation becomes that of `state` or the one after `base`,
-    /// whichever is higher. The change is durable on [`Commit::Done`]. After an error, all of the
-    /// change or none of it happened.
+    /// whichever is higher. The change is durable on [`Commit::Done`]. After an error, the whole
+    /// change may or may not have been made.
     ///
     /// # Errors
     /// As for [`ControlStore::commit`].
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError>;
 
-    /// Returns when the generation may have changed, as soon as the store can tell. A store that
-    /// cannot tell never returns, so callers must also poll. The future is cancel-safe: a change
-    /// between two waits is not missed. Only one task may wait on an opened store, because a
-    /// notification reaches only one task.
+    /// Waits until the generation may have changed. A store without notifications never returns, so
+    /// callers must also poll. The future is cancel-safe: a change between two waits is not missed.
+    /// Only one task may wait on an opened store, because a notification wakes only one task.
     async fn changed(&self);
 
     /// Records that an instance is alive and which generation it serves. The `age` field is
@@ -279,9 +278,8 @@ pub trait ControlStore: Send + Sync {
     /// As for [`ControlStore::generation`].
     async fn beat(&self, instance: &Instance) -> Result<(), StoreError>;
 
-    /// Acquires or extends the lease called `name` for the instance `holder`, until `time` from now
-    /// has passed. Returns true if `holder` has the lease. At most one instance has it, by the
-    /// store's clock.
+    /// Acquires or extends the lease `name` for the instance `holder`, for `time` from now. Returns
+    /// true if `holder` has the lease. By the store's clock, at most one instance has the lease.
     ///
     /// # Errors
     /// As for [`ControlStore::generation`].

@@ -1,10 +1,10 @@
 //! Copies a whole store to another, empty store: control records unchanged, every token row and
 //! every object in any state, and the fences of maps.
 //!
-//! During the copy, the target holds no control records except a mark, so that no engine uses it as
-//! a store. Then both sides are read in order and every row, object and fence is compared. Only
-//! after that do the records replace the mark, under a generation not below the source's. An
-//! interrupted copy can be resumed. At most two pages of rows or objects are in memory.
+//! During the copy, a mark is the only control record of the target, so that engines do not use the
+//! target as a store. Afterwards both sides are read in order, and every row, object and fence is
+//! compared. Then the records replace the mark, under a generation that is not below the source's.
+//! An interrupted copy can be resumed. At most two pages of rows or objects are in memory.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,14 @@ use kinds::{CopiedRow, Position, end_of};
 
 pub use compare::{Differences, How};
 
-/// Key of the record that authenticates the others together with the generation, if a store has
-/// one. A copy of it is only valid in the same generation.
+/// Key of the record that authenticates the generation and the other records, if a store has such a
+/// record. A copy of this record is only valid in the same generation.
 pub const HEAD: &str = "head";
 
 /// Rows or objects per read and write.
 const PAGE_ROWS: usize = 1_000;
-/// Key of the record that marks an unfinished copy. It stands in for all other records.
+/// Key of the record that marks an unfinished copy. During the copy, the target has only this
+/// record.
 pub const MARK: &str = "copy";
 
 /// Control state, token maps and object collections of one store.
@@ -50,7 +51,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Progress of a copy: the sum of token rows and objects from the beginning.
+/// Progress of a copy: the number of token rows and objects since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Number of rows and objects in the target.
@@ -92,10 +93,10 @@ impl std::fmt::Display for End {
     }
 }
 
-/// Reasons for which a copy is not complete. The source was not changed.
+/// The reason why a copy is not complete. The source was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    /// A store failed. Copying again resumes the copy.
+    /// A store failed. Repeat the copy to resume it.
     #[error("the {end}: {error}")]
     Store {
         /// The failed side.
@@ -125,8 +126,8 @@ pub enum CopyError {
         "the target holds a part of a copy of another store, or of this one as it was; choose an empty one"
     )]
     OtherCopy,
-    /// The target's generation cannot become the source's, and the source's records are
-    /// authenticated with it.
+    /// The target cannot get the source's generation, but the source's records are authenticated
+    /// together with the generation.
     #[error(
         "the target is of generation {target} and cannot become generation {from}, which the source's records are \
          authenticated with; choose a new store, or change something in the source first"
@@ -140,7 +141,7 @@ pub enum CopyError {
     /// The source is an unfinished copy.
     #[error("the source is a copy that was never finished")]
     SourceUnfinished,
-    /// One of the stores was changed during the copy.
+    /// The named store was changed during the copy.
     #[error("the {0} was changed during the copy; stop whoever writes it and copy again")]
     Changed(End),
     /// The target's content differs from the source's content.
@@ -173,8 +174,8 @@ pub async fn copy(
     let rows = copy_rows::<Row>(from, to, resumed, 0, progress).await?;
     copy_rows::<ObjectRow>(from, to, resumed, rows, progress).await?;
     let Compared { rows, objects } = compare::contents(from, to, progress).await?;
-    // An engine that started during the copy can have created tokens or objects behind the compared
-    // ones.
+    // An engine that started during the copy can have created tokens or objects before the position
+    // of the comparison.
     nobody_serves(from, End::Source).await?;
     nobody_serves(to, End::Target).await?;
     if everything(from.control).await.map_err(at(End::Source))? != state {
@@ -306,7 +307,7 @@ async fn check_empty(to: Side<'_>) -> Result<(), CopyError> {
     })
 }
 
-/// Raises the fences of the target to those of the source.
+/// Raises the fences of the target to the fences of the source.
 async fn copy_fences(from: Side<'_>, to: Side<'_>) -> Result<(), CopyError> {
     for (map, generation) in from.objects.fences().await.map_err(at(End::Source))? {
         to.objects
@@ -345,7 +346,7 @@ async fn copy_rows<R: CopiedRow>(
     }
 }
 
-/// Returns true if a side has exactly the rows of `page` behind `after`, up to the last one of
+/// Returns true if a side has exactly the rows of `page` after `after`, up to the last row of
 /// `page`. The pages of two stores can end at different sizes.
 async fn holds<R: CopiedRow>(
     side: Side<'_>,

@@ -1,9 +1,10 @@
 //! Contracts of storage: control state, the rows of token maps, and the objects of collections.
 //!
-//! [`ControlStore`] keeps records, [`TokenStore`] keeps rows, [`ObjectStore`] keeps objects; none
-//! knows keys or values. They are implemented in memory here, and on disk and in PostgreSQL by
-//! crates of their own, which run the tests in `suite`. This crate also joins lookups and writes of
-//! many requests into batches, throttles writes and copies one store to another.
+//! [`ControlStore`] keeps records, [`TokenStore`] keeps rows, and [`ObjectStore`] keeps objects. No
+//! store sees keys or values. This crate contains the in-memory implementation. Separate crates
+//! implement the traits on disk and in PostgreSQL, and run the tests in `suite`. This crate also
+//! joins lookups and writes of many requests into batches, throttles writes and copies one store to
+//! another.
 
 mod coalesce;
 mod control;
@@ -46,10 +47,10 @@ use std::time::Duration;
 
 use sealwire_crypto::{AppId, KeyId};
 
-/// Instances that an error names.
+/// Maximum number of instances that an error names.
 const INSTANCES_SHOWN: usize = 10;
 
-/// Names the first instances, and counts the others.
+/// Lists the first instances and counts the others.
 fn shown(instances: &[String]) -> String {
     let mut text = instances
         .iter()
@@ -63,7 +64,7 @@ fn shown(instances: &[String]) -> String {
     text
 }
 
-/// Reasons for which a store operation fails.
+/// The reason why a store operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A file system operation failed. The operator must fix the cause.
@@ -136,12 +137,12 @@ pub enum StoreError {
         /// The app.
         app: AppId,
     },
-    /// The root key cannot be had, or is not the one that is needed.
+    /// The root key is not available, or a different root key is required.
     #[error("root key: {0}")]
     RootKey(String),
-    /// A change was made as a whole, but the file with the highest generation that this machine has
-    /// seen was not raised. An older state that is put back would not be noticed here. Do not
-    /// repeat the change. See [`CommitSteps`].
+    /// A change was committed completely, but the file with the highest generation that this
+    /// machine has seen was not updated. This machine would not detect a rollback to an older
+    /// state. Do not repeat the change. See [`CommitSteps`].
     #[error(
         "the change was made, as generation {generation}; do not repeat it. But {what}: until this is repaired, an older \
          state that is put back is not noticed on this machine"
@@ -149,23 +150,24 @@ pub enum StoreError {
     NotAnchored {
         /// The generation of the change.
         generation: u64,
-        /// The file, and why it was not written.
+        /// The file, and the reason why it was not written.
         what: String,
     },
-    /// As [`StoreError::NotAnchored`], of an operation that continues when it is repeated. Repair
+    /// Like [`StoreError::NotAnchored`], for an operation that must be repeated to continue. Repair
     /// the file first.
     #[error(
         "a part of the change was made, as generation {generation}, but {what}. Repair this, then repeat the command, which \
          continues: until then, an older state that is put back is not noticed on this machine"
     )]
     NotAnchoredUnfinished {
-        /// The generation of the part that was made.
+        /// The generation of the committed part.
         generation: u64,
-        /// The file, and why it was not written.
+        /// The file, and the reason why it was not written.
         what: String,
     },
-    /// A record is not what holders of the root key wrote last. Someone else wrote to the store, or
-    /// a part of the store is of another time. Restore the store as a whole.
+    /// A record differs from the last record that a holder of the root key wrote. Someone else
+    /// wrote to the store, or a part of the store was restored from another time. Restore the whole
+    /// store.
     #[error(
         "record {key} is not authentic: {what}; someone wrote to the store without its root key, or restored a part of it"
     )]
@@ -175,8 +177,8 @@ pub enum StoreError {
         /// Description of the difference, without stored content.
         what: String,
     },
-    /// The store is of an older generation than the one that was seen before: someone put back an
-    /// older state.
+    /// The store has an older generation than was seen before, because someone restored an older
+    /// state.
     #[error(
         "the store is of generation {generation}{}, and generation {seen} was seen before: an older state was put back; if \
          that was you, run `sealwire root accept-rollback --seen {seen}`",
@@ -188,7 +190,7 @@ pub enum StoreError {
         /// Highest generation that was seen.
         seen: u64,
     },
-    /// The store is sealed. Nothing of it is served until an administrator unseals it.
+    /// The store is sealed and serves nothing until an administrator unseals it.
     #[error(
         "the store is sealed: its keys are wiped from memory until an administrator runs `sealwire root unseal`"
     )]
@@ -317,8 +319,8 @@ impl StoreError {
         }
     }
 
-    /// Says of [`StoreError::NotAnchored`] that the operation is to be repeated. Returns other
-    /// errors as they are.
+    /// Converts [`StoreError::NotAnchored`] to [`StoreError::NotAnchoredUnfinished`], for an
+    /// operation that must be repeated. Returns other errors unchanged.
     #[must_use]
     pub fn unfinished(self) -> Self {
         match self {
@@ -330,16 +332,16 @@ impl StoreError {
     }
 }
 
-/// The commits of an operation that makes several. It goes on after one that was made but not
-/// anchored ([`StoreError::NotAnchored`]), since only a later one can repair that: a commit that is
-/// anchored covers those before it.
+/// Collects the results of an operation with several commits. The operation continues after a
+/// commit that was made but not anchored ([`StoreError::NotAnchored`]), because an anchored commit
+/// also covers all earlier commits.
 #[derive(Debug, Default)]
 pub struct CommitSteps {
     unanchored: Option<StoreError>,
 }
 
 impl CommitSteps {
-    /// Takes the result of a commit, and returns the generation that was made.
+    /// Takes the result of a commit and returns the committed generation.
     ///
     /// # Errors
     /// Any error but [`StoreError::NotAnchored`].

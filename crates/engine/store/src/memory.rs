@@ -1,5 +1,4 @@
-//! In-memory stores for tests and benchmarks. They implement the contracts without delays or
-//! failures.
+//! In-memory stores for tests and benchmarks, without delays or failures.
 //!
 //! The content does not survive the process, so no mode of the engine uses this store.
 
@@ -28,8 +27,8 @@ pub struct MemoryStore {
     objects: Arc<Mutex<Collections>>,
 }
 
-/// Looks at up to `look` rows of a map from `from` on. Returns the first `limit` rows that `wanted`
-/// accepts.
+/// Looks at up to `look` rows of a map, starting at `from`. Returns the first `limit` rows that
+/// `wanted` accepts.
 fn page<I: Copy + Ord, R: Clone>(
     rows: &BTreeMap<(MapId, I), R>,
     map: MapId,

@@ -3,10 +3,10 @@
 //!
 //! A store sees neither property names nor values. A term is a keyed hash, and the content of an
 //! object is sealed. Times are seconds since 1970-01-01 UTC by the engine's clock. Expired objects
-//! count as absent, as expired token rows do, and remain until they are archived and pruned. An
-//! archived object holds no terms.
+//! count as absent, as expired token rows do, and remain until they are archived and pruned.
+//! Archived objects do not have terms.
 //!
-//! Note: an engine that was paused can come back with an old schema. A fence keeps it out: the
+//! Note: an engine that was paused can resume with an old schema. A fence prevents damage: the
 //! store rejects every operation on a map from an engine whose generation is below the map's fence.
 
 mod apply;
@@ -27,12 +27,12 @@ use crate::{Filter, Lifetime, MapId, Page, Reseal, StoreError, Sweep};
 /// Maximum number of writes in an [`ObjectGroup`].
 pub const GROUP_WRITES_MAX: usize = 500;
 
-/// Number of the collection whose map holds the keys of an app's data subjects. No real collection
-/// gets it.
+/// Number of the collection whose map holds the keys of an app's data subjects. Real collections
+/// never get this number.
 pub const SUBJECTS_COLLECTION: u32 = i32::MAX as u32;
 
-/// Number of the collection whose map holds the unfinished erasures of an app. No real collection
-/// gets it.
+/// Number of the collection whose map holds the unfinished erasures of an app. Real collections
+/// never get this number.
 pub const ERASURES_COLLECTION: u32 = SUBJECTS_COLLECTION - 1;
 
 /// Maximum number of terms in a [`Clause`].
@@ -68,8 +68,8 @@ impl MapId {
         }
     }
 
-    /// Returns the map that holds the unfinished erasures of an app: a row per subject with objects
-    /// that are to be removed. The id of a row is that of the subject's key.
+    /// Returns the map that holds the unfinished erasures of an app: a row per subject whose
+    /// objects must still be removed. The id of a row is that of the subject's key.
     #[must_use]
     pub fn of_erasures(app: u32) -> Self {
         Self {
@@ -89,10 +89,11 @@ pub enum SubjectClaim {
         /// The version of its row.
         version: u64,
     },
-    /// The group adds a key to a subject that has none. Its version is odd, and one above the
-    /// stored one.
+    /// The group adds a key to a subject without a key. The new version is odd, and the stored
+    /// version plus one.
     New(ObjectRow),
-    /// The group replaces a key by an empty row. Its version is even, and one above the stored one.
+    /// The group replaces a key by an empty row. The new version is even, and the stored version
+    /// plus one.
     Erased(ObjectRow),
 }
 
@@ -121,7 +122,7 @@ impl SubjectClaim {
 pub struct Term {
     /// Number of the index. The schema of the collection assigns it and never reuses it.
     pub index: u32,
-    /// The hash. A truncated hash is filled up with zeros.
+    /// The hash. A truncated hash is padded with zeros.
     pub hash: [u8; 16],
 }
 
@@ -141,7 +142,7 @@ pub struct ObjectRow {
     pub expires: Option<u64>,
     /// Archiving time. An archived object counts as absent and has no terms.
     pub archived: Option<u64>,
-    /// The person whom the object is about, if it names one.
+    /// The data subject of the object, if known.
     pub subject: Option<SubjectId>,
     /// Id of the key version that sealed the content. Used to count the objects of each key
     /// version.
@@ -150,7 +151,7 @@ pub struct ObjectRow {
     pub tags: Vec<String>,
     /// Terms that at most one object of the map can hold. Sorted, without duplicates.
     pub unique: Vec<Term>,
-    /// Other terms. Sorted, without duplicates.
+    /// Terms that several objects can hold. Sorted, without duplicates.
     pub terms: Vec<Term>,
     /// The sealed content.
     pub sealed: Bytes,
@@ -205,22 +206,22 @@ pub struct MapView {
     pub generation: u64,
 }
 
-/// One write of an [`ObjectGroup`].
+/// A write of an [`ObjectGroup`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectWrite {
     /// Adds an object of version 1 that is not archived.
     Add(ObjectRow),
-    /// Replaces the live object whose version is one below that of this row. Id and creation time
-    /// must stay.
+    /// Replaces the live object whose version plus one is the version of this row. Id and creation
+    /// time must stay.
     Replace(ObjectRow),
-    /// Removes a live object for good.
+    /// Removes a live object permanently.
     Delete {
         /// The object.
         id: ObjectId,
-        /// The version that it must have. `None`: any.
+        /// The required version. `None`: any version.
         version: Option<u64>,
     },
-    /// Sets the expiry time of a live object. Its version stays.
+    /// Sets the expiry time of a live object. The version does not change.
     Expire {
         /// The object.
         id: ObjectId,
@@ -232,7 +233,7 @@ pub enum ObjectWrite {
     Erase {
         /// The object.
         id: ObjectId,
-        /// Its sealed content.
+        /// The sealed content.
         sealed: Bytes,
     },
 }
@@ -247,7 +248,7 @@ impl ObjectWrite {
         }
     }
 
-    /// Returns the row that is written, if one is.
+    /// Returns the row to write, if any.
     #[must_use]
     pub fn row(&self) -> Option<&ObjectRow> {
         match self {
@@ -257,7 +258,7 @@ impl ObjectWrite {
     }
 }
 
-/// The writes of one request. Either all of them are made or none.
+/// The writes of a request. Either all writes are made or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectGroup {
     /// The map.
@@ -315,14 +316,14 @@ impl ObjectGroup {
 pub enum ObjectsWritten {
     /// The group is durable.
     Done,
-    /// Nothing was written. Holds the positions of the writes that are not possible, ascending,
-    /// each with one reason.
+    /// Nothing was written. Contains the positions of the impossible writes, ascending, each with a
+    /// reason.
     Conflicts(Vec<(usize, ObjectConflict)>),
-    /// Nothing was written, because a [`SubjectClaim`] does not hold any more.
+    /// Nothing was written, because a [`SubjectClaim`] no longer holds.
     SubjectsChanged,
 }
 
-/// Reason for which a write is not possible.
+/// The reason why a write is not possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectConflict {
     /// An object in any state has the id.
@@ -336,7 +337,7 @@ pub enum ObjectConflict {
     Absent,
     /// The object has another version.
     Version {
-        /// Its version.
+        /// The version of the stored object.
         found: u64,
     },
 }
@@ -345,9 +346,10 @@ pub enum ObjectConflict {
 /// without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clause {
-    /// True if objects can hold the terms as unique ones.
+    /// True if objects can hold the terms as unique terms.
     pub unique: bool,
-    /// True if objects can hold the terms as others. An index that was unique has both.
+    /// True if objects can hold the terms as non-unique terms. For an index that was unique, both
+    /// fields are true.
     pub shared: bool,
     /// The terms.
     pub terms: Vec<Term>,
@@ -430,8 +432,8 @@ pub trait ObjectStore: Send + Sync {
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError>;
 
     /// Returns at most `limit` objects of a subject, in any state, that follow `after`, in the
-    /// order of collections and ids. Large objects can make a page shorter. Only a page at the end
-    /// is empty.
+    /// order of collections and ids. Large objects can make a page shorter. An empty page means the
+    /// end.
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`]; [`StoreError::Fenced`] if the fence of one of the maps
@@ -489,7 +491,7 @@ pub trait ObjectStore: Send + Sync {
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError>;
 
     /// Gives objects in any state a new sealed content, sealed under `key`. Changes an object only
-    /// if its sealed content still equals the old one, and nothing else of it. `rows` are at most
+    /// if its sealed content still equals the old one. Changes no other fields. `rows` are at most
     /// [`RESEAL_ROWS_MAX`](crate::RESEAL_ROWS_MAX), with distinct ids. Either all possible changes
     /// are made or none. Returns, for each of `rows`, true if the object has the new content. A
     /// database can return false for an object that an attempt without response has changed.
@@ -503,15 +505,15 @@ pub trait ObjectStore: Send + Sync {
         rows: &[Reseal<ObjectId>],
     ) -> Result<Vec<bool>, StoreError>;
 
-    /// Returns the first map behind `after` that has an object in any state.
+    /// Returns the first map after `after` that has an object in any state.
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`].
     async fn next_object_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError>;
 
     /// Returns at most `limit` objects of all maps that follow `after`, in the order of maps and
-    /// ids. Used to copy and to verify stores. Large objects can make a page shorter. Only a page
-    /// at the end is empty.
+    /// ids. Used to copy and to verify stores. Large objects can make a page shorter. An empty page
+    /// means the end.
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`].
@@ -521,9 +523,9 @@ pub trait ObjectStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError>;
 
-    /// Writes objects as they are, including archived ones, and replaces objects with the same ids.
-    /// Used to copy stores. Writes all objects or none, as [`apply_put`] specifies. Of several
-    /// objects with one id, the last one stays.
+    /// Writes objects unchanged, including archived objects, and replaces objects with the same
+    /// ids. Used to copy stores. Writes all objects or none, as [`apply_put`] specifies. If several
+    /// objects have the same id, the last object wins.
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`]; [`StoreError::TimeOutOfRange`]. [`StoreError::Damaged`]
@@ -551,7 +553,7 @@ pub trait ObjectStore: Send + Sync {
     async fn fences(&self) -> Result<Vec<(MapId, u64)>, StoreError>;
 }
 
-/// Rejects an operation of an engine that does not know the schema that `fence` requires.
+/// Rejects an operation of an engine whose generation is below `fence`.
 ///
 /// # Errors
 /// [`StoreError::Fenced`].

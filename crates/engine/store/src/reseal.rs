@@ -1,8 +1,8 @@
-//! Resealing: rows whose content is sealed again under another key version, and nothing else of
-//! them changes.
+//! Resealing: the content of rows is sealed again under another key version, and the rest of the
+//! row does not change.
 //!
-//! A row is replaced by compare-and-set. So a change of the row that came first wins, and a
-//! repetition is safe.
+//! A row is replaced by compare-and-set. So a concurrent change of the row is never overwritten,
+//! and a retry is safe.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::{Page, fits_scan_bytes};
 
-/// Maximum number of rows that one call reseals.
+/// Maximum number of rows per operation.
 pub const RESEAL_ROWS_MAX: usize = 500;
 
 /// A row's sealed content, before and after. `I` is the type of the row's id.
@@ -20,11 +20,11 @@ pub struct Reseal<I> {
     pub id: I,
     /// The content that the row must have.
     pub old: Bytes,
-    /// The content that it gets.
+    /// The content after the change.
     pub new: Bytes,
 }
 
-/// Omits the contents: a part of an object's content can be readable.
+/// Omits the contents, because parts of an object's content can be unencrypted.
 impl<I: fmt::Debug> fmt::Debug for Reseal<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reseal")
@@ -35,7 +35,7 @@ impl<I: fmt::Debug> fmt::Debug for Reseal<I> {
 
 impl<I> Reseal<I> {
     /// Returns the effect on a row that has the content `stored`. Returns `None` if the row must
-    /// stay as it is.
+    /// not change.
     #[must_use]
     pub fn effect(&self, stored: &[u8]) -> Option<ResealEffect> {
         if stored == self.new {
@@ -50,12 +50,12 @@ impl<I> Reseal<I> {
 pub enum ResealEffect {
     /// The row gets the new content.
     Replace,
-    /// The row has the new content already, because a request was repeated.
+    /// The row already has the new content, because a request was repeated.
     Present,
 }
 
-/// Ends a page where its rows exceed [`SCAN_BYTES`](crate::SCAN_BYTES). A page with a row keeps at
-/// least one.
+/// Cuts a page when its rows exceed [`SCAN_BYTES`](crate::SCAN_BYTES). Keeps at least one row if
+/// the page has any.
 pub fn fit_page<R, I>(
     mut page: Page<Vec<R>, I>,
     bytes: impl Fn(&R) -> usize,

@@ -1,11 +1,11 @@
-//! The write throttle. It bounds the rows that are accepted but not yet durable, and spreads the
+//! The write throttle, which bounds the rows that are accepted but not yet durable, and spreads the
 //! waits of the clients.
 //!
 //! A client reserves capacity for its rows and bytes before it does any work for them. The
 //! [`Permit`] accompanies the group through the [`Coalescer`](crate::Coalescer). The permit is
 //! released when the store has responded, or when it is dropped. Without the throttle, waiting is
 //! unbounded in memory, invisible and uneven: some requests wait for a whole commit, others not at
-//! all. `admission_queue.rs` has the rule and its source.
+//! all. `admission_queue.rs` documents the rule and its source.
 //!
 //! `sim.rs` simulates 1,000 writers with a demand of 1.25 times the store's capacity, in writes of
 //! 500 rows that take 275 ms. The table shows waits in ms and the fraction admitted within 1 ms:
@@ -14,12 +14,12 @@
 //! | --- | --- | --- | --- | --- | --- |
 //! | this throttle | 108 | 151 | 175 | 0 % | 1 |
 //! | FIFO while there is room (`rows_max` 4,000) | 112 | 242 | 262 | 16 % | 2 |
-//! | rejected while there is none, clients back off | 28 | 1,837 | 11,251 | 49 % | 2 |
+//! | rejection when full, clients back off | 28 | 1,837 | 11,251 | 49 % | 2 |
 //!
-//! All three variants make equally many rows durable. If R is wrong by a factor of ten in either
-//! direction, p99 is 190. In OpenZFS, the source of the rule, a sleep is fixed when a writer
-//! arrives. If the store stalls for one second in ten, a fixed sleep costs two thirds of the rows.
-//! This throttle loses none.
+//! All three variants have the same throughput. If the measured rate R is wrong by a factor of ten
+//! in either direction, p99 is 190 ms. In OpenZFS, the source of the rule, a sleep is fixed when a
+//! writer arrives. If the store stalls for one second in ten, a fixed sleep costs two thirds of the
+//! rows. This throttle loses none.
 
 mod admission_queue;
 #[cfg(test)]
@@ -40,14 +40,14 @@ use admission_queue::{AdmissionQueue, Id, Released, ThrottleRules};
 /// Limits of the throttle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThrottleBounds {
-    /// Maximum rows accepted and not durable, unless a single request has more. Delays begin at 0.6
+    /// Maximum rows accepted and not durable, unless a single request has more. Delays start at 0.6
     /// of this limit, and under load the level settles at 0.8. With room for two full writes, waits
     /// are as uneven as without a throttle (p99 is twice the median). With room for eight, p99 is
     /// 1.4 times the median. More room only costs memory.
     pub rows_max: usize,
-    /// Maximum bytes of those rows.
+    /// Maximum bytes of these rows.
     pub bytes_max: usize,
-    /// Maximum number of waiting requests. Others are rejected at once.
+    /// Maximum number of waiting requests. Further requests are rejected immediately.
     pub waiters_max: usize,
 }
 
@@ -64,15 +64,15 @@ impl ThrottleBounds {
     }
 }
 
-/// Reason for a rejection. Every reason is about write capacity; requests that write nothing are
-/// not affected.
+/// The reason for a rejection. All reasons concern write capacity, so requests that write nothing
+/// are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThrottleReason {
     /// The store has pending writes and has not responded for 2 s.
     Stalled,
     /// Too many requests wait.
     Full,
-    /// The rows would not be durable by the deadline, or were not admitted by then.
+    /// The rows would not be durable by the deadline, or were not admitted before the deadline.
     Deadline,
 }
 
@@ -82,7 +82,7 @@ pub enum ThrottleReason {
 pub struct ThrottleRejection {
     /// Reason for the rejection.
     pub reason: ThrottleReason,
-    /// Suggested retry delay: the time in which the store works off the backlog and half of the
+    /// Suggested retry delay: the time that the store needs for the backlog and half of the
     /// recently rejected requests. The delay is 5 ms to 10 s, plus a spread of up to half as much,
     /// so that clients do not return together. If the store has stalled, the delay is the time
     /// since its last response.
@@ -96,7 +96,7 @@ pub struct Pressure {
     pub dirty: f64,
     /// Requests that wait to be admitted.
     pub waiting: usize,
-    /// Rows per second that the store makes durable; 0 until the rate could be measured under load.
+    /// Rows per second that the store makes durable; 0 until a measurement under load exists.
     pub rate: f64,
 }
 
@@ -122,7 +122,7 @@ struct ThrottleAccount {
 }
 
 impl WriteThrottle {
-    /// Creates a throttle without accepted rows. Its timer task runs on the current tokio runtime.
+    /// Creates a throttle without accepted rows. The timer task runs on the current tokio runtime.
     ///
     /// # Panics
     /// If called outside of a tokio runtime.
@@ -146,8 +146,8 @@ impl WriteThrottle {
     }
 
     /// Waits for capacity for `rows` rows with a total of `bytes` bytes, which must be durable by
-    /// `deadline`. Requests are served in FIFO order. Dropping the future gives up the place in the
-    /// queue.
+    /// `deadline`. Requests are served in FIFO order. Dropping the future removes the request from
+    /// the queue.
     ///
     /// # Errors
     /// A [`ThrottleRejection`], immediately or at the deadline.
@@ -256,7 +256,7 @@ async fn watch(shared: Arc<Shared>) {
 
 fn tell(admitted: Vec<oneshot::Sender<()>>) {
     for waiter in admitted {
-        // A receiver that is gone releases its capacity in its own destructor.
+        // If the receiver was dropped, its destructor has released the capacity.
         let _ = waiter.send(());
     }
 }

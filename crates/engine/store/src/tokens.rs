@@ -3,8 +3,8 @@
 //! A store sees neither tokens nor values: an id and a fingerprint are keyed hashes, and the row
 //! content is sealed. Times are seconds since 1970-01-01 UTC by the engine's clock.
 //! [`TokenStore::get`], [`TokenStore::find`] and [`TokenStore::write`] treat expired rows as
-//! absent. Expired rows remain until they are archived and pruned. Until then no other row gets
-//! their id.
+//! absent. Expired rows remain until they are archived and pruned. Until they are pruned, no other
+//! row can get their ids.
 
 use std::collections::BTreeMap;
 
@@ -35,8 +35,8 @@ pub struct MapId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TokenId(pub [u8; 16]);
 
-/// A keyed hash of data that must have only one token: a value in its scope, or a field of a
-/// repeatable request.
+/// A keyed hash of data that has at most one token: a value in its scope, or a field of an
+/// idempotent request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(pub [u8; 16]);
 
@@ -45,8 +45,8 @@ pub struct Fingerprint(pub [u8; 16]);
 pub struct Row {
     /// A keyed hash of the token; unique in its map.
     pub id: TokenId,
-    /// Unique in its map. `None` if no lookup has to find the token again. Archiving a row clears
-    /// its fingerprint.
+    /// Unique in its map. `None` if no lookup must find the token again. Archiving a row clears its
+    /// fingerprint.
     pub fingerprint: Option<Fingerprint>,
     /// Token and value, sealed. A one-way collection seals only the token.
     pub sealed: Bytes,
@@ -57,10 +57,10 @@ pub struct Row {
     pub expires: Option<u64>,
     /// Creation time.
     pub created: u64,
-    /// Archiving time. An archived row counts as absent, whatever its expiry time.
+    /// Archiving time. An archived row counts as absent, regardless of its expiry time.
     pub archived: Option<u64>,
-    /// The person whom the row is about, if it names one. [`Row::subject_version`] is then the
-    /// version of the key that the content is sealed under.
+    /// The data subject of the row, if known. [`Row::subject_version`] is then the version of the
+    /// key that the content is sealed under.
     pub subject: Option<SubjectId>,
 }
 
@@ -69,7 +69,7 @@ pub struct Row {
 pub struct FoundRow {
     /// The row.
     pub row: Row,
-    /// Sealed key of the subject, as stored; `None` if the row names no subject.
+    /// Sealed key of the subject, as stored; `None` for a row without a subject.
     pub subject_key: Option<Bytes>,
 }
 
@@ -110,8 +110,8 @@ impl Row {
     }
 
     /// Returns the version of the subject's key that the content is sealed under: bytes 5 to 12,
-    /// big endian. Has a meaning only if [`Row::subject`] is set. Returns 0, which no key has, if
-    /// the content is shorter.
+    /// big endian. Only meaningful if [`Row::subject`] is set. Returns 0, which no key has, if the
+    /// content is shorter.
     #[must_use]
     pub fn subject_version(&self) -> u64 {
         let version = self
@@ -128,9 +128,9 @@ impl Row {
             .map(|subject| (subject, self.subject_version()))
     }
 
-    /// Returns true if the row names no subject, or if `stored` is the version of its subject's key
-    /// and that key exists, which is so for odd versions. A row without its key counts as absent
-    /// and cannot be written.
+    /// Returns true for a row without a subject. Otherwise returns true if the subject's key exists
+    /// and `stored` is its required version. Versions of existing keys are odd. A row without its
+    /// key counts as absent and cannot be written.
     #[must_use]
     pub fn has_key(&self, stored: Option<u64>) -> bool {
         self.claim()
@@ -179,7 +179,7 @@ pub fn check_time(seconds: u64) -> Result<(), StoreError> {
     }
 }
 
-/// The rows of one request. Either all of the rows are written or none.
+/// The rows of a request. Either all rows are written or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Map of the rows.
@@ -295,15 +295,15 @@ pub struct Page<T, I = TokenId> {
 }
 
 /// Persistent token maps. Every method returns in bounded time, and every reported write is
-/// durable. A `limit` must be at least 1. Query arguments can be any time: times beyond
-/// [`SECONDS_MAX`] behave like [`SECONDS_MAX`].
+/// durable. A `limit` must be at least 1. Query arguments accept any time. Times beyond
+/// [`SECONDS_MAX`] are treated as [`SECONDS_MAX`].
 #[async_trait]
 pub trait TokenStore: Send + Sync {
     /// Writes groups, each completely or not at all. Several groups can share one transaction.
     ///
     /// A row is not written if a live row has its fingerprint; the live row is returned instead. If
-    /// many requests write one fingerprint concurrently, all get one row. An expired row with the
-    /// fingerprint is archived, and the new row is written.
+    /// many requests write the same fingerprint concurrently, all get the same row. An expired row
+    /// with the fingerprint is archived, and the new row is written.
     ///
     /// A row that names a subject is written only while the stored key of the subject, in
     /// [`MapId::of_subjects`], has the version of [`Row::claim`], which is odd. The key cannot be
@@ -337,15 +337,15 @@ pub trait TokenStore: Send + Sync {
         keys: &[(MapId, Fingerprint)],
     ) -> Result<Vec<Option<FoundRow>>, StoreError>;
 
-    /// Removes rows immediately, whatever their state. Returns, per id, true if a row existed
-    /// before the call.
+    /// Removes rows immediately, in any state. Returns, per id, true if a row existed before the
+    /// call.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
     async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError>;
 
-    /// Sets the expiry time of live rows; `None` means never. Returns, per id, true if there was a
-    /// live row.
+    /// Sets the expiry time of live rows; `None` means never. Returns, per id, true if a live row
+    /// existed.
     ///
     /// # Errors
     /// As for [`TokenStore::get`]; [`StoreError::TimeOutOfRange`].
@@ -444,7 +444,7 @@ pub trait TokenStore: Send + Sync {
     ) -> Result<Page<Vec<Row>>, StoreError>;
 
     /// Gives rows in any state a new sealed content. Changes a row only if its sealed content still
-    /// equals the old one, and nothing else of it. `rows` are at most
+    /// equals the old one. Changes no other fields. `rows` are at most
     /// [`RESEAL_ROWS_MAX`](crate::RESEAL_ROWS_MAX), with distinct ids. Either all possible changes
     /// are made or none. Returns, for each of `rows`, true if the row has the new content. A
     /// database can return false for a row that an attempt without response has changed.
@@ -454,8 +454,8 @@ pub trait TokenStore: Send + Sync {
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError>;
 
     /// Returns at most `limit` rows of a subject in any state, of all maps of an app, that follow
-    /// `after`, in the order of maps and ids. Large rows can make a page shorter. Only a page at
-    /// the end is empty.
+    /// `after`, in the order of maps and ids. Large rows can make a page shorter. An empty page
+    /// means the end.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
@@ -482,15 +482,15 @@ pub trait TokenStore: Send + Sync {
         limit: usize,
     ) -> Result<Page<u64, (MapId, TokenId)>, StoreError>;
 
-    /// Returns the first map behind `after` that has a row in any state.
+    /// Returns the first map after `after` that has a row in any state.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError>;
 
     /// Returns at most `limit` rows of all maps that follow `after`, in the order of maps and ids.
-    /// Used to copy and to verify stores. Large rows can make a page shorter. Only a page at the
-    /// end is empty.
+    /// Used to copy and to verify stores. Large rows can make a page shorter. An empty page means
+    /// the end.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
@@ -500,8 +500,8 @@ pub trait TokenStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(MapId, Row)>, StoreError>;
 
-    /// Writes rows as they are, including archived rows, and replaces rows with the same ids. Used
-    /// to copy stores. Writes all rows or none.
+    /// Writes rows unchanged, including archived rows, and replaces rows with the same ids. Used to
+    /// copy stores. Writes all rows or none.
     ///
     /// # Errors
     /// As for [`TokenStore::get`]; [`StoreError::TimeOutOfRange`]. [`StoreError::Damaged`] if

@@ -1,5 +1,5 @@
-//! The queue of records to write: their bodies, one after the other, and the number of records that
-//! did not fit.
+//! The queue of records to write: concatenated record bodies, and the number of records that did
+//! not fit.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,25 +8,27 @@ use super::OnFailure;
 use super::written::WrittenGroup;
 use crate::timestamp::Timestamp;
 
-/// Bytes kept of buffers that were large once.
+/// Capacity in bytes that buffers keep after a large batch.
 const BUFFER_BYTES_KEPT: usize = 256 << 10;
 const BUFFER_RECORDS_KEPT: usize = 4_096;
 
-/// Mean time between records below which the writer thread writes them in groups. Above it, groups
-/// have few records, and handing over a record costs more than writing it. Measured with
-/// `cargo bench --bench engine -- audit`: at 40 us writing at once is better, at 22 us groups are.
+/// Mean time between records below which the writer thread writes them in groups. At longer
+/// intervals, groups have few records, and handing over a record costs more than writing it.
+/// Measured with `cargo bench --bench engine -- audit`: at 40 us immediate writes are better, at 22
+/// us groups are better.
 const GROUP_INTERVAL: Duration = Duration::from_micros(33);
-/// Time for which the writer thread waits for more records of a group while they come that fast.
+/// Time for which the writer thread waits for more records of a group, at intervals below
+/// [`GROUP_INTERVAL`].
 const GROUP_GATHER: Duration = Duration::from_micros(250);
-/// Weight of the newest interval in the mean is one in this number.
+/// The newest interval has a weight of 1 / `INTERVAL_WEIGHT` in the mean.
 const INTERVAL_WEIGHT: u32 = 16;
-/// How often the idle writer thread looks for a promise that was not kept, and takes over one that
-/// it finds twice.
+/// Interval at which the idle writer thread looks for unfulfilled promises. After finding the same
+/// promise twice, the thread takes it over.
 const PROMISE_CHECK: Duration = Duration::from_secs(1);
-/// Time for which requests write no records themselves after a slow write.
+/// Time after a slow write during which only the writer thread writes.
 const AFTER_SLOW_WRITE: Duration = Duration::from_secs(10);
 
-/// Encoded records, stored one after the other.
+/// Concatenated encoded records.
 #[derive(Default)]
 pub(super) struct Batch {
     bytes: Vec<u8>,
@@ -56,7 +58,7 @@ impl Batch {
     }
 }
 
-/// Records that were lost.
+/// A count of lost records, with the time of the first loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lost {
     pub(super) records: u64,
@@ -78,9 +80,9 @@ impl Lost {
 pub(super) enum PushOutcome {
     /// The record is in this group.
     Queued(Arc<WrittenGroup>),
-    /// The record is in this group, and the caller must write the group soon: nobody else does
-    /// before the close, half of the queue's capacity is used, or two times [`PROMISE_CHECK`] are
-    /// over.
+    /// The record is in this group, and the caller must write the group soon. The writer thread
+    /// only takes over at the close, when half of the queue's capacity is used, or after twice
+    /// [`PROMISE_CHECK`].
     WriteSoon(Arc<WrittenGroup>),
     /// The record is lost.
     Lost,
@@ -90,7 +92,7 @@ pub(super) struct Queue {
     inner: Mutex<Inner>,
     wakes: Condvar,
     on_failure: OnFailure,
-    /// True if the threads of requests may write records.
+    /// True if request threads may write records.
     shares_writing: bool,
     records_max: usize,
     bytes_max: usize,
@@ -104,19 +106,19 @@ struct Inner {
     loan: Loan,
     /// Number of promises so far.
     promises: u64,
-    /// True if such a thread could not write, so that the writer thread must try again.
+    /// True if a request thread failed to write, so that the writer thread must try again.
     retry: bool,
     /// Arrival of the last record, and the mean time between records.
     last: Instant,
     interval: Duration,
-    /// Until then, only the writer thread writes.
+    /// Until this time, only the writer thread writes.
     own_until: Option<Instant>,
     fails: bool,
     closing: bool,
 }
 
 impl Inner {
-    /// Returns true if the thread of the record that has just arrived is to write it.
+    /// Returns true if the thread that has just queued a record must write it.
     fn lends(&mut self, now: Instant) -> bool {
         let since = now
             .saturating_duration_since(self.last)
@@ -134,7 +136,7 @@ impl Inner {
             && self.interval > GROUP_INTERVAL
     }
 
-    /// Returns true while the queued records are not the writer thread's to write.
+    /// Returns true while a request thread is responsible for the queued records.
     fn is_lent(&self) -> bool {
         match self.loan {
             Loan::None => false,
@@ -144,20 +146,21 @@ impl Inner {
     }
 }
 
-/// Tells if a request writes the queued records.
+/// Says whether a request thread writes the queued records.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loan {
     None,
-    /// A request will, as soon as others have added theirs. The writer thread may take over.
+    /// A request thread will write, after other requests have added their records. The writer
+    /// thread may take over.
     Promised,
-    /// The thread of a request writes.
+    /// A request thread is writing.
     Writes,
 }
 
 /// The event that the writer waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sleep {
-    /// None: the writer is writing.
+    /// The writer does not wait, because it is writing.
     Not,
     /// The arrival of a record.
     Idle,
@@ -172,7 +175,7 @@ pub(super) struct TakenRecords {
 }
 
 impl Queue {
-    /// Creates an empty queue. With `shares_writing`, threads of requests write records while the
+    /// Creates an empty queue. With `shares_writing`, request threads write records while the
     /// writer thread sleeps.
     pub(super) fn new(
         on_failure: OnFailure,
@@ -209,8 +212,8 @@ impl Queue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a record if there is room. With `Reject`, records are lost while the files cannot be
-    /// written.
+    /// Queues a record if the queue has room. With `Reject`, records are lost while the files
+    /// cannot be written.
     pub(super) fn push(&self, body: &[u8]) -> PushOutcome {
         let mut inner = self.inner();
         let (records, bytes) = (inner.batch.len() + 1, inner.batch.bytes.len() + body.len());
@@ -245,7 +248,7 @@ impl Queue {
     }
 
     /// Moves the queued records into the empty `batch`, for a request that promised to write them.
-    /// Returns the records lost before, or `None` if the writer thread has taken over.
+    /// Returns the earlier losses, or `None` if the writer thread has taken over.
     pub(super) fn take_promised(&self, batch: &mut Batch) -> Option<Option<Lost>> {
         let mut inner = self.inner();
         if inner.loan != Loan::Promised {
@@ -256,8 +259,9 @@ impl Queue {
         Some(inner.lost.take())
     }
 
-    /// Ends the writing of a request's thread. Wakes the writer thread for records that came
-    /// meanwhile, or if `retry`. After a slow write, only the writer thread writes for a while.
+    /// Called when a request thread has finished a write. Wakes the writer thread if further
+    /// records were queued or if `retry` is true. After a slow write, only the writer thread writes
+    /// for [`AFTER_SLOW_WRITE`].
     pub(super) fn give_back(&self, retry: bool, was_slow: bool) {
         let mut inner = self.inner();
         inner.loan = Loan::None;
@@ -287,19 +291,19 @@ impl Queue {
         (inner.batch.len(), inner.lost_in_all)
     }
 
-    /// Counts records as lost that were taken from the queue and not written.
+    /// Counts records that were taken from the queue but not written as lost.
     pub(super) fn count_lost(&self, records: u64) {
         self.inner().lost_in_all += records;
     }
 
-    /// Notes whether writing fails.
+    /// Sets whether writes fail.
     pub(super) fn set_fails(&self, fails: bool) {
         self.inner().fails = fails;
     }
 
     /// Waits for records, then for up to `gather` for more, and moves them into the empty `batch`.
-    /// If requests share the writing and records come fast, they are gathered for [`GROUP_GATHER`]
-    /// instead, because fewer writes take less CPU time.
+    /// If requests share the writing and records arrive fast, waits for [`GROUP_GATHER`] instead,
+    /// because fewer writes take less CPU time.
     pub(super) fn take(&self, batch: &mut Batch, gather: Duration) -> TakenRecords {
         let mut inner = self.inner();
         let mut unkept = None;

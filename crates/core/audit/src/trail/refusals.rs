@@ -1,6 +1,6 @@
-//! Limits the records of rejected requests, which any client with a certificate can send without
-//! end. A few per principal are recorded individually and the rest are counted. A flood therefore
-//! cannot fill the disk that holds the records of permitted requests.
+//! Limits the records of rejected requests, because any client with a certificate can send an
+//! unlimited number of them. A few requests per principal are recorded individually, and the rest
+//! are counted. So a flood cannot fill the disk that holds the records of permitted requests.
 //!
 //! The caller passes the current time.
 
@@ -12,20 +12,20 @@ use crate::timestamp::Timestamp;
 
 /// Time for which requests are counted before the count is recorded.
 pub(super) const WINDOW: Duration = Duration::from_secs(60);
-/// Burst of rejected requests per principal that are recorded individually.
+/// Maximum burst of rejected requests per principal that are recorded individually.
 const SINGLE_MAX: u32 = 20;
 /// Time after which one more rejected request can be recorded individually.
 const SINGLE_EVERY: Duration = Duration::from_secs(10);
-/// Maximum number of counts per principal in a window. All further combinations share one more
+/// Maximum number of counts per principal in a window. Further combinations share an additional
 /// count.
 const COUNTS_MAX: usize = 8;
-/// Maximum number of principals with separate counts. All further principals share one entry.
+/// Maximum number of principals with separate counts. Further principals share an entry.
 const PRINCIPALS_MAX: usize = 1_024;
 /// Replaces a name if several names are counted together.
 const SEVERAL: &str = "*";
 
-/// Counts of rejected requests that are not recorded yet. The constants above bound memory to at
-/// most about 20 KiB per principal.
+/// Counts of rejected requests that are not recorded yet. The constants above limit memory to about
+/// 20 KiB per principal.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     principals: HashMap<Box<str>, Principal>,
@@ -69,7 +69,7 @@ impl Principal {
             .unwrap_or(u32::MAX)
             .min(SINGLE_MAX - self.left);
         self.left += more;
-        // Time spent with a full allowance earns no extra allowance.
+        // A full allowance does not grow further.
         self.refilled = if self.left == SINGLE_MAX {
             now
         } else {

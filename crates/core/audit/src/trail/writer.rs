@@ -1,6 +1,6 @@
-//! The writer: writes one group after another, and retries failed writes. It runs on a thread of
-//! its own, and for single groups on the threads of requests, since waking another thread costs
-//! more than a write.
+//! The writer, which writes one group after another and retries failed writes. The writer runs on a
+//! separate thread. Request threads write single groups, because waking another thread costs more
+//! than a write.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::timestamp::Timestamp;
 
 /// Time between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
-/// Duration of a write from which the threads of requests leave writing to the writer thread.
+/// Duration above which a write counts as slow, so that only the writer thread writes for a time.
 const SLOW: Duration = Duration::from_millis(1);
 
 pub(super) struct Writer {
@@ -31,7 +31,7 @@ pub(super) struct Writer {
     fails: bool,
     error: String,
     gap: Vec<u8>,
-    /// Records that the thread of a request writes. Kept for its buffers.
+    /// Records that a request thread writes. Kept to reuse the buffers.
     batch: Batch,
 }
 
@@ -57,14 +57,14 @@ impl Writer {
     }
 
     /// Runs the writer thread until the audit log is closed and all records are written, or until
-    /// writing fails after the close. The writer is dropped at the end, and with it the lock on the
+    /// writing fails after the close. At the end, drops the writer, which releases the lock on the
     /// folder.
     pub(super) fn run(writer: &Mutex<Option<Self>>, shared: &TrailShared, gather: Duration) {
         let mut batch = Batch::default();
         let mut fails = false;
         loop {
-            // The writer is not locked during a pause, because requests that promised to write lock
-            // it, too.
+            // The writer is not locked during a pause, because requests that promised to write also
+            // lock it.
             let TakenRecords { lost, closing } = if fails {
                 shared.queue.pause(RETRY)
             } else {
@@ -83,8 +83,8 @@ impl Writer {
         }
     }
 
-    /// Writes the queued records on the thread of a request that promised it, once. A failure is
-    /// retried by the writer thread.
+    /// Writes the queued records on the request thread that promised the write, without retries.
+    /// The writer thread retries after a failure.
     pub(super) fn write_now(&mut self) {
         let (mut batch, begun) = (std::mem::take(&mut self.batch), Instant::now());
         let Some(lost) = self.shared.queue.take_promised(&mut batch) else {
@@ -108,7 +108,7 @@ impl Writer {
         }
         let lost = self.lost.map_or(0, |lost| lost.records);
         if lost == 0 {
-            // After this sync, a machine failure loses no record of a closed audit log.
+            // This sync ensures that a machine failure does not lose records of a closed audit log.
             if let Err(error) = self.journal.sync() {
                 self.observer.notice(&FileEvent::Failing {
                     error: &error,
@@ -122,8 +122,8 @@ impl Writer {
         });
     }
 
-    /// Tries once to write a batch. Returns true if it is written. Otherwise it is lost, or stays
-    /// for another attempt.
+    /// Tries once to write a batch. Returns true if it is written. Otherwise the batch is lost, or
+    /// is kept for another attempt.
     fn write(&mut self, batch: &mut Batch, closing: bool) -> bool {
         match self.attempt(batch) {
             Ok(()) => {
@@ -185,8 +185,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Handles a failed attempt. The batch is lost at once if requests fail with their records or
-    /// the log is closing. Otherwise it is retried.
+    /// Handles a failed attempt. The batch is lost immediately if requests fail with their records
+    /// or the log is closing. Otherwise the batch is retried.
     fn failed(&mut self, error: &io::Error, batch: &mut Batch, closing: bool) {
         self.set_fails(true);
         self.error = error.to_string();
@@ -220,7 +220,8 @@ impl Writer {
     }
 }
 
-/// Locks the writer. A panic while it writes is a defect that the panic's message already tells.
+/// Locks the writer. Ignores lock poisoning, because a panic during a write has already been
+/// reported.
 pub(super) fn lock(writer: &Mutex<Option<Writer>>) -> MutexGuard<'_, Option<Writer>> {
     writer.lock().unwrap_or_else(PoisonError::into_inner)
 }

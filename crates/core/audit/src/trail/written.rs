@@ -40,8 +40,8 @@ impl WrittenGroup {
 }
 
 /// A future that completes when a record is written or lost. If the record's group has no other
-/// writer, the first poll writes the group, with all records that have come until then. Dropping
-/// the future stops no write.
+/// writer, the first poll writes the group, with all records queued until then. Dropping the future
+/// does not prevent the write.
 #[must_use]
 pub struct WriteAck(AckState);
 
@@ -78,8 +78,8 @@ impl WriteAck {
         }
     }
 
-    /// Returns true if the next poll writes a group. Records that come before it are written
-    /// together with this one.
+    /// Returns true if the next poll writes a group. Records that are queued before this poll are
+    /// written together with this record.
     #[must_use]
     pub fn is_writer(&self) -> bool {
         matches!(self.0, AckState::Writes { .. })
@@ -104,7 +104,8 @@ impl WriteAck {
     /// Writes the group, unless another thread has taken it over.
     fn write(&mut self) {
         if let AckState::Writes { group, writer } = &self.0 {
-            // Nothing is lent after the close, so either the writer is there or the group is over.
+            // After the close, request threads no longer write. So either the writer exists or the
+            // group is finished.
             writer::lock(writer).as_mut().map(Writer::write_now);
             self.0 = AckState::For {
                 group: Arc::clone(group),
@@ -127,7 +128,7 @@ impl Future for WriteAck {
         self.write();
         let outcome = match &mut self.0 {
             AckState::Over(outcome) => *outcome,
-            // Not after a write.
+            // Unreachable after a write.
             AckState::Writes { .. } => return Poll::Pending,
             AckState::For { group, at } => {
                 let mut ending = group.ending();
@@ -151,7 +152,7 @@ impl Future for WriteAck {
     }
 }
 
-/// Continues a thread that waits.
+/// Wakes a thread that waits for a record.
 struct Unpark(Thread);
 
 impl Wake for Unpark {

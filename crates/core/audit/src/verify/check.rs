@@ -2,9 +2,9 @@
 //! compared with its neighbours, to determine the kind and location of the problem.
 //!
 //! A line is judged when the next line is known. A line that does not fit is classified as inserted
-//! if the next line follows from the line before it. It is classified as changed if the next line
-//! follows from its hash, or if it has the expected record number. In all other cases, its record
-//! number determines if it was moved, was inserted, or comes after missing records.
+//! if the next line follows from the previous line. The line is classified as changed if the next
+//! line follows from its hash, or if it has the expected record number. In all other cases, its
+//! record number shows whether the line was moved, was inserted, or comes after missing records.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub(super) struct Check<'a> {
     /// The archive statement. Records up to its last record can be absent.
     archived: Option<Archived>,
     range: Range,
-    /// Name of the current file.
+    /// The name of the current file.
     file: String,
     /// Number of the current line in its file.
     line_number: u64,
@@ -98,7 +98,7 @@ struct PendingLine {
 struct LineVerdict {
     /// True if the line follows from the previous hash. `None`: the previous hash is unknown.
     follows: Option<bool>,
-    /// True if the MAC is valid. `None`: there is no key to check it.
+    /// True if the MAC is valid. `None`: the key to check the MAC is missing.
     is_mac_valid: Option<bool>,
 }
 
@@ -299,8 +299,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Judges the pending line, if there is one. `next` is the line after it, if that line is
-    /// readable.
+    /// Judges the pending line, if any. `next` is the line after it, if that line is readable.
     fn judge_pending(&mut self, next: Option<&Line<'_>>) {
         let Some(pending) = self.pending.take() else {
             return;
@@ -400,7 +399,7 @@ impl<'a> Check<'a> {
         let is_mac_valid = verdict.is_mac_valid != Some(false);
         match verdict.follows {
             Some(true) if has_expected_number => Problem::Forged,
-            // Either the hash is the original hash, or the rest of the line is the original text.
+            // At least the hash or the rest of the line is original.
             Some(_) if is_mac_valid || is_text_original => Problem::Edited,
             _ => Problem::Forged,
         }
@@ -439,7 +438,7 @@ impl<'a> Check<'a> {
         self.expected = seq.saturating_add(1);
     }
 
-    /// Reads a record about the log itself: an engine start or a gap.
+    /// Reads a record about the log: an engine start or a gap.
     fn read_log_event(&mut self, line: &Line<'_>, line_number: u64) {
         #[derive(Deserialize)]
         struct LogEvent {

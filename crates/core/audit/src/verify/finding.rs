@@ -11,7 +11,7 @@ pub struct Finding {
     pub line: u64,
     /// The record number, if known.
     pub seq: Option<u64>,
-    /// A problem.
+    /// The problem.
     pub problem: Problem,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A problem.
+/// A kind of problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The line does not have the format of an audit record.
@@ -37,29 +37,29 @@ pub enum Problem {
     /// The line was changed after it was written.
     #[error("changed after it was written")]
     Edited,
-    /// No engine with the key wrote the line in its present form.
+    /// An engine with the key did not write the line in this form.
     #[error("not sealed with the key: forged, or its seal was changed")]
     Forged,
-    /// The line was added where no record was, or is a duplicate.
+    /// The line was added between records, or is a duplicate.
     #[error("inserted: it does not belong here")]
     Inserted,
-    /// The line is authentic but at another position than originally.
+    /// The line is authentic but not at its original position.
     #[error("moved: it was written elsewhere in the chain")]
     Moved,
     /// Records are missing in the middle.
     #[error("records {from} to {to} are missing before this")]
     Missing {
-        /// The first.
+        /// The first missing record.
         from: u64,
-        /// The last.
+        /// The last missing record.
         to: u64,
     },
-    /// The log does not start at record 1, nor right after the last archived record.
+    /// The log starts neither at record 1 nor directly after the last archived record.
     #[error("records {from} to {to} are missing at the beginning, and were not archived")]
     BeginningMissing {
-        /// The first.
+        /// The first missing record.
         from: u64,
-        /// The last.
+        /// The last missing record.
         to: u64,
     },
     /// The archive statement is invalid.
@@ -74,7 +74,7 @@ pub enum Problem {
     /// The file name does not match its first record.
     #[error("the file's name is not that of its first record")]
     Renamed,
-    /// The segment continues from a different record than the last one before it.
+    /// The segment continues from another record than the last record of the previous segment.
     #[error("the segment goes on from another chain or another state of this one")]
     Spliced,
     /// The segment names another key and could not be verified.
@@ -91,7 +91,7 @@ pub enum Problem {
     /// The checkpoint is invalid.
     #[error("{0}")]
     Checkpoint(String),
-    /// The checkpoint names a different record with this number.
+    /// The record differs from the record that the checkpoint names.
     #[error("the head names another record of this number")]
     HeadDiffers,
     /// An engine found the log in this condition when it started.
@@ -106,9 +106,9 @@ pub enum Problem {
     /// Requested records are absent.
     #[error("records {from} to {to} were asked for and are not here")]
     NotHere {
-        /// The first.
+        /// The first missing record.
         from: u64,
-        /// The last.
+        /// The last missing record.
         to: u64,
     },
 }

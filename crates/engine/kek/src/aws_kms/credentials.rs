@@ -128,7 +128,7 @@ fn credentials(id: &str, secret: &str, session_token: Option<&str>) -> Credentia
     )
 }
 
-/// Reads credentials by the names of environment variables.
+/// Reads credentials from environment variables.
 fn environment(
     variable: impl Fn(&str) -> Option<Zeroizing<String>>,
 ) -> Result<Credentials, ProviderError> {
@@ -190,7 +190,8 @@ fn profile_of(path: &Path, profile: &str) -> Result<Credentials, ProviderError> 
 
 /// Encodes a form. The bytes are wiped on drop.
 fn form(fields: &[(&str, &str)]) -> Zeroizing<Vec<u8>> {
-    // A byte takes at most three. One allocation leaves no copies behind.
+    // An encoded byte needs at most three bytes. A single allocation leaves no copies in freed
+    // memory.
     let capacity = fields
         .iter()
         .map(|(name, value)| name.len() + 3 * value.len() + 2)
@@ -214,8 +215,8 @@ fn form(fields: &[(&str, &str)]) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(std::mem::take(&mut *text).into_bytes())
 }
 
-/// Returns the text of the first XML element of a name. The elements that are read hold no escaped
-/// characters.
+/// Returns the text of the first XML element with a name. The elements that are read never contain
+/// escaped characters.
 fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = xml.split_once(&format!("<{name}>"))?;
     let (text, _) = rest.split_once(&format!("</{name}>"))?;

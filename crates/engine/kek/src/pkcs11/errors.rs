@@ -1,4 +1,4 @@
-//! Errors of modules, as errors of providers.
+//! Conversion of module errors into provider errors.
 
 use cryptoki::error::{Error, RvError};
 
@@ -9,7 +9,7 @@ use crate::ProviderError;
 pub(super) enum ModuleFailure {
     /// The module returned an error.
     Module(Error),
-    /// The provider found an error.
+    /// This crate found the error.
     Provider(ProviderError),
 }
 
@@ -34,8 +34,8 @@ impl ModuleFailure {
         }
     }
 
-    /// Adds the place to an error that the provider found. Those of the module get it from
-    /// [`Self::into_provider_error`].
+    /// Adds the place to an error that this crate found. [`Self::into_provider_error`] adds it to
+    /// errors of the module.
     pub(super) fn with_place(self, place: &str) -> Self {
         let named = |text: String| format!("{place}: {text}");
         match self {
@@ -52,8 +52,8 @@ impl ModuleFailure {
         }
     }
 
-    /// Returns whether device, session or slot were lost, so that a login that failed by this did
-    /// not reach the token.
+    /// Returns true if the device, session or slot was lost. A login that failed for this reason
+    /// did not reach the token.
     pub(super) fn is_lost_transport(&self) -> bool {
         use RvError as Code;
         matches!(
@@ -69,7 +69,7 @@ impl ModuleFailure {
         )
     }
 
-    /// Returns whether the session or its login is lost, so that a new session can help.
+    /// Returns true if the session or its login was lost, so that a new session can help.
     pub(super) fn is_lost_session(&self) -> bool {
         use RvError as Code;
         matches!(
@@ -89,7 +89,7 @@ impl ModuleFailure {
         )
     }
 
-    /// Returns whether a token says by this that a copy does not decrypt.
+    /// Returns true if the token reports that a copy does not decrypt.
     pub(super) fn is_bad_copy(&self) -> bool {
         use RvError as Code;
         matches!(
@@ -98,7 +98,7 @@ impl ModuleFailure {
         )
     }
 
-    /// Returns whether this can mean a bad copy or a broken token.
+    /// Returns true if the failure can mean either a bad copy or a broken token.
     pub(super) fn is_ambiguous(&self) -> bool {
         use RvError as Code;
         matches!(
@@ -116,7 +116,7 @@ impl ModuleFailure {
         )
     }
 
-    /// Returns whether the token rejected the PIN itself.
+    /// Returns true if the token rejected the PIN.
     pub(super) fn is_wrong_pin(&self) -> bool {
         matches!(
             self.code(),
@@ -132,7 +132,8 @@ impl ModuleFailure {
     }
 }
 
-/// The texts have names of functions and codes alone, never arguments.
+/// Converts an error of the module. The texts contain only names of functions and codes, never
+/// arguments.
 fn provider_error(error: &Error, place: &str) -> ProviderError {
     use RvError as Code;
     match error {

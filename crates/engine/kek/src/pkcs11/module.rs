@@ -1,4 +1,5 @@
-//! One loaded module and its sessions. Every call here blocks, and belongs on the module's thread.
+//! A loaded module and its sessions. Every function here blocks and must run on the module's
+//! thread.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -19,24 +20,24 @@ use super::errors::ModuleFailure;
 use crate::local::{COPY_BYTES, NONCE_BYTES, TAG_BYTES, random_nonce};
 use crate::{ProviderError, RootBytes, secret_file};
 
-/// Bits of a tag of AES-GCM, as PKCS #11 counts.
+/// Length of an AES-GCM tag in bits, the unit of PKCS #11.
 const TAG_BITS: u64 = TAG_BYTES as u64 * 8;
-/// Bytes of the KEK.
+/// Length of the KEK in bytes.
 const KEY_BYTES: u64 = 32;
 /// Longest PIN, in bytes.
 const PIN_BYTES_MAX: usize = 255;
 
-/// An initialized module. It stays initialized until the process ends.
+/// A module that is initialized until the process exits.
 pub(super) struct Module {
     pub(super) context: Pkcs11,
     place: String,
-    /// One session per slot, logged in.
+    /// At most one session per slot, logged in.
     sessions: HashMap<u64, TokenSession>,
-    /// PINs with which a login failed.
+    /// PINs that failed to log in, per token.
     rejected: HashMap<TokenName, Vec<Zeroizing<String>>>,
 }
 
-/// A session with its token. Another token can be put into the slot.
+/// A session with its token. The name shows whether the slot now contains another token.
 struct TokenSession {
     session: Session,
     token: TokenName,
@@ -63,7 +64,7 @@ impl TokenName {
 }
 
 impl Module {
-    /// Loads and initializes a module, with locks of the operating system.
+    /// Loads and initializes a module. The module uses locks of the operating system.
     pub(super) fn load(path: &Path) -> Result<Self, ProviderError> {
         let place = format!("module {}", path.display());
         let context = Pkcs11::new(path)
@@ -115,8 +116,8 @@ impl Module {
                 Ok(root) => return Ok(root),
                 Err(failure) => failure,
             };
-            // Some tokens return a general error for a bad copy. A key that works then shows that
-            // the copy is bad.
+            // Some tokens return a general error for a bad copy. If the key works for a test value,
+            // the copy must be bad.
             if failure.is_ambiguous() && round_trip(session, key).is_ok() {
                 return decrypt(session, key, wrapped, aad)
                     .map_err(|failure| failed_unwrap(failure, true, options));
@@ -125,8 +126,8 @@ impl Module {
         })
     }
 
-    /// Wraps and unwraps a test value. The token must reject the copy once it is altered or has
-    /// other additional data.
+    /// Wraps and unwraps a test value. The token must reject an altered copy and other additional
+    /// data.
     pub(super) fn check(&mut self, options: &Pkcs11Options) -> Result<(), ProviderError> {
         self.with_session(options, |session| {
             let key = find_key(session, options)?;
@@ -148,18 +149,19 @@ impl Module {
         })
     }
 
-    /// Generates the key, and runs `check`. A retry after a lost session takes the key that the
-    /// first try made.
+    /// Generates the key and runs `check`. A retry after a lost session uses the key that the first
+    /// try generated.
     pub(super) fn generate_key_and(
         &mut self,
         options: &Pkcs11Options,
         check: impl Fn(&Session) -> Result<(), ModuleFailure>,
     ) -> Result<(), ProviderError> {
         let context = self.context.clone();
-        // The session can also be lost after the token made the key and before it said so.
+        // The session can be lost after the token generated the key and before its response
+        // arrived.
         let tried = Cell::new(false);
         self.with_session(options, |session| {
-            // The login is the token's, so it holds for this session too.
+            // A login applies to the whole token, so this session is logged in, too.
             let writing = context.open_rw_session(session.get_session_info()?.slot_id())?;
             let exists = !writing.find_objects(&description(options))?.is_empty();
             if exists && !tried.get() {
@@ -174,13 +176,13 @@ impl Module {
         })
     }
 
-    /// Closes all sessions. The next call opens one and logs in.
+    /// Closes all sessions. The next call opens a session and logs in.
     pub(super) fn close_sessions(&mut self) {
         self.sessions.clear();
     }
 
-    /// Runs `act` in a session that is logged in, and once more in a new session if that one is
-    /// lost.
+    /// Runs `act` in a session that is logged in. If the session is lost, runs `act` once more in a
+    /// new session.
     pub(super) fn with_session<T>(
         &mut self,
         options: &Pkcs11Options,
@@ -201,7 +203,7 @@ impl Module {
         result.map_err(|failure| failure.into_provider_error(&place))
     }
 
-    /// Returns the session of the token, and opens it and logs in if there is none.
+    /// Returns the session of the token. Opens a session and logs in if necessary.
     pub(super) fn session(&mut self, options: &Pkcs11Options) -> Result<&Session, ModuleFailure> {
         let (slot, info) = self.find_token(options)?;
         let token = TokenName::of(&info);
@@ -287,7 +289,7 @@ impl Module {
             ));
         }
         let session = self.context.open_ro_session(slot)?;
-        // A boxed text of its exact length: no copy is left behind.
+        // The boxed string has its exact length, so the conversion leaves no copy in freed memory.
         let secret = AuthPin::new(pin.as_str().into());
         match session
             .login(UserType::User, Some(&secret))
@@ -297,8 +299,8 @@ impl Module {
             Err(failure) if matches!(failure.code(), Some(RvError::UserAlreadyLoggedIn)) => {}
             Err(failure) if failure.is_lost_transport() => return Err(failure),
             Err(failure) => {
-                // Tokens report a wrong PIN by various codes, so each login that fails can have
-                // used up a try.
+                // Tokens report a wrong PIN with various codes, so each failed login can have used
+                // up a try.
                 self.rejected.entry(token.clone()).or_default().push(pin);
                 if failure.is_wrong_pin() {
                     return Err(denied(&format!(
@@ -339,7 +341,7 @@ fn read_pin(file: &Path) -> Result<Zeroizing<String>, ProviderError> {
     Ok(Zeroizing::new(text.to_owned()))
 }
 
-/// Names the wanted token in errors.
+/// Returns the name of the configured token for errors.
 fn token_text(options: &Pkcs11Options) -> String {
     match (&options.token, &options.serial) {
         (Some(label), Some(serial)) => format!("`{label}` (serial number `{serial}`)"),
@@ -351,8 +353,8 @@ fn token_text(options: &Pkcs11Options) -> String {
     }
 }
 
-/// Returns the answers that match. A slot that fails to answer hides no other, but can be the one
-/// that is wanted: if none matches, its failure is returned.
+/// Returns the results that match. The failure of one slot does not hide the other slots. If no
+/// result matches, the first failure is returned, because that slot can hold the wanted token.
 fn matching<T>(
     answers: impl Iterator<Item = Result<T, ModuleFailure>>,
     matches: impl Fn(&T) -> bool,
@@ -371,7 +373,7 @@ fn matching<T>(
     }
 }
 
-/// Returns the attributes that find the key.
+/// Returns the attributes to find the key by.
 fn description(options: &Pkcs11Options) -> Vec<Attribute> {
     let mut description = vec![
         Attribute::Class(ObjectClass::SECRET_KEY),
@@ -401,7 +403,7 @@ fn template(options: &Pkcs11Options) -> Vec<Attribute> {
     template
 }
 
-/// Finds the key, and checks that nobody can take it out of the token.
+/// Finds the key and checks that it cannot be extracted from the token.
 fn find_key(session: &Session, options: &Pkcs11Options) -> Result<ObjectHandle, ModuleFailure> {
     let name = &options.key;
     let settings = |text: String| ModuleFailure::from(ProviderError::Settings(text));
@@ -440,7 +442,7 @@ fn encrypt(
     let mut nonce = random_nonce()?;
     let mechanism = Mechanism::AesGcm(GcmParams::new(&mut nonce, aad, Ulong::from(TAG_BITS))?);
     let sealed = session.encrypt(&mechanism, key, &root[..])?;
-    // The token can have replaced the nonce by its own.
+    // The token can replace the nonce with one that it generates.
     let copy = [&nonce[..], &sealed].concat();
     if copy.len() != COPY_BYTES {
         let text = format!(
@@ -482,7 +484,7 @@ fn decrypt(
     Ok(root)
 }
 
-/// The value and the additional data of a test, which no slot has.
+/// The value and the additional data of a test. No slot has this additional data.
 const CHECK_VALUE: [u8; 32] = [0x5a; 32];
 const CHECK_AAD: &[u8] = b"sealwire/kek-check/1";
 
@@ -499,7 +501,7 @@ fn round_trip(session: &Session, key: ObjectHandle) -> Result<(), ModuleFailure>
     Ok(())
 }
 
-/// Checks that a token rejects a copy with other additional data, and with another tag.
+/// Checks that a token rejects a copy with other additional data and a copy with another tag.
 fn check_rejections(
     copy: &[u8],
     decrypt: impl Fn(&[u8], &[u8]) -> Result<RootBytes, ModuleFailure>,
@@ -527,8 +529,8 @@ fn check_rejections(
     Ok(())
 }
 
-/// Returns the error of a decryption that failed. `key_works` says that a test value was unwrapped
-/// since.
+/// Returns the error of a failed decryption. `key_works` is true if a test value was unwrapped
+/// after the failure.
 fn failed_unwrap(
     failure: ModuleFailure,
     key_works: bool,

@@ -24,15 +24,15 @@ const RENEWAL_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// A token and its lifetime.
 pub(super) struct ClientToken {
     pub(super) secret: Zeroizing<String>,
-    /// The lifetime when it was issued. Zero: it does not expire, or its lifetime is not known.
+    /// The lifetime at issue. Zero if the token does not expire or its lifetime is unknown.
     issued_ttl: Duration,
-    /// The lifetime that the server last granted.
+    /// The lifetime that the server granted at issue or at the last renewal.
     ttl: Duration,
     granted: Instant,
     renewable: bool,
 }
 
-/// Tells if a token should be used.
+/// Says whether a token can be used or must be renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TokenState {
     Fresh,
@@ -66,8 +66,8 @@ impl ClientToken {
         self.granted + self.ttl * 2 / 3
     }
 
-    /// Returns true if a renewal can prolong this token. Near its maximum lifetime the server
-    /// grants less and less.
+    /// Returns true if a renewal can prolong this token. Near the maximum lifetime, the server
+    /// grants shorter and shorter lifetimes.
     fn can_renew(&self) -> bool {
         self.renewable && !self.ttl.is_zero() && self.ttl >= self.issued_ttl / 2
     }
@@ -110,7 +110,7 @@ struct SecretIdData {
     secret_id: SecretText,
 }
 
-/// Longest lifetime that is believed, so that sums of times cannot overflow: ten years.
+/// Longer lifetimes are cut to ten years, so that sums of times cannot overflow.
 const TTL_SECONDS_MAX: u64 = 10 * 365 * 86_400;
 
 fn seconds(seconds: u64) -> Duration {
@@ -118,10 +118,9 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 impl TransitClient {
-    /// Returns a token, after a login if there is none that can be used.
+    /// Returns a token. Logs in if no usable token exists.
     ///
-    /// The login runs in a task of its own, so a dropped call cannot lose a secret id that was
-    /// unwrapped.
+    /// The login runs in a separate task, so a dropped call cannot lose an unwrapped secret id.
     pub(super) async fn token(
         self: &Arc<Self>,
         logins: &mut LoginAllowance,
@@ -135,7 +134,7 @@ impl TransitClient {
             ))
         };
         let (token, logged_in) = result.map_err(ended)??;
-        // A token that another call got in the meantime counts as a login, too.
+        // A token that a concurrent call has obtained also counts as a login.
         logins.used |= logged_in || had_rejected;
         Ok(token)
     }
@@ -256,8 +255,8 @@ impl TransitClient {
         ))
     }
 
-    /// Finds out how long a token lives. A policy can forbid to ask; then the token is used as it
-    /// is.
+    /// Looks up the lifetime of a token. If the policy forbids the lookup, the token is used with
+    /// an unknown lifetime.
     async fn look_up(&self, secret: Zeroizing<String>) -> Result<ClientToken, FailedRequest> {
         let response = self
             .send(
@@ -277,7 +276,7 @@ impl TransitClient {
         Ok(ClientToken::new(secret, seconds(data.ttl), data.renewable))
     }
 
-    /// Renews a token. The server can return it with a shorter lifetime than before.
+    /// Renews a token. The server can grant a shorter lifetime than before.
     async fn renew(&self, token: &ClientToken) -> Result<Arc<ClientToken>, FailedRequest> {
         let response = self
             .send(
@@ -306,8 +305,8 @@ impl TransitClient {
         Ok(Arc::new(renewed))
     }
 
-    /// Returns the secret id that a wrapping token holds. A file that did not change since is not
-    /// unwrapped again.
+    /// Returns the secret id of a wrapping token. If the file still contains the last unwrapped
+    /// token, the stored secret id is returned.
     async fn unwrap_secret_id(
         &self,
         session: &mut LoginState,
@@ -315,7 +314,7 @@ impl TransitClient {
         creation_path: &str,
     ) -> Result<Zeroizing<String>, FailedRequest> {
         let wrapping = match (self.read_line(file).await, &session.unwrapped) {
-            // A file that is removed after its use is not missed.
+            // The file can be removed after its token was unwrapped.
             (Err(_), Some((_, secret_id))) => return Ok(secret_id.clone()),
             (Ok(wrapping), Some((spent, secret_id))) if wrapping == *spent => {
                 return Ok(secret_id.clone());
@@ -361,8 +360,8 @@ impl TransitClient {
                 &[],
             )
             .await;
-        // The server may have unwrapped it although its response did not arrive, so this request is
-        // not repeated.
+        // The server can have unwrapped the token although its response did not arrive, so this
+        // request is not repeated.
         let response = response.map_err(|failed| FailedRequest {
             transient: false,
             ..failed
@@ -391,7 +390,7 @@ impl TransitClient {
         read.map_err(FailedRequest::from)
     }
 
-    /// Stops the task that renews the token, and keeps the handle of its successor.
+    /// Aborts the task that renews the token, and stores the handle of the next task.
     pub(super) fn replace_renewal(&self, renewal: Option<AbortHandle>) {
         let mut current = self.renewal.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(previous) = std::mem::replace(&mut *current, renewal) {
@@ -399,8 +398,8 @@ impl TransitClient {
         }
     }
 
-    /// Renews the current token if it is due. Returns the time of the next renewal, or `None` if
-    /// only a login can help.
+    /// Renews the current token if its renewal is due. Returns the time of the next renewal, or
+    /// `None` if a login is required.
     async fn renew_if_due(&self) -> Option<Instant> {
         let mut session = self.session.lock().await;
         let token = Arc::clone(session.token.as_ref()?);

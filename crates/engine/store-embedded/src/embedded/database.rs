@@ -19,8 +19,8 @@ use sealwire_store::{MapId, ObjectId, ObjectRow, Row, SINGLE, StoreError, TokenI
 
 /// Version of the keyspaces and keys. The row formats have their own versions. Layout 1 had no
 /// objects, layout 2 no index of the objects of subjects, and layout 3 no index of their tokens. A
-/// program that knows only an older layout would copy a store without its objects, ignore fences,
-/// or write what nobody finds by its subject.
+/// program that knows only an older layout would copy a store without its objects or ignore fences.
+/// Such a program would also write rows without their entry in the index of subjects.
 const LAYOUT: u32 = 4;
 const LAYOUT_KEY: &str = "layout";
 const FACTS: &str = "facts";
@@ -42,8 +42,8 @@ pub(super) struct Lock {
 }
 
 impl Drop for Lock {
-    /// Releases the lock also if a forked child still holds a copy of the file: until its exec,
-    /// which can be long on a busy machine.
+    /// Unlocks explicitly, because a forked child can hold a copy of the file until its exec, which
+    /// can take long on a busy machine.
     fn drop(&mut self) {
         let _ = self.file.unlock();
     }
@@ -74,7 +74,7 @@ impl Lock {
         while let Err(refused) = file.try_lock() {
             tries += 1;
             match refused {
-                // A process that is ending, or a forked child before its exec, can hold the lock a
+                // A process that is exiting, or a forked child before its exec, can hold the lock a
                 // moment longer.
                 TryLockError::WouldBlock if tries < LOCK_TRIES => std::thread::sleep(LOCK_PAUSE),
                 TryLockError::WouldBlock => {
@@ -166,7 +166,7 @@ impl Database {
             inner,
             folder: folder.clone(),
         };
-        // Older layouts lack keyspaces, and the entries of subjects.
+        // Older layouts lack keyspaces and the entries of the index of subjects.
         if layout != Some(LAYOUT) {
             let mut batch = database.batch();
             database.index_subjects(&mut batch)?;
@@ -176,8 +176,8 @@ impl Database {
         Ok(database)
     }
 
-    /// Adds an entry for each object that names a subject. A program of an older layout could copy
-    /// such objects here.
+    /// Adds an entry for each object that names a subject. Required because a program with an older
+    /// layout can have copied such objects to this store.
     fn index_subjects(&self, batch: &mut fjall::OwnedWriteBatch) -> Result<(), StoreError> {
         for entry in self.snapshot().iter(&self.objects) {
             let (key, value) = entry.into_inner().map_err(|error| self.failed(error))?;
@@ -193,7 +193,8 @@ impl Database {
         Ok(())
     }
 
-    /// Starts a batch of changes to any keyspace. They become durable and visible together.
+    /// Starts a batch of changes to any keyspaces. The changes of a batch become durable and
+    /// visible together.
     pub(super) fn batch(&self) -> fjall::OwnedWriteBatch {
         // fdatasync also makes the journal's length durable; other file metadata is not needed.
         self.inner.batch().durability(Some(PersistMode::SyncData))
@@ -364,8 +365,8 @@ impl Database {
         Ok((map, row))
     }
 
-    /// Returns the number of unflushed memtables and of unmerged runs, each of the keyspace with
-    /// the largest backlog.
+    /// Returns the number of unflushed memtables and the number of unmerged runs. Each number is
+    /// the maximum of all keyspaces.
     pub(super) fn backlog(&self) -> (usize, usize) {
         use fjall::AbstractTree as _;
         let large = [
@@ -388,15 +389,15 @@ impl Database {
             .fold((0, 0), |most, one| (most.0.max(one.0), most.1.max(one.1)))
     }
 
-    /// Returns an error if any write has failed, including background writes. After that, the
-    /// database does not write any more.
+    /// Returns an error if any write has failed, including background writes. After such a failure,
+    /// the database rejects writes.
     pub(super) fn check_writable(&self) -> Result<(), StoreError> {
         self.inner
             .persist(PersistMode::Buffer)
             .map_err(|error| self.failed(error))
     }
 
-    /// Converts a runtime error of the database.
+    /// Converts an error of an open database.
     pub(super) fn failed(&self, error: fjall::Error) -> StoreError {
         match opening_failed(&self.folder, error) {
             StoreError::Io { path, source } => {
@@ -455,8 +456,7 @@ fn opening_failed(folder: &Path, error: fjall::Error) -> StoreError {
             "{}: an earlier write failed; free space or mend the disk",
             folder.display()
         )),
-        // The debug form tells which check failed and at most the file. It does not contain stored
-        // content.
+        // The debug format shows the failed check and possibly the file, but never stored content.
         other => StoreError::Damaged {
             place: folder.display().to_string(),
             what: format!("{other:?}"),

@@ -101,13 +101,13 @@ pub(super) fn fence_key(map: MapId) -> Vec<u8> {
     [FENCE, &map_key(map)].concat()
 }
 
-/// Returns the database key of a record. The prefix keeps the key from being empty, which the
+/// Returns the database key of a record. The prefix ensures that the key is not empty, which the
 /// database does not allow.
 pub(super) fn record_key(key: &str) -> String {
     format!("/{key}")
 }
 
-/// Returns the first key after all keys that begin with `prefix`. The last byte of `prefix` must be
+/// Returns the first key after all keys with the prefix `prefix`. The last byte of `prefix` must be
 /// ASCII.
 pub(super) fn behind(prefix: &str) -> String {
     let (kept, last) = prefix.split_at(prefix.len() - 1);

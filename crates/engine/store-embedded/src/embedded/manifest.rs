@@ -1,6 +1,6 @@
 //! Checks the file lists of the database before it opens them. The database writes checksums of the
-//! lists but does not verify them. A damaged list could make it allocate memory for any number of
-//! files.
+//! lists but does not verify them. With a damaged list, the database could allocate an unlimited
+//! amount of memory.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use sealwire_store::StoreError;
 
-/// Names the file that points to the current list `vN`:
+/// Name of the file that points to the current list `vN`:
 /// `version u64 | checksum u128 | checksum kind u8`, little endian.
 const CURRENT: &str = "current";
 const XXH3_128: u8 = 0;

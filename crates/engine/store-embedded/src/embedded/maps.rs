@@ -136,7 +136,8 @@ pub(super) fn reseal(
 
 pub(super) fn put(edit: &mut RequestEdit<'_>, rows: Vec<(MapId, Row)>) -> Result<(), StoreError> {
     rows.iter().try_for_each(|(_, row)| row.check_times())?;
-    // First frees the fingerprints of replaced rows, because other new rows can have them.
+    // First frees the fingerprints of replaced rows, because other new rows can have the same
+    // fingerprints.
     for (map, row) in &rows {
         if let Some(old) = edit.row(*map, row.id)? {
             edit.remove(*map, &old);
@@ -159,7 +160,7 @@ pub(super) fn put(edit: &mut RequestEdit<'_>, rows: Vec<(MapId, Row)>) -> Result
     Ok(())
 }
 
-/// Returns a page of the rows of an app's subject behind `after`.
+/// Returns a page of the rows of an app's subject after `after`.
 pub(super) fn of_subject(
     database: &Database,
     (app, subject): (u32, SubjectId),
@@ -189,8 +190,8 @@ pub(super) fn of_subject(
     Ok(page)
 }
 
-/// Removes those of `rows` that still are a subject's rows under a key below `version`. Returns
-/// their number.
+/// Removes the rows of `rows` that still belong to the subject under a key version below `version`.
+/// Returns their number.
 pub(super) fn erase(
     edit: &mut RequestEdit<'_>,
     subject: SubjectId,
@@ -233,7 +234,8 @@ pub(super) fn find(
     keys.iter().map(find).collect()
 }
 
-/// Returns a live row, and the key of its subject. A row of another version of the key is absent.
+/// Returns a live row, and the key of its subject. A row counts as absent if the key has another
+/// version.
 fn live(
     database: &Database,
     at: &Snapshot,

@@ -20,7 +20,7 @@ const SUBJECT: u8 = 1 << 2;
 const TAGS: u8 = 1 << 3;
 const UNIQUE: u8 = 1 << 4;
 const TERMS: u8 = 1 << 5;
-/// Bytes of an encoded term.
+/// Length of an encoded term in bytes.
 const TERM_BYTES: usize = 20;
 
 /// The bytes are not an object of this format.
@@ -69,7 +69,7 @@ pub fn encode(object: &ObjectRow) -> Vec<u8> {
     out
 }
 
-/// Appends terms, unless there are none.
+/// Appends terms, or nothing if `terms` is empty.
 fn put_terms(out: &mut Vec<u8>, terms: &[Term]) {
     if terms.is_empty() {
         return;
@@ -126,7 +126,7 @@ fn terms(rest: &mut Rest<'_>) -> Result<Vec<Term>, Malformed> {
     if count == 0 {
         return Err(Malformed("that announces terms and has none"));
     }
-    // A damaged count cannot reserve more than the bytes can hold.
+    // Limits the allocation for a damaged count to the number that the bytes can contain.
     let mut terms = Vec::with_capacity(count.min(rest.0.len() / TERM_BYTES));
     for _ in 0..count {
         terms.push(Term {

@@ -60,15 +60,14 @@ fn reseal(
     Ok(resealed)
 }
 
-/// Returns a snapshot in which no fence keeps out `view`.
+/// Returns a snapshot. Fails if a fence rejects `view`.
 fn snapshot(database: &Database, view: MapView) -> Result<Snapshot, StoreError> {
     let at = database.snapshot();
     check_fence(view, database.fence(&at, view.map)?)?;
     Ok(at)
 }
 
-/// Iterates, in the order of ids, over the objects behind `after` that hold a term that is not
-/// unique.
+/// Iterates, in the order of ids, over the objects after `after` that hold a non-unique term.
 fn holders<'a>(
     database: &'a Database,
     at: &Snapshot,
@@ -113,7 +112,7 @@ fn count(
     Ok(count)
 }
 
-/// Returns the first `limit` ids of a clause behind `after`. Reads at most `limit` ids per term.
+/// Returns the first `limit` ids of a clause after `after`. Reads at most `limit` ids per term.
 fn ids(
     database: &Database,
     at: &Snapshot,
@@ -122,7 +121,7 @@ fn ids(
     after: Option<ObjectId>,
     limit: usize,
 ) -> Result<Vec<ObjectId>, StoreError> {
-    // The lowest ids so far. Only an id below the last one can still enter a full set.
+    // The lowest ids so far. An id enters a full set only if it is below the last id.
     let mut lowest = BTreeSet::new();
     let is_behind =
         |lowest: &BTreeSet<ObjectId>, id| lowest.len() >= limit && lowest.last() < Some(&id);
@@ -164,7 +163,7 @@ fn is_in(
     Ok(false)
 }
 
-/// Returns a page of the objects of an app's subject behind `after`.
+/// Returns a page of the objects of an app's subject after `after`.
 fn of_subject(
     database: &Database,
     generation: u64,

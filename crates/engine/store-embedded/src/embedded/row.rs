@@ -2,7 +2,7 @@
 //!
 //! `version 1 | flags 1 | created u64 | [fingerprint 16] | [expires u64] | [archived u64] | [subject 16] | [tags] | sealed`.
 //! Numbers are big endian. Each bracketed part is present if its flag is set. `tags` is
-//! `count u32`, then per tag `bytes u32 | UTF-8`. The sealed part is the rest. The encoding is
+//! `count u32`, then per tag `bytes u32 | UTF-8`. The rest is the sealed part. The encoding is
 //! canonical: decoded bytes always encode to the same bytes.
 
 use bytes::Bytes;
@@ -49,7 +49,7 @@ pub fn encode(row: &Row) -> Vec<u8> {
     out
 }
 
-/// Appends tags, unless there are none.
+/// Appends tags, or nothing if `tags` is empty.
 pub(super) fn put_tags(out: &mut Vec<u8>, tags: &[String]) {
     if tags.is_empty() {
         return;
@@ -103,7 +103,7 @@ pub fn decode(id: TokenId, bytes: &[u8]) -> Result<Row, Malformed> {
     })
 }
 
-/// Bytes that are not read yet.
+/// Bytes that remain to be read.
 pub(super) struct Rest<'a>(pub(super) &'a [u8]);
 
 impl Rest<'_> {
@@ -129,7 +129,7 @@ impl Rest<'_> {
         if count == 0 {
             return Err(Malformed("that announces tags and has none"));
         }
-        // A damaged count cannot reserve more than the bytes can hold.
+        // Limits the allocation for a damaged count to the number that the bytes can contain.
         let mut tags = Vec::with_capacity(count.min(self.0.len() / 4));
         for _ in 0..count {
             let length = self.length()?;

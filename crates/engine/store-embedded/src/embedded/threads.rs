@@ -2,14 +2,14 @@
 //! disk.
 //!
 //! The writer takes the queued requests, runs their changes in sequence, and commits them together.
-//! Requests that arrive during a sync are in the next batch. There is no other writer, so the rows
+//! Requests that arrive during a sync are in the next batch. Only this thread writes, so the rows
 //! that a request has read do not change until its commit.
 //!
 //! After a failed write the database rejects further writes, because the journal's content is
-//! uncertain. Reads continue. Once the disk accepts writes again, the writer closes the database,
-//! rewrites the journals and reopens the database. Rewriting matters because data that a failed
-//! sync left only in the page cache would otherwise count as durable. While the database is closed,
-//! reads fail too and make the writer retry.
+//! uncertain. Reads continue. When the disk accepts writes again, the writer closes the database,
+//! rewrites the journals and reopens the database. The rewrite is necessary because a failed sync
+//! can leave data only in the page cache, and this data would otherwise count as durable. While the
+//! database is closed, reads also fail, and make the writer retry.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -29,7 +29,7 @@ use sealwire_store::StoreError;
 const WAITING_MAX: usize = 1_024;
 /// Minimum time between two attempts to reopen a failed database.
 const MEND_PAUSE: Duration = Duration::from_secs(1);
-/// Free space required for such an attempt, in addition to a copy of the largest journal. The
+/// Free space required to reopen, in addition to a copy of the largest journal, because the
 /// database creates files when it opens.
 const PROBE_BYTES: u64 = 4 << 20;
 /// File extension of a journal's copy.
@@ -37,13 +37,13 @@ const COPY: &str = "copy";
 /// Bytes per write of the space probe.
 const PROBE_STEP: usize = 1 << 20;
 /// Unflushed memtables and unmerged runs above which the writer waits for the background threads.
-/// Must be below the counts at which the database itself would wait without a time limit.
+/// Must be below the counts at which the database would wait without a time limit.
 const BACKLOG_MAX: (usize, usize) = (2, 18);
 
 /// Receives the result of the commit: success, or the reason for the failure.
 pub(super) type CommitCallback = Box<dyn FnOnce(Result<(), &str>) + Send>;
-/// Makes its changes in a batch. Gets the reason instead of the batch if the database cannot be
-/// written.
+/// A job that makes changes in a batch. If the database cannot be written, the job receives the
+/// reason instead of a batch.
 pub(super) type WriteJob =
     Box<dyn FnOnce(Result<&mut WriteBatch<'_>, &str>) -> CommitCallback + Send>;
 pub(super) type ReadJob = Box<dyn FnOnce(Result<&Database, &str>) + Send>;
@@ -51,7 +51,7 @@ pub(super) type ReadJob = Box<dyn FnOnce(Result<&Database, &str>) + Send>;
 /// A message to a thread.
 pub(super) enum Order<J> {
     Work(J),
-    /// End the thread after the queued work, then notify the sender.
+    /// Ends the thread after the queued work, then notifies the sender.
     End(oneshot::Sender<()>),
 }
 
@@ -211,15 +211,15 @@ fn read(
     }
 }
 
-/// Wakes the writer with an empty job, so that it tries to reopen the database. A full queue wakes
-/// the writer anyway.
+/// Wakes the writer with an empty job, so that the writer tries to reopen the database. If the
+/// queue is full, the writer is awake anyway.
 fn have_mended(writer: &mpsc::WeakSender<Order<WriteJob>>) {
     if let Some(writer) = writer.upgrade() {
         let _ = writer.try_send(Order::Work(Box::new(|_| Box::new(|_| ()))));
     }
 }
 
-/// The reason why nothing can be written, and the time of the next attempt.
+/// The reason why writes are impossible, and the time of the next attempt.
 struct ThreadFault {
     why: String,
     try_at: Instant,
@@ -268,8 +268,8 @@ impl Writer {
         }
     }
 
-    /// Runs one write batch: `first` and the jobs queued behind it. Returns the sender of an end
-    /// order, if there is one.
+    /// Runs a write batch: `first` and the jobs queued after it. If one of the messages is
+    /// [`Order::End`], returns its sender.
     fn turn(&mut self, first: WriteJob) -> Option<oneshot::Sender<()>> {
         self.mend();
         let shared = self.shared.clone();
@@ -325,7 +325,8 @@ impl Writer {
     }
 
     /// Waits, in bounded time, until background flushes and merges have caught up. Returns true if
-    /// they have. If the background work failed, it never catches up, and an error is returned.
+    /// the work has caught up. Returns an error if the background work has failed, because it then
+    /// never catches up.
     fn wait_for_room(&self, database: &Database) -> Result<bool, StoreError> {
         let give_up = Instant::now() + self.shared.options.timeout;
         loop {
@@ -341,7 +342,7 @@ impl Writer {
         }
     }
 
-    /// Closes a failed database and reopens it, once the disk accepts writes.
+    /// Closes a failed database and reopens it when the disk accepts writes.
     fn mend(&mut self) {
         // The fault remains until the database is open again, even if a step fails.
         let Some(fault) = self
@@ -375,8 +376,8 @@ impl Writer {
     }
 }
 
-/// Checks that the disk accepts the bytes that reopening writes: one journal copy at a time, and
-/// the files of an opening database.
+/// Checks that the disk has space for the reopening: a copy of one journal at a time, and the files
+/// that the database creates.
 fn probe(folder: &Path, journals: &Path) -> io::Result<()> {
     let mut largest = 0;
     for path in of_kind(journals, "jnl")? {
@@ -396,7 +397,7 @@ fn probe(folder: &Path, journals: &Path) -> io::Result<()> {
     written
 }
 
-/// Returns the files with the given extension.
+/// Returns the files with an extension.
 fn of_kind(folder: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
     let paths = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
     let is_wanted = |path: &PathBuf| path.extension().is_some_and(|it| it == extension);
@@ -419,7 +420,7 @@ fn rewrite_journals(journals: &Path) -> io::Result<()> {
 
 /// Removes leftover copies of journals.
 fn remove_copies(journals: &Path) {
-    // A copy that cannot be removed only takes space.
+    // A remaining copy only takes space, so errors are ignored.
     for path in of_kind(journals, COPY).unwrap_or_default() {
         let _ = fs::remove_file(path);
     }

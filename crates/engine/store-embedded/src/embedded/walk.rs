@@ -1,4 +1,4 @@
-//! Walks over token rows and objects in the order of maps and ids. Every walk is bounded.
+//! Bounded walks over token rows and objects, in the order of maps and ids.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub(super) const LOOKED_MAX: usize = 10_000;
 /// Size of the rows, in bytes, after which a page of a walk ends.
 const LOOKED_BYTES_MAX: usize = 64 << 20;
 
-/// A kind of row that has a keyspace with keys of map and id.
+/// A kind of row with its own keyspace, whose keys consist of map and id.
 pub(super) trait Stored: Sized + Send + 'static {
     type Id: Copy + Send + 'static;
 
@@ -30,7 +30,7 @@ pub(super) trait Stored: Sized + Send + 'static {
     fn bytes_of(id: Self::Id) -> [u8; 16];
     fn id(&self) -> Self::Id;
     fn is_due(&self, sweep: Sweep, now: u64) -> bool;
-    /// Returns a row as an edit sees it.
+    /// Returns a row with the changes of an edit.
     fn edited(edit: &RequestEdit<'_>, map: MapId, id: Self::Id)
     -> Result<Option<Self>, StoreError>;
     /// Archives or removes a row that is due.
@@ -186,7 +186,7 @@ pub(super) fn count_by<R: Stored, K: Ord>(
     })
 }
 
-/// Iterates over map and id of a subject's rows or objects behind `after`, at most `limit` of them.
+/// Iterates over map and id of at most `limit` rows or objects of a subject, after `after`.
 pub(super) fn subject_entries<'a>(
     database: &'a Database,
     keyspace: &'a Keyspace,
@@ -210,7 +210,7 @@ pub(super) fn subject_entries<'a>(
         })
 }
 
-/// Returns the first map behind `after` that has a row.
+/// Returns the first map after `after` that has a row.
 pub(super) fn next_map<R: Stored>(
     database: &Database,
     after: Option<MapId>,

@@ -1,7 +1,7 @@
-//! A write batch (turn) of the writer: changes of several requests that see each other and become
-//! durable together.
+//! A write batch (turn) of the writer. Contains the changes of several requests, which become
+//! durable together. Each request sees the changes of earlier requests.
 //!
-//! Each request makes an [`RequestEdit`], which takes effect completely or not at all.
+//! Each request makes a [`RequestEdit`], which takes effect completely or not at all.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -29,14 +29,14 @@ const TERM_BYTES: usize = 64;
 struct Changes {
     rows: HashMap<Key, Option<Row>>,
     holders: HashMap<Key, Option<TokenId>>,
-    /// Rows that name a subject. The value is the key's presence.
+    /// Rows that name a subject. The value is `Some` if the key is present.
     token_subjects: HashMap<SubjectEntryKey, Option<()>>,
     objects: HashMap<Key, Option<ObjectRow>>,
     /// Objects that hold unique terms.
     unique: HashMap<TermKey, Option<ObjectId>>,
-    /// Other terms of objects. The value is the key's presence.
+    /// Non-unique terms of objects. The value is `Some` if the key is present.
     terms: HashMap<PostingKey, Option<()>>,
-    /// Objects that name a subject. The value is the key's presence.
+    /// Objects that name a subject. The value is `Some` if the key is present.
     subjects: HashMap<SubjectEntryKey, Option<()>>,
     fences: BTreeMap<MapId, u64>,
     records: BTreeMap<String, Option<Vec<u8>>>,
@@ -121,11 +121,11 @@ fn stage<K: Into<UserKey>, V: Into<UserValue>>(
     }
 }
 
-/// A write batch; see the module.
+/// A write batch; see the module documentation.
 pub(super) struct WriteBatch<'a> {
     database: &'a Database,
     at: Snapshot,
-    /// The durable generation.
+    /// The generation that is durable.
     generation: u64,
     pending: Changes,
     bytes: usize,
@@ -150,7 +150,8 @@ impl<'a> WriteBatch<'a> {
         self.pending.is_empty()
     }
 
-    /// Runs `change` on an edit. An edit that fails, or that forgets its changes, changes nothing.
+    /// Runs `change` on an edit. A failed edit, or an edit that discards its changes, changes
+    /// nothing.
     pub(super) fn edit<T>(
         &mut self,
         change: impl FnOnce(&mut RequestEdit<'_>) -> Result<T, StoreError>,
@@ -166,7 +167,7 @@ impl<'a> WriteBatch<'a> {
         Ok(answer)
     }
 
-    /// Makes all changes durable, then visible. Returns the new generation.
+    /// Makes all changes durable and then visible. Returns the new generation.
     pub(super) fn commit(self) -> Result<u64, StoreError> {
         let (database, mut batch) = (self.database, self.database.batch());
         let Changes {
@@ -384,7 +385,7 @@ impl RequestEdit<'_> {
         Ok(next)
     }
 
-    /// Replaces all records with those of `state`.
+    /// Replaces all records with the records of `state`.
     pub(super) fn replace_records(
         &mut self,
         state: sealwire_store::Snapshot,
@@ -495,7 +496,7 @@ impl ObjectChanges for RequestEdit<'_> {
     }
 }
 
-/// Returns the terms that only the old object holds, and those that only the new object holds.
+/// Returns the terms that only the old object holds, and the terms that only the new object holds.
 fn differences(
     old: &[Term],
     new: &[Term],

@@ -35,7 +35,7 @@ enum ContentValue<'a> {
     Bytes(Base64),
 }
 
-/// The form of records that are not JSON, or that have this form themselves.
+/// The form of records that are not JSON, or that would otherwise be confused with this form.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Base64 {
@@ -95,7 +95,7 @@ pub fn write(state: &Snapshot) -> String {
 impl<'a> ContentValue<'a> {
     fn of(record: &'a [u8]) -> Self {
         match serde_json::from_slice::<&RawValue>(record) {
-            // JSON with surrounding white space would lose that space.
+            // Only without surrounding white space, which the JSON form would lose.
             Ok(raw)
                 if raw.get().as_bytes() == record
                     && serde_json::from_slice::<Base64>(record).is_err() =>

@@ -14,10 +14,11 @@ use sealwire_store::{
     MapId, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, StoreError, SubjectClaim,
 };
 
-/// `$1` to `$3`: maps and the lowest generation that uses each. `$27` to `$30`: rows of subject
-/// keys, and the version that each must have. Returns true in the last column if no fence is above
-/// these generations and all keys have these versions. Otherwise nothing is written. The locks keep
-/// a key until the objects are committed. The counts fix the order in which the tables are written.
+/// `$1` to `$3`: maps, and the lowest generation that uses each map. `$27` to `$30`: rows of
+/// subject keys, and the version that each must have. The last column is true if no fence is above
+/// these generations and all keys have these versions. Otherwise nothing is written. The locks
+/// prevent changes of the keys until the objects are committed. The counts fix the order in which
+/// the tables are written.
 pub(super) static INSERT: &str = "WITH fenced AS MATERIALIZED (
         SELECT 1
         FROM unnest($1::int4[], $2::int4[], $3::int8[]) AS i(app, collection, generation)
@@ -65,7 +66,7 @@ pub(super) type Fences = BTreeMap<MapId, u64>;
 /// Conditions under which objects are inserted.
 #[derive(Debug, Default)]
 pub(super) struct Conditions {
-    /// Maps, and the generation that no fence of each may exceed.
+    /// Maps, and the generation that the map's fence must not exceed.
     maps: BTreeMap<MapId, u64>,
     /// Rows of subject keys, and the version that each must have.
     claims: BTreeMap<(MapId, ObjectId), u64>,
@@ -118,8 +119,8 @@ impl<'a> InsertParams<'a> {
 }
 
 /// Inserts objects in the given order, and terms. Returns false, and writes nothing, if a condition
-/// does not hold. If Citus distributes the tables, a transaction must be open, and there must be no
-/// conditions.
+/// does not hold. If Citus distributes the tables, a transaction must be open and `conditions` must
+/// be empty.
 pub(super) async fn insert(
     session: &Session,
     conditions: &Conditions,
@@ -214,8 +215,8 @@ impl<'a> NewObjects<'a> {
     }
 
     /// Writes all objects in one statement, or in one transaction if Citus distributes the tables.
-    /// Returns false, and writes nothing, if a fence keeps out one of the groups or a claim does
-    /// not hold.
+    /// Returns false, and writes nothing, if a fence rejects one of the groups or a claim does not
+    /// hold.
     pub(super) async fn insert(
         self,
         session: &Session,

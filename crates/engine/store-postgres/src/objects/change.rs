@@ -1,7 +1,8 @@
 //! Writes the difference between two states of objects, with a bounded number of statements.
 //!
-//! Objects are changed first, so that their row locks come before those of terms. Terms are removed
-//! before others are inserted, because a unique term can move from one object to another.
+//! Objects are changed first, so that their rows are locked before the rows of terms. Terms are
+//! removed before new terms are inserted, because a unique term can move from one object to
+//! another.
 
 use std::collections::HashSet;
 
@@ -15,7 +16,7 @@ use crate::write::{overtaken, refused};
 use sealwire_store::{MapId, ObjectId, ObjectRow, StoreError, Term};
 
 /// Changes lifetime and terms of objects that are not archived, unless another transaction changed
-/// an object since it was read. `$4`: the known version, `$5`: the known expiry time.
+/// an object after the read. `$4`: the known version, `$5`: the known expiry time.
 pub(super) static CHANGE: &str =
     "UPDATE sealwire.objects t SET expires = i.expires, archived = i.archived, terms = i.terms
     FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::int8[], $5::int8[], $6::int8[], $7::int8[], $8::bytea[])
@@ -57,7 +58,7 @@ pub(super) static REMOVE: &str = "WITH objects AS (
 /// Objects and terms to remove.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Removal<'a> {
-    /// In the order of keys.
+    /// The objects, in the order of keys.
     pub(super) objects: Vec<(MapId, &'a ObjectId)>,
     pub(super) unique: Vec<HeldTerm<'a>>,
     pub(super) terms: Vec<HeldTerm<'a>>,
@@ -74,7 +75,7 @@ impl Removal<'_> {
 pub(super) struct NetChange<'a> {
     pub(super) add: Vec<(MapId, &'a ObjectRow)>,
     replace: Vec<(MapId, &'a ObjectRow)>,
-    /// Old and new state of objects of which only lifetime and terms differ.
+    /// Old and new states of objects that differ only in lifetime and terms.
     change: Vec<(MapId, &'a ObjectRow, &'a ObjectRow)>,
     remove: Removal<'a>,
     pub(super) unique: Vec<HeldTerm<'a>>,
@@ -82,7 +83,7 @@ pub(super) struct NetChange<'a> {
 }
 
 impl<'a> NetChange<'a> {
-    /// Collects the changes of an overlay that remain.
+    /// Collects the net changes of an overlay.
     pub(super) fn of(overlay: &'a ObjectOverlay<'_>) -> Self {
         let mut net = Self::default();
         for (map, old, new) in overlay.changes().filter(|(_, old, new)| old != new) {
@@ -143,7 +144,7 @@ impl<'a> NetChange<'a> {
     }
 }
 
-/// Returns true if two states of an object that was not archived differ at most in lifetime and
+/// Returns true if the old state is not archived and the two states differ at most in lifetime and
 /// terms.
 fn differs_in_lifetime(old: &ObjectRow, new: &ObjectRow) -> bool {
     let ObjectRow {

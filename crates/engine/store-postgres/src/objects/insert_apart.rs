@@ -1,8 +1,8 @@
 //! Inserts objects and terms by a statement per table, which is the form that Citus runs on one
 //! shard.
 //!
-//! Citus runs [`super::add::INSERT`] in many steps and rejects its locks. Here a transaction holds
-//! the steps together.
+//! Citus runs [`super::add::INSERT`] in many steps and rejects its locks. This module runs separate
+//! statements in a transaction instead.
 
 use tokio::time::Instant;
 
@@ -14,8 +14,8 @@ use crate::sqlstate::SqlFault;
 use crate::write::overtaken;
 
 /// The conditions of [`super::add::INSERT`]. `$1` to `$3`: maps and generations. `$4` to `$7`: rows
-/// of subject keys, and the version that each must have. Returns true if all hold. The locks keep a
-/// key until the objects are committed.
+/// of subject keys, and the version that each must have. Returns true if all conditions hold. The
+/// locks prevent changes of the keys until the objects are committed.
 pub(super) static CONDITIONS: &str = "WITH fenced AS MATERIALIZED (
         SELECT 1
         FROM unnest($1::int4[], $2::int4[], $3::int8[]) AS i(app, collection, generation)
@@ -54,7 +54,7 @@ macro_rules! insert_terms {
 static UNIQUE_TERMS: &str = insert_terms!("sealwire.object_unique");
 static TERMS: &str = insert_terms!("sealwire.object_terms");
 
-/// Inserts objects and terms in a transaction of its own. Returns false, and writes nothing, if a
+/// Inserts objects and terms in a new transaction. Returns false, and writes nothing, if a
 /// condition does not hold.
 pub(super) async fn insert_in_transaction(
     session: &Session,
@@ -78,7 +78,7 @@ pub(super) async fn insert_in_transaction(
         session.batch("ROLLBACK").await?;
         return Ok(false);
     }
-    // A process that was paused does not commit by fences that it read long before.
+    // A process that was paused must not commit based on fences that it read long before.
     if Instant::now() >= deadline {
         return Err(overtaken());
     }

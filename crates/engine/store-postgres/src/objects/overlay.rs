@@ -1,4 +1,5 @@
-//! Objects as the groups of a transaction see them: the stored ones, changed by earlier groups.
+//! Objects as the groups of a transaction see them: stored objects with the changes of earlier
+//! groups.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -61,9 +62,8 @@ impl NeededKeys {
 /// Objects and holders of unique terms as they are stored.
 #[derive(Debug, Default)]
 pub(super) struct StoredObjects {
-    /// Objects that a transaction names, which it has locked, and holders of unique terms. The
-    /// sealed content can be missing. Changes of such objects either replace the whole object or
-    /// keep the content.
+    /// Locked objects that the transaction names, and holders of unique terms. The sealed content
+    /// can be missing: changes of such objects either replace the whole object or keep the content.
     pub(super) objects: HashMap<ObjectKey, ObjectRow>,
     pub(super) holders: HashMap<(MapId, Term), ObjectId>,
 }
@@ -104,7 +104,7 @@ impl<'a> ObjectOverlay<'a> {
         self.current = ChangeLayer::default();
     }
 
-    /// Returns the stored and the new state of each object that was changed, by key. Both can be
+    /// Returns the stored and the new state of each changed object, by key. The two states can be
     /// equal.
     pub(super) fn changes(
         &self,
@@ -124,13 +124,13 @@ impl<'a> ObjectOverlay<'a> {
         changed.map_or_else(|| self.stored.objects.get(key), Option::as_ref)
     }
 
-    /// Returns true if the group looks as if an earlier attempt, of which the response was lost,
-    /// has written it. `later` has the writes of later groups of the attempt: they can have changed
-    /// the objects since.
+    /// Returns true if an earlier attempt, whose response was lost, seems to have written the
+    /// group. `later` has the writes of later groups of that attempt, which can have changed the
+    /// objects again.
     ///
     /// A stored row that is equal to the byte counts as written by that attempt. An absent object
-    /// counts as deleted by that attempt, although it can have been absent before: the client gets
-    /// what it wanted in either case.
+    /// counts as deleted by that attempt. If the object was absent before, the result is still the
+    /// one that the client requested.
     pub(super) fn is_written(&self, group: &ObjectGroup, later: &[&ObjectGroup]) -> bool {
         let map = group.view.map;
         let is_written = |write: &ObjectWrite| {
@@ -165,13 +165,13 @@ impl<'a> ObjectOverlay<'a> {
     }
 }
 
-/// Returns true if one of the writes made the object as it is.
+/// Returns true if one of the writes results in the found object.
 fn has_become(found: &ObjectRow, writes: &[&ObjectWrite]) -> bool {
     let made = |(at, write): (usize, &&ObjectWrite)| matches!(write, ObjectWrite::Replace(row) if is_stored(row, found, &writes[at + 1..]));
     writes.iter().enumerate().any(made)
 }
 
-/// Returns true if a written row is the stored one, apart from an expiry time that a later write
+/// Returns true if a written row equals the stored row. Ignores an expiry time that a later write
 /// has set.
 fn is_stored(row: &ObjectRow, found: &ObjectRow, later: &[&ObjectWrite]) -> bool {
     let sets = |write: &&ObjectWrite| matches!(write, ObjectWrite::Expire { expires, .. } if *expires == found.expires);

@@ -1,5 +1,5 @@
-//! Lookups of objects and of clauses. Each is one statement, which also returns the fence of the
-//! map.
+//! Lookups of objects and of clauses. Each lookup is one statement, which also returns the fence of
+//! the map.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -68,7 +68,7 @@ pub(super) static COUNT: &str = concat!(
     ) c ON true"
 );
 
-/// `$3`: the id that the others follow. `$4` to `$7`: places, index numbers and hashes. `$8`:
+/// `$3`: the id after which the page starts. `$4` to `$7`: places, index numbers and hashes. `$8`:
 /// maximum number of ids.
 pub(super) static IDS: &str = concat!(
     "SELECT ",
@@ -86,8 +86,8 @@ pub(super) static IDS: &str = concat!(
     ) m ON true ORDER BY m.id"
 );
 
-/// `$3` to `$7`: as for [`COUNT`]. `$8`: ids. Returns the positions of ids that are in some
-/// clauses, and the number of these clauses.
+/// `$3` to `$7`: as for [`COUNT`]. `$8`: ids. Returns the positions of ids that match at least one
+/// clause, and the number of matching clauses.
 pub(super) static PROBE: &str = concat!(
     "SELECT ",
     fence!(),
@@ -276,7 +276,7 @@ impl PostgresStore {
 pub(super) fn check_line(view: MapView, line: Option<&Row>) -> Result<(), StoreError> {
     let line = line.ok_or_else(|| damaged("a statement returned no fence"))?;
     let fence = column::<Option<i64>>(line, 0).map_err(SqlFault::into_error)?;
-    // The comparison is between numbers as the database keeps them.
+    // Compares the numbers as the database stores them.
     let view = MapView {
         generation: generation(view.generation).unsigned_abs(),
         ..view
@@ -284,7 +284,8 @@ pub(super) fn check_line(view: MapView, line: Option<&Row>) -> Result<(), StoreE
     check_fence(view, fence.map(i64::unsigned_abs))
 }
 
-/// Returns the element that the database numbers `n`, from 1, behind the first `from` elements.
+/// Returns the element to which the database gives number `n`, counted from 1 after the first
+/// `from` elements.
 fn place<T>(elements: &mut [T], from: usize, n: i64) -> Result<&mut T, SqlFault> {
     let at = usize::try_from(n)
         .ok()
@@ -293,7 +294,7 @@ fn place<T>(elements: &mut [T], from: usize, n: i64) -> Result<&mut T, SqlFault>
     at.and_then(|at| elements.get_mut(at)).ok_or_else(unfit)
 }
 
-/// Returns the id to start after. Every id follows the empty one.
+/// Returns the id to start after. All ids sort after the empty id.
 pub(super) fn behind(after: &Option<ObjectId>) -> &[u8] {
     after.as_ref().map_or(&[], |id| &id.0)
 }

@@ -16,8 +16,8 @@ use sealwire_store::{MapId, MapView, ObjectId, ObjectRow, Page, Reseal, SCAN_BYT
 
 pub(super) static COUNT_KEYS: &str = count!("sealwire.objects", "t.key");
 
-/// `$5`: the key that the objects must not have. `$6`: maximum number of objects. `$7`: sealed
-/// bytes of preceding objects from which on an object is not returned.
+/// `$5`: the key that the objects must not have. `$6`: maximum number of objects. `$7`: an object
+/// is not returned if the preceding objects have at least this many sealed bytes.
 pub(super) static OTHER_KEYS: &str = list!("t.key <> $5", "$6", "$7");
 
 /// `$3`: the generation of the view. `$4`: the new key. `$5` to `$7`: ids, old and new contents, in
@@ -103,7 +103,7 @@ impl PostgresStore {
             let params: [&(dyn ToSql + Sync); 7] =
                 [&app, &collection, &generation, &key, ids, old, new];
             let lane = store.shared.writers.take(deadline).await?;
-            // A repetition finds the contents that the attempt before it has written.
+            // A retry finds the contents that the previous attempt has written.
             let lines = store
                 .query_by(deadline, &lane, true, RESEAL, &params)
                 .await?;

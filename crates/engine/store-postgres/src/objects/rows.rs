@@ -13,7 +13,7 @@ const SHARED: u8 = 0;
 const UNIQUE: u8 = 1;
 
 /// Columns of the table alias `t`, in the order that [`read`] expects. `bare` columns have an empty
-/// sealed content, which can be large.
+/// sealed content, because the content can be large.
 macro_rules! object_columns {
     () => {
         concat!(object_columns!(head), ", t.sealed")
@@ -40,8 +40,8 @@ pub(super) fn encode_terms(row: &ObjectRow) -> Vec<u8> {
     bytes
 }
 
-/// Returns unique terms and other terms. Returns `None` for bytes that [`encode_terms`] cannot have
-/// made.
+/// Returns unique terms and other terms. Returns `None` for bytes that [`encode_terms`] never
+/// returns.
 pub(super) fn decode_terms(bytes: &[u8]) -> Option<(Vec<Term>, Vec<Term>)> {
     let (mut unique, mut shared) = (Vec::new(), Vec::new());
     let (terms, rest) = bytes.as_chunks::<TERM_BYTES>();
@@ -60,8 +60,8 @@ pub(super) fn decode_terms(bytes: &[u8]) -> Option<(Vec<Term>, Vec<Term>)> {
     rest.is_empty().then_some((unique, shared))
 }
 
-/// Converts a generation of control state. Generations count changes, so that none comes near the
-/// maximum.
+/// Converts a generation of control state. Generations count changes, so the maximum is never
+/// reached.
 pub(super) fn generation(generation: u64) -> i64 {
     generation.try_into().unwrap_or(i64::MAX)
 }

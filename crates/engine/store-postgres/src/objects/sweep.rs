@@ -1,9 +1,9 @@
-//! Sweeps of objects: archives expired ones, removes archived ones, or removes all.
+//! Sweeps of objects: archive expired objects, remove archived objects, or remove all objects.
 //!
-//! A sweep first chooses due objects, by an index of the times at which objects become due. A
+//! A sweep first selects due objects by an index of the times at which objects become due. A
 //! transaction then locks the objects that are still due, and changes them together with their
-//! terms. The terms that another transaction has written in between are only visible to statements
-//! after the lock.
+//! terms. Terms that another transaction wrote in the meantime are only visible to statements after
+//! the lock.
 
 use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
@@ -22,12 +22,12 @@ use sealwire_store::{MapId, ObjectId, Page, StoreError, Sweep, Term};
 /// Maximum objects of one page.
 const PAGE_MAX: usize = 1_000;
 
-/// Number of due objects from which on a page is chosen by a walk in the order of ids. A smaller
-/// number is sorted by id for each page.
+/// If more objects are due, pages are read in the order of ids. Otherwise the due objects are
+/// sorted by id for each page.
 const DUE_MAX: i64 = 10_000;
 
-/// Seconds by which the engine's clock, in `$6`, is ahead of the server's clock. A clock that is
-/// ahead must not sweep objects early.
+/// Seconds by which the engine's clock, in `$6`, is ahead of the server's clock. Sweeps subtract
+/// this difference, so that they do not remove objects early.
 macro_rules! ahead {
     () => {
         "greatest($6::int8 - floor(extract(epoch FROM now()))::int8, 0)"
@@ -46,22 +46,23 @@ macro_rules! expired {
     };
 }
 
-/// Condition of an object that is archived long enough. `$5`: time before which it was archived.
+/// Condition of an object whose archive period is over. `$5`: time before which it was archived.
 macro_rules! outdated {
     () => {
         concat!("t.archived < $5 - ", ahead!())
     };
 }
 
-/// Condition of any object. It mentions the parameters because they must have a type.
+/// Condition that every object meets. The expression mentions the parameters, because every
+/// parameter must have a type.
 macro_rules! any {
     () => {
         "$5::int8 IS NOT NULL AND $6::int8 IS NOT NULL"
     };
 }
 
-/// Finds due objects behind the id `$3`. Returns the number of due objects, at most `$7`, and the
-/// first `$4` ids of these, each with true.
+/// Finds due objects after the id `$3`. Returns the number of due objects, at most `$7`, and their
+/// first `$4` ids, each with true.
 macro_rules! due {
     ($condition:expr, $time:literal) => {
         concat!(
@@ -77,7 +78,7 @@ macro_rules! due {
     };
 }
 
-/// Walks through `$4` objects behind the id `$3`. Returns each with its condition.
+/// Walks through `$4` objects after the id `$3`. Returns each id with the value of the condition.
 macro_rules! walk {
     ($condition:expr) => {
         concat!(
@@ -89,8 +90,9 @@ macro_rules! walk {
     };
 }
 
-/// Locks the objects `$3`, in the order of their keys. Returns each with its condition, which is no
-/// part of the search: a plan could then read all due objects.
+/// Locks the objects `$3`, in the order of their keys. Returns each id with the value of the
+/// condition. The condition is not part of the search, because a plan could then read all due
+/// objects.
 macro_rules! lock {
     ($condition:expr) => {
         concat!(
@@ -165,7 +167,7 @@ impl SweepPlan {
         }
     }
 
-    /// Changes those of `ids` that are still due. Returns their number.
+    /// Changes the objects of `ids` that are still due. Returns their number.
     async fn change(&self, session: &Session, ids: &[ObjectId]) -> Result<u64, SqlFault> {
         let (_, _, lock) = self.statements();
         let ids: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
@@ -236,7 +238,7 @@ impl PostgresStore {
         self.in_turn(&self.shared.walks, work).await
     }
 
-    /// Returns the ids of due objects behind `after`, ascending.
+    /// Returns the ids of due objects after `after`, ascending.
     async fn due(
         &self,
         deadline: Instant,
@@ -246,7 +248,7 @@ impl PostgresStore {
         due_max: i64,
     ) -> Result<Page<Vec<ObjectId>, ObjectId>, StoreError> {
         let (by_time, walk, _) = plan.statements();
-        // One more than the page has, so that it is known if the page is the last one.
+        // Requests one more object than the page holds, to find out whether the page is the last.
         let (after, look, most) = (behind(&after), limit as i64 + 1, due_max + 1);
         let [before, now] = &plan.times;
         let params: [&(dyn ToSql + Sync); 7] = [
@@ -296,7 +298,8 @@ impl PostgresStore {
         plan: &SweepPlan,
         ids: &[ObjectId],
     ) -> Result<u64, StoreError> {
-        // An attempt without response would count nothing when repeated.
+        // The request is not repeated after a lost response, because the retry would count no
+        // changes.
         let mut call = self.shared.slow.call_by(deadline, false);
         loop {
             let session = call.session().await?;

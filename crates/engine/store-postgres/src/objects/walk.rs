@@ -12,13 +12,14 @@ use sealwire_store::{
     Filter, MapId, MapView, ObjectId, ObjectRow, Page, SCAN_BYTES, StoreError, SubjectId,
 };
 
-/// Objects that a page of a list looks at, unless the page limit is larger.
+/// Maximum objects that a page of a list looks at, unless the page limit is larger.
 pub(super) const LOOK_MAX: usize = 10_000;
 
-/// Selects objects that fit a condition. `$3`: the id that the objects follow. `$4`: maximum number
-/// of objects to look at. `$bytes`: sealed bytes of preceding objects from which on an object is
-/// not returned. Every line has the fence, the number of objects that were looked at, and the last
-/// id of these. The fourth column is the number of matching objects, at most `$limit`.
+/// Selects objects that match a condition. `$3`: the id after which the page starts. `$4`: maximum
+/// number of objects to look at. `$bytes`: an object is not returned if the preceding objects have
+/// at least this many sealed bytes. Every line has the fence, the number of objects that were
+/// looked at, and the last of their ids. The fourth column is the number of matching objects, at
+/// most `$limit`.
 macro_rules! list {
     ($fits:literal, $limit:literal, $bytes:literal) => {
         concat!(
@@ -75,9 +76,9 @@ pub(super) static SCAN: &str = concat!(
     ) t WHERE t.bytes - octet_length(t.sealed) < $5 ORDER BY t.app, t.collection, t.id"
 );
 
-/// `$2`: the subject. `$3`, `$4`: the object that the objects follow. `$6`: maximum sealed bytes of
-/// the preceding objects for an object to be returned. Each line begins with the fence of the
-/// object's map.
+/// `$2`: the subject. `$3`, `$4`: the object after which the page starts. `$6`: maximum sealed
+/// bytes of the preceding objects for an object to be returned. Each line starts with the fence of
+/// the object's map.
 pub(super) static SUBJECT: &str = concat!(
     "SELECT f.generation, t.app, t.collection, ",
     object_columns!(),
@@ -199,7 +200,7 @@ impl PostgresStore {
                         .map(|row| read(row).map_err(SqlFault::into_error))
                         .collect();
                 }
-                // The scan was of one app, which has no more objects.
+                // The scan covered a single app, which has no more objects.
                 let Some(next) = store.next_app(deadline, NEXT_MAP, app).await? else {
                     return Ok(Vec::new());
                 };
@@ -227,7 +228,7 @@ pub(super) fn page(
         }
         let is_cut = page.found.len() == limit || (page.found.len() as i64) < chosen;
         page.next = match page.found.last() {
-            // Matching objects can follow, although they were looked at.
+            // The statement looked at further matching objects but did not return them.
             Some(last) if is_cut => Some(last.id),
             _ if looked == look as i64 => Some(ObjectId(crate::rows::key(line, 2)?)),
             _ => None,

@@ -1,13 +1,13 @@
 //! Writes of groups: one statement for groups that only add objects, and a transaction otherwise.
 //!
-//! The statement writes everything or nothing. It fails if an id or a unique term is taken, and
-//! writes nothing if a fence keeps out a group or the claim of a subject key does not hold. A
-//! transaction then follows, which reads the fences, locks the named objects, and reads the holders
-//! of unique terms. It applies the groups in memory and writes the net difference. If another
-//! transaction was faster, the whole transaction is repeated.
+//! The statement writes everything or nothing. An id or a unique term that is taken makes the
+//! statement fail. Nothing is written if a fence rejects a group or if a claim on a subject key
+//! does not hold. A transaction then follows, which reads the fences, locks the named objects, and
+//! reads the holders of unique terms. The transaction applies the groups in memory and writes the
+//! net difference. If a concurrent transaction commits first, the whole transaction is repeated.
 //!
 //! If a connection breaks, the attempt may have taken effect. See [`ObjectOverlay::is_written`] for
-//! how a repetition recognizes its own writes.
+//! how a retry recognizes its own writes.
 
 use std::collections::BTreeSet;
 
@@ -32,8 +32,8 @@ use sealwire_store::{
 };
 
 /// Locks objects in the order of their keys, so that concurrent transactions wait for each other
-/// and do not deadlock. Returns the sealed content of those for which `$4` is true. The content can
-/// be large, and few writes need it.
+/// and do not deadlock. Returns the sealed content only of objects for which `$4` is true, because
+/// the content can be large and few writes need it.
 pub(super) static LOCK: &str = concat!(
     "SELECT t.app, t.collection, ",
     object_columns!(head),
@@ -160,7 +160,7 @@ async fn insert(
 enum Task<'a> {
     /// `now`, and groups that are written in sequence.
     Groups(u64, &'a [&'a ObjectGroup]),
-    /// Objects that are written as they are.
+    /// Objects that are written unchanged.
     Put(&'a [(MapId, ObjectRow)]),
 }
 
@@ -181,7 +181,7 @@ async fn transact(
         open.end(call, &outcome).await;
         match outcome {
             Ok(results) => return Ok(results),
-            // Another transaction took an id or a unique term since they were read as free.
+            // Another transaction took an id or a unique term after the read that found both free.
             Err(SqlFault::Unique) => {
                 if Instant::now() >= deadline {
                     return Err(overtaken().into_error());
@@ -226,7 +226,7 @@ async fn transaction(
             }
         },
     };
-    // A process that was paused does not commit by fences that it read long before.
+    // A process that was paused must not commit based on fences that it read long before.
     if Instant::now() >= deadline {
         return Err(overtaken());
     }
@@ -234,8 +234,8 @@ async fn transaction(
     Ok(results)
 }
 
-/// Begins a transaction and puts objects, app by app if Citus distributes the tables. The inner
-/// error is that of the objects.
+/// Starts a transaction and puts objects, app by app if Citus distributes the tables. The inner
+/// error is an error of the objects.
 async fn put_parts(
     session: &Session,
     rows: &[(MapId, ObjectRow)],
@@ -280,8 +280,9 @@ fn apply(
     groups.iter().enumerate().map(write).collect()
 }
 
-/// Begins a transaction by `begin`, reads fences, locks objects, and reads the holders of unique
-/// terms. `is_compared` is true if the sealed content of all locked objects is needed.
+/// Starts a transaction with the statement `begin`, reads fences, locks objects, and reads the
+/// holders of unique terms. `is_compared` is true if the sealed content of all locked objects is
+/// needed.
 async fn lock(
     session: &Session,
     begin: &str,
@@ -305,14 +306,14 @@ async fn lock(
     let ((), fences, locked) = tokio::try_join!(biased; session.batch(begin), fences(session, groups), session.query(LOCK, &params))?;
     for row in &locked {
         let (map, object) = (map(row, 0)?, rows::read(row, 2)?);
-        // Whoever changes the terms of an object locks the object first.
+        // Every transaction that changes the terms of an object locks the object first.
         stored
             .holders
             .extend(object.unique.iter().map(|term| ((map, *term), object.id)));
         stored.objects.insert((map, object.id), object);
     }
-    // Only a statement that starts after the locks were acquired sees the terms that others wrote
-    // before.
+    // Only a statement that starts after the locks were acquired sees the terms that concurrent
+    // transactions wrote before.
     find_holders(session, needed, &mut stored).await?;
     Ok((stored, fences))
 }
@@ -339,7 +340,7 @@ async fn find_holders(
             needed.objects.contains(&(map, id)),
             column::<Option<&[u8]>>(row, 5)?.is_some(),
         );
-        // Another transaction added the object after this one looked for objects to lock.
+        // Another transaction added the object after this transaction looked for objects to lock.
         if is_named && is_there && !stored.objects.contains_key(&(map, id)) {
             return Err(overtaken());
         }

@@ -1,9 +1,9 @@
 //! Batch queue: queued requests and the workers (lanes) that send them.
 //!
 //! A lane is a task that repeatedly takes a batch from the queue and sends it. The task ends when
-//! the queue is empty. There is no timer: requests that arrive while all workers are busy are in
-//! the next batch. Requests are of two sorts that never share a batch. A worker alternates between
-//! the sorts, and only a bounded number of workers handle the second sort at once.
+//! the queue is empty. Requests that arrive while all workers are busy go into the next batch,
+//! without a timer. There are two sorts of requests, which never share a batch. A worker alternates
+//! between the sorts. The number of workers that handle the second sort concurrently is bounded.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -31,7 +31,8 @@ pub(super) struct BatchRules {
 }
 
 impl BatchRules {
-    /// Returns the limits of write batches. All workers but one can send large groups.
+    /// Returns the limits of write batches. If there are several workers, one of them is always
+    /// free for small groups.
     pub(super) fn of_writers(writers: usize) -> Self {
         let lanes = writers.max(1);
         Self {
@@ -68,7 +69,7 @@ struct QueueState<T> {
     closed: bool,
 }
 
-/// The sort and weight of the worker's last batch. [`BatchQueue::push`] tells when to start a
+/// The sort and weight of the worker's last batch. [`BatchQueue::push`] reports when to start a
 /// worker.
 #[derive(Debug, Default)]
 pub(super) struct LastBatch(Option<(Sort, usize)>);
@@ -137,8 +138,8 @@ impl<T> BatchQueue<T> {
         }
     }
 
-    /// Returns the next batch of this worker, after [`BatchQueue::landed`]. Returns `None` if the
-    /// worker must end.
+    /// Returns the next batch of this worker, or `None` if the worker must end. The previous batch
+    /// must be marked as completed.
     pub(super) fn next(&self, lane: &mut LastBatch) -> Option<(Sort, Vec<T>)> {
         let mut books = self.books();
         let last = lane.0.take().map(|(sort, _)| sort);
@@ -181,7 +182,7 @@ impl<T> BatchQueue<T> {
     pub(super) async fn close(&self) {
         loop {
             let idle = self.idle.notified();
-            // There is a worker as long as items are queued.
+            // While items are queued, a worker runs and notifies this task.
             if self.shut() == 0 {
                 return;
             }

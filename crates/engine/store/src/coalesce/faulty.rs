@@ -24,8 +24,7 @@ pub(super) enum InjectedFault {
     Short,
 }
 
-/// A recorded batch: its clock reading, and the rows or keys per request, as far as the store can
-/// tell.
+/// A recorded batch: its time, and the number of rows or keys per request, if the store knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RecordedBatch {
     pub(super) now: u64,

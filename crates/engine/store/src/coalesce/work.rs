@@ -32,18 +32,18 @@ pub(super) struct Open<Q, A> {
 }
 
 impl<Q, A> Open<Q, A> {
-    /// Starts a batch with the requests whose deadline has not passed, and fails the others.
-    /// Returns `None` if no request is left.
+    /// Starts a batch with the requests whose deadline has not passed, and fails the other
+    /// requests. Returns `None` if no request is left.
     pub(super) fn begin(kind: Kind, batch: Vec<Work<Q, A>>) -> Option<Self> {
         let sent = Instant::now();
         let (works, late): (Vec<_>, Vec<_>) = batch
             .into_iter()
             .partition(|work| work.deadline.is_none_or(|deadline| deadline > sent));
         for work in late {
-            // The receiver can be gone.
+            // The receiver can be dropped.
             let _ = work.answer.send(Err(CallError::Late));
         }
-        // All requests use the latest of their clock readings, which differ only slightly.
+        // All requests use the latest of their times, which differ only slightly.
         let now = works.iter().map(|work| work.now).max()?;
         let waited = works.iter().map(|work| sent - work.since).max()?;
         Some(Self {
@@ -123,7 +123,7 @@ impl<Q, A> Work<Q, A> {
 pub(super) struct Waiter<'a, Q, A> {
     pub(super) desk: &'a BatchQueue<Work<Q, A>>,
     pub(super) sort: Sort,
-    /// `None` once the request is completed.
+    /// `None` after the request is completed.
     pub(super) place: Option<QueueSlot>,
     pub(super) answer: oneshot::Receiver<Result<A, CallError>>,
 }

@@ -17,7 +17,7 @@ pub enum How {
     Missing,
     /// Only the target has it.
     Extra,
-    /// Both sides have it, with different content.
+    /// The two sides have it with different content.
     Other,
 }
 

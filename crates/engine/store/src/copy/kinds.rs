@@ -1,4 +1,4 @@
-//! The kinds of rows that a copy handles alike: token rows and objects.
+//! A common trait for token rows and objects, so that the same code copies both.
 
 use super::Side;
 use crate::{MapId, ObjectId, ObjectRow, Row, StoreError, TokenId};
@@ -19,14 +19,14 @@ pub(super) trait CopiedRow: PartialEq + Send + Sync + Sized {
     /// Returns the bytes of an id.
     fn bytes(id: Self::Id) -> [u8; 16];
 
-    /// Returns at most `limit` rows that follow `after`. Only a page at the end is empty.
+    /// Returns at most `limit` rows that follow `after`. An empty page means the end.
     fn scan(
         side: Side<'_>,
         after: Option<Position<Self>>,
         limit: usize,
     ) -> impl Future<Output = Result<Vec<(MapId, Self)>, StoreError>> + Send;
 
-    /// Writes rows as they are. Writes all rows or none.
+    /// Writes rows unchanged. Writes all rows or none.
     fn put(
         side: Side<'_>,
         rows: &[(MapId, Self)],

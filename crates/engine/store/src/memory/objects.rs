@@ -42,7 +42,7 @@ impl Collections {
         Ok(written)
     }
 
-    /// Makes changes of objects. `None` removes an object.
+    /// Applies changes of objects. `None` removes an object.
     fn commit(&mut self, rows: BTreeMap<(MapId, ObjectId), Option<ObjectRow>>) {
         // Removes all old terms first, because a term can move from one object to another.
         for key in rows.keys() {
@@ -66,8 +66,8 @@ impl Collections {
         }
     }
 
-    /// Returns the holders of a clause behind `after`: ascending per term and place, and possibly
-    /// several times.
+    /// Returns the holders of a clause after `after`. Ids are ascending within the unique and
+    /// within the other holders of a term. An id can occur several times.
     fn holders<'a>(
         &'a self,
         map: MapId,
@@ -191,7 +191,7 @@ impl MemoryStore {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the objects if no fence keeps out `view`.
+    /// Returns the objects if no fence rejects `view`.
     fn objects_for(&self, view: MapView) -> Result<MutexGuard<'_, Collections>, StoreError> {
         let objects = self.objects();
         objects.check(view)?;

@@ -101,8 +101,8 @@ impl Maps {
         }
     }
 
-    /// Returns a page of the rows that follow `after`; see [`page`]. `bounds` are the rows to look
-    /// at and to find.
+    /// Returns a page of the rows that follow `after`; see [`page`]. `bounds` are the maximum
+    /// numbers of rows to look at and to return.
     fn page(
         &self,
         map: MapId,
@@ -116,7 +116,7 @@ impl Maps {
         page(&self.rows, map, from, bounds, wanted)
     }
 
-    /// Returns the rows of a subject in the maps of an app, behind `after`.
+    /// Returns the rows of a subject in the maps of an app, after `after`.
     fn of_subject(
         &self,
         app: u32,

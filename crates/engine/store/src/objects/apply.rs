@@ -1,5 +1,5 @@
-//! Applies the writes of a group to objects in memory. All stores use this one definition of what a
-//! write does.
+//! Applies the writes of a group to objects in memory. All stores use this definition of the
+//! semantics of writes.
 
 use std::collections::HashSet;
 
@@ -10,8 +10,8 @@ use super::{
 use crate::tokens::{SECONDS_MAX, check_time};
 use crate::{MapId, StoreError, Sweep};
 
-/// Objects and holders of unique terms as a group sees them: the stored ones, changed by earlier
-/// writes.
+/// Objects and holders of unique terms as a group sees them: the stored state with the changes of
+/// earlier writes.
 pub trait ObjectChanges {
     /// Returns an object in any state.
     ///
@@ -22,7 +22,7 @@ pub trait ObjectChanges {
     /// Returns the object that holds a unique term, also if it has expired.
     ///
     /// # Errors
-    /// Any error of the store; [`StoreError::Damaged`] if there is no such object.
+    /// Any error of the store; [`StoreError::Damaged`] if that object is missing.
     fn holder(&self, map: MapId, term: Term) -> Result<Option<ObjectRow>, StoreError>;
 
     /// Writes an object with its terms, in place of `old` with its terms.
@@ -39,8 +39,8 @@ pub trait ObjectChanges {
 ///
 /// # Errors
 /// Any error of `changes`; [`StoreError::TimeOutOfRange`]; [`StoreError::Invalid`] for two writes
-/// of one id, two claims of one subject, an archived row, or a row of another creation time than
-/// the object that it replaces.
+/// of one id, two claims of one subject, or an archived row. Also for a row whose creation time
+/// differs from that of the replaced object.
 pub fn apply_group(
     changes: &mut impl ObjectChanges,
     now: u64,
@@ -208,7 +208,7 @@ fn put(
     Ok(None)
 }
 
-/// Returns the object as it is once it is archived.
+/// Returns the archived form of the object.
 #[must_use]
 pub fn archived(row: &ObjectRow, now: u64) -> ObjectRow {
     ObjectRow {
@@ -219,13 +219,13 @@ pub fn archived(row: &ObjectRow, now: u64) -> ObjectRow {
     }
 }
 
-/// Writes rows as [`ObjectStore::put_objects`](super::ObjectStore::put_objects) specifies. Of
-/// several rows with one id, the last one stays. The caller discards all changes if an error is
+/// Writes rows as [`ObjectStore::put_objects`](super::ObjectStore::put_objects) specifies. If
+/// several rows have the same id, the last row wins. The caller discards all changes if an error is
 /// returned.
 ///
 /// # Errors
 /// Any error of `changes`; [`StoreError::TimeOutOfRange`]; [`StoreError::Damaged`] if two objects
-/// of a map hold one unique term, or if an archived object has terms.
+/// of a map hold the same unique term, or if an archived object has terms.
 pub fn apply_put(
     changes: &mut impl ObjectChanges,
     rows: &[(MapId, ObjectRow)],

@@ -12,8 +12,7 @@ use crate::{Page, StoreError};
 pub const QUERY_CLAUSES_MAX: usize = 8;
 /// Maximum number of statements for one page.
 pub const QUERY_STATEMENTS_MAX: usize = 8;
-/// Number at which the objects of a clause are no longer counted, and number of ids that one
-/// statement returns.
+/// Maximum count of the objects of a clause, and maximum number of ids that one statement returns.
 const COUNT_CAP: u32 = 1_001;
 
 /// A page of ids, and the work that it took.

@@ -5,10 +5,10 @@
 //! `R * (max - D) / (D - min)`. R is the weight that the store makes durable per second. Each
 //! change of D updates the rate, also for requests that already wait.
 //!
-//! At D = (min + max) / 2 the rate is R, so D settles there under load: every request waits
-//! briefly, and none for a whole commit. The curve is that of the OpenZFS write throttle. In
-//! OpenZFS, each writer's sleep is fixed when the writer arrives, and a stall costs a quarter of
-//! the throughput.
+//! At D = (min + max) / 2 the rate is R, so D settles at this value under load. Every request then
+//! waits briefly, and no request waits for a whole commit. The curve is that of the OpenZFS write
+//! throttle. In OpenZFS, each writer's sleep is fixed when the writer arrives, and a stall costs a
+//! quarter of the throughput.
 //!
 //! Rows and bytes share one scale, the *weight*: the larger of a request's rows and its part of
 //! `bytes_max` in rows. A request larger than `max - min` is admitted only below `min`, and D can
@@ -39,12 +39,12 @@ const FOREVER: Duration = Duration::from_secs(3_600);
 pub(super) struct ThrottleRules {
     pub(super) weight_max: f64,
     pub(super) waiters_max: usize,
-    /// Fraction of the maximum at which delays begin. At 1, requests are admitted without delay
-    /// while there is room.
+    /// Fraction of the maximum at which delays start. At 1, requests are admitted without delay up
+    /// to the maximum.
     pub(super) min_part: f64,
     /// Factor applied to the measured R.
     pub(super) scale: f64,
-    /// Fraction of the rejected weight that is expected to return, ahead of others.
+    /// Fraction of the rejected weight that is expected to return before other requests.
     pub(super) returning: f64,
 }
 
@@ -78,12 +78,12 @@ pub(super) struct Id(u64);
 #[derive(Debug)]
 pub(super) struct AdmissionQueue<T> {
     rules: ThrottleRules,
-    /// Time up to which this state is computed.
+    /// Time for which this state was last computed.
     at: Duration,
     /// D: weight accepted, not durable.
     dirty: f64,
-    /// Number of reservations that were sent to the store. A sum of weights would never return to
-    /// exactly zero.
+    /// Number of reservations that were sent to the store. A count, because a sum of floating-point
+    /// weights would not return to exactly zero.
     sent: u64,
     waiting: BTreeMap<Id, (f64, T)>,
     held: f64,
