@@ -1,10 +1,10 @@
-//! Columns of Arrow data: their values go to the engine in batches, several under way, and come
-//! back in order.
+//! Columns of Arrow data. The values go to the engine in batches, several in flight, and return in
+//! order.
 //!
 //! Data arrives and leaves through the Arrow C data interface. Columns that are not named keep
-//! their buffers. The values of one column of one record batch are cut into pieces, each of which
-//! is one request on an array; a new column is built from the results (`columns`). Nulls
-//! are neither sent nor changed.
+//! their buffers. The values of one column of one record batch are cut into pieces, and each piece
+//! becomes a request on an array. A new column is built from the results (`columns`). Nulls are
+//! neither sent nor changed.
 
 mod discovery;
 mod exchange;
@@ -37,19 +37,20 @@ use crate::options::Options;
 use crate::request::DocumentRequest;
 use exchange::ArrowData;
 
-/// Requests of one call that are under way at once, at most.
+/// Maximum number of requests of one call that are in flight at once.
 const IN_FLIGHT_MAX: usize = 1_024;
-/// Larger requests gain little, and smaller ones share a key agreement among fewer values. In
-/// flight, more gain nothing.
+/// Number of fields per request. Larger requests gain little, and smaller ones share a key
+/// agreement among fewer values. In flight, more fields gain nothing.
 const BATCH_FIELDS: usize = 1_000;
 const IN_FLIGHT: usize = 8;
-/// Lengths of a seed: too long to guess, and not a document.
+/// Permitted lengths of a seed in bytes. A shorter seed could be guessed; a longer one is probably
+/// a document.
 const SEED_BYTES: RangeInclusive<usize> = 16..=64;
-/// An engine takes this many fields in a request on tokens, unless its operator has set another
-/// limit.
+/// Default number of fields that an engine accepts in a request on tokens. The operator can set
+/// another limit.
 const BATCH_FIELDS_MAX: usize = 10_000;
 
-/// Options of requests that have no meaning for a column or would be used for several requests.
+/// Options that have no meaning for a column, or that would apply to several requests at once.
 const NOT_FOR_COLUMNS: [&str; 6] = [
     "select",
     "unmatched",
@@ -63,7 +64,7 @@ const NOT_FOR_COLUMNS: [&str; 6] = [
 struct Column {
     path: Path,
     request: DocumentRequest,
-    /// The type of the new column, if the caller names it.
+    /// The type of the new column, if the caller names one.
     data_type: Option<DataType>,
 }
 
@@ -126,9 +127,9 @@ impl Batching {
         Ok(batching)
     }
 
-    /// Returns the idempotency key of a piece. It depends on the seed, the column, the place and
-    /// the values, so that equal values of two columns, places or tables do not get equal tokens
-    /// under one seed. It does not depend on how the rows are divided among record batches.
+    /// Returns the idempotency key of a piece, derived from the seed, the column, the place and the
+    /// values. So equal values of two columns, places or tables do not get equal tokens under one
+    /// seed. The division of rows among record batches does not change the key.
     fn part_key(&self, column: &Path, piece: &Piece) -> Option<[u8; 32]> {
         let seed = self.idempotency_seed.as_ref()?;
         let mut hash = Sha256::new();
@@ -149,8 +150,8 @@ struct PieceError {
     row: Option<usize>,
 }
 
-/// Works on the columns of a table, a record batch or a column. `columns` are the path of each, the
-/// type that it gets, and the options of its requests.
+/// Transforms the columns of a table, a record batch or a column. Each entry of `columns` is a
+/// path, the type that the column gets, and the options of its requests.
 #[pyfunction]
 pub(crate) fn transform<'py>(
     py: Python<'py>,
@@ -252,7 +253,7 @@ fn read_type(data_type: &Bound<'_, PyAny>) -> PyResult<DataType> {
     })
 }
 
-/// Finds the values of each column in each batch: first all batches of the first column.
+/// Finds the values of each column in each batch, in the order of columns and then batches.
 fn find_leaves(columns: &[Column], batches: &[RecordBatch]) -> Vec<Leaf> {
     let of_column = |column: &Column| {
         batches
@@ -264,7 +265,7 @@ fn find_leaves(columns: &[Column], batches: &[RecordBatch]) -> Vec<Leaf> {
 }
 
 /// Sends all values. Returns the payloads of each leaf's results, in the order of its values. The
-/// first error ends the work, also while earlier requests are under way.
+/// first error ends the work, even while earlier requests are in flight.
 async fn send_all(
     running: &Running,
     columns: &[Column],
@@ -319,7 +320,7 @@ async fn send_all(
     Ok(results)
 }
 
-/// Returns the position in its request of the field that an error is about.
+/// Returns the position, within its request, of the field that caused an error.
 fn failed_field(error: &Error) -> Option<usize> {
     failed_path(error)?
         .strip_prefix("$[")?
@@ -328,7 +329,7 @@ fn failed_field(error: &Error) -> Option<usize> {
         .ok()
 }
 
-/// Returns the path that an error is about.
+/// Returns the path of the field that caused an error.
 fn failed_path(error: &Error) -> Option<&str> {
     let Error::Rpc(error) = error else {
         return None;

@@ -1,8 +1,8 @@
 //! The client with its runtime, and requests that the calling thread waits for.
 //!
-//! Each client has a runtime of its own, so that closing it ends its threads and its connections. A
-//! process that was forked has none of these threads: a client is not used there, and not dropped
-//! either.
+//! Each client has a separate runtime, so that closing the client ends its threads and its
+//! connections. These threads do not exist in a forked process. A client from before the fork is
+//! therefore neither used nor dropped there.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -24,11 +24,10 @@ use crate::errors;
 use crate::options::Options;
 use crate::request::Request;
 
-/// How often a waiting thread looks for a signal such as Ctrl-C.
+/// Interval at which a waiting thread checks for a signal such as Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
-/// Threads of a client's runtime, unless the caller says otherwise: one for each connection to an
-/// engine.
+/// Default number of threads of a client's runtime: one for each connection to an engine.
 const THREADS: usize = 2;
 const THREADS_MAX: usize = 64;
 
@@ -40,9 +39,9 @@ pub(crate) struct NativeClient {
 
 /// A client that has not been closed.
 pub(crate) struct Running {
-    /// Both are `Some` until the drop.
+    /// The client and its runtime, `Some` until the drop.
     parts: Option<(Client, Runtime)>,
-    /// Shared by all calls on columns, so that they follow the engine together.
+    /// Shared by all calls on columns, so that they adapt to the engine together.
     pacer: Pacer,
     /// Number of values of columns that were sent.
     values: AtomicU64,
@@ -55,7 +54,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         let parts = self.parts.take();
         if self.process != process::id() {
-            // Locks of the runtime can be held by threads that this process does not have.
+            // Threads that this process does not have can hold locks of the runtime.
             Box::leak(Box::new(parts));
         } else if let Some((client, runtime)) = parts {
             drop(client);
@@ -146,7 +145,7 @@ impl Wake for ParkedThread {
 }
 
 impl ParkedThread {
-    /// Polls a future whenever it asks to be, for this long at most.
+    /// Polls a future whenever it is woken, at most for the given time.
     fn poll_for<T>(
         self: &Arc<Self>,
         mut future: Pin<&mut impl Future<Output = T>>,
@@ -231,7 +230,8 @@ impl NativeClient {
         let running = self.running(py)?;
         let outcome = running.wait(py, request.call.send(running.client()))?;
         if let Err(error) = running.log_renewal(py) {
-            // A handler of the logger that fails replaces no result and no error. Ctrl-C passes.
+            // A failing handler of the logger replaces neither a result nor an error. Ctrl-C is
+            // passed on.
             if !error.is_instance_of::<PyException>(py) {
                 return Err(error);
             }
@@ -242,7 +242,7 @@ impl NativeClient {
             .into_python(py)
     }
 
-    /// Returns why renewed certificates are not in use, if that is so.
+    /// Returns why renewed certificates are not in use, or `None` if they are.
     fn renewal_error(&self, py: Python<'_>) -> PyResult<Option<String>> {
         Ok(self
             .running(py)?
@@ -336,8 +336,8 @@ fn read_config(endpoints: &Bound<'_, PyAny>, options: &Options<'_>) -> PyResult<
     Ok(config)
 }
 
-/// Reads a path, or the PEM text itself as bytes. A string is a path, so that a key is never taken
-/// for one.
+/// Reads a path as a string, or PEM text as bytes. A string is always a path, so that a key is
+/// never taken for one.
 fn read_pem(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Pem> {
     if let Ok(bytes) = value.cast::<PyBytes>() {
         return Ok(Pem::Bytes(bytes.as_bytes().to_vec()));

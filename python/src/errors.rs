@@ -1,7 +1,7 @@
 //! Turns errors of the client into Python exceptions.
 //!
-//! The classes are in `sealwire/errors.py`, one for each code. A message is that of the engine or
-//! the client: both name parameters, limits and methods, and no value.
+//! The classes are in `sealwire/errors.py`, one for each code. The message comes from the engine or
+//! the client, which put parameters, limits and methods into messages, but no values.
 
 use std::error::Error as _;
 
@@ -27,8 +27,8 @@ fn exception(
 }
 
 /// Returns `other` in place of an exception that the conversion of a value raised, because its text
-/// can hold the value. An exception that says nothing about the value stays as it is: Ctrl-C, the
-/// end of the program or of a task, and want of memory.
+/// can hold the value. An exception that says nothing about the value is returned unchanged:
+/// Ctrl-C, the end of the program or of a task, and lack of memory.
 pub(crate) fn unless_passed_on(
     py: Python<'_>,
     raised: PyErr,
@@ -68,7 +68,7 @@ pub(crate) fn of_client(py: Python<'_>, error: &Error) -> PyErr {
         Error::Payload(_) | Error::Protocol(_) | Error::Value(_) => "protocol",
     };
     let mut message = error.to_string();
-    // Why a connection could not be made is in the error below.
+    // The source of the error tells why no connection could be made.
     if let (Error::Connect(_) | Error::Tls(_), Some(source)) = (error, error.source()) {
         message = format!("{message}: {source}");
     }

@@ -46,7 +46,8 @@ impl FinishedQueue {
         let mut results = lock(&self.results);
         results.push(finished);
         if results.len() == 1 {
-            // A failed write means that the loop's end is closed, and that nobody waits.
+            // A failed write means that the loop has closed its end, so no future waits for the
+            // result.
             let _ = (&self.wake).write(&[0]);
         }
     }
@@ -111,8 +112,7 @@ impl EventLoop {
             Arc::clone(&self.finished),
             running.client().clone(),
         );
-        // The lock is held until the request is listed, so that its result is not looked for
-        // earlier.
+        // The lock is held until the request is listed, so that its result is not taken earlier.
         let task = running
             .runtime()
             .spawn(async move { finished.push((number, call.send(&client).await)) });
@@ -122,7 +122,7 @@ impl EventLoop {
         Ok(number)
     }
 
-    /// Cancels a request, here and on the engine. Its future is not completed.
+    /// Cancels a request, here and on the engine. The future of the request is not completed.
     fn cancel(&self, number: u64) {
         let request = self.pending().requests.remove(&number);
         if let Some((_, request)) = request {
@@ -171,8 +171,8 @@ fn complete<'py>(future: &Bound<'py, PyAny>, outcome: PyResult<Bound<'py, PyAny>
     Ok(())
 }
 
-/// Runs all steps, and then returns the first error. A signal handler can raise in any of them, and
-/// the others have futures that somebody waits for.
+/// Runs all steps, and then returns the first error. A signal handler can raise in any step, and
+/// the other steps complete futures that somebody waits for.
 fn first_error(steps: impl Iterator<Item = PyResult<()>>) -> PyResult<()> {
     let mut first = Ok(());
     for step in steps {

@@ -1,10 +1,10 @@
 //! The native part of the Python package `sealwire`: the client, conversion of values, and Arrow
 //! columns.
 //!
-//! The Python files beside it hold the signatures; this module holds the work. A request is built
-//! from Python values while the interpreter is held ([`request`]), and sent without it: by the
-//! calling thread ([`client`]), by the client's runtime for an event loop ([`event_loop`]), or in
-//! batches for columns ([`arrow`]).
+//! The Python files of the package hold the signatures; this module does the work. A request is
+//! built from Python values while the interpreter is held ([`request`]), and sent without it. The
+//! calling thread sends it ([`client`]), or the client's runtime for an event loop
+//! ([`event_loop`]). Columns are sent in batches ([`arrow`]).
 
 mod arrow;
 mod client;

@@ -1,7 +1,7 @@
 //! Keyword arguments of the Python functions.
 //!
-//! One reader for all of them, so that each option is read and rejected alike in every method. An
-//! option that is `None` counts as absent. Messages name options and never values.
+//! A single reader serves all functions, so that each option is read and rejected alike in every
+//! method. An option that is `None` counts as absent. Messages name options and never values.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -49,7 +49,7 @@ impl<'py> Options<'py> {
         let Some(value) = self.object(name)? else {
             return Ok(None);
         };
-        // Code in Python can run here, as of a sequence.
+        // Reading an option can run Python code, for example of a sequence.
         let wrong = |error: T::Error| {
             let raised: PyErr = error.into();
             errors::unless_passed_on(value.py(), raised, || self.wrong(name, expected))
@@ -87,7 +87,7 @@ impl<'py> Options<'py> {
             .ok_or_else(|| self.wrong(name, "bytes or a string"))
     }
 
-    /// Reads a list of strings, which a single string is not.
+    /// Reads a list of strings. A single string is rejected.
     pub(crate) fn texts(&self, name: &str) -> PyResult<Option<Vec<String>>> {
         self.take(name, "a list of strings")
     }

@@ -1,4 +1,4 @@
-//! One request with everything it owns, built from Python values and sent without the interpreter.
+//! A request with everything it owns, built from Python values and sent without the interpreter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::client::Running;
 use crate::options::Options;
 use crate::value::to_payload;
 
-/// A request that can be sent. Holds the document, so it prints nothing of itself.
+/// A request that can be sent. `Debug` shows no content, because the request holds the document.
 #[pyclass(frozen, module = "sealwire._native")]
 pub(crate) struct Request {
     pub(crate) call: Arc<Call>,
@@ -140,7 +140,7 @@ enum RuleKey {
 }
 
 impl DocumentRequest {
-    /// Reads the options of a method. Leaves in `options` what the method does not take.
+    /// Reads the options of a method. Leaves options that the method does not take in `options`.
     pub(crate) fn read(method: &str, app: String, options: &Options<'_>) -> PyResult<Option<Self>> {
         let own = match method {
             "encrypt" => DocumentMethod::Encrypt(OwnedWriting {
@@ -212,8 +212,8 @@ impl DocumentRequest {
         self.send_as(client, payload, None, self.deadline_ms).await
     }
 
-    /// Sends the request at the pace of the client, and again within `retry_timeout` if that can
-    /// help.
+    /// Sends the request at the pace of the client, and repeats it within `retry_timeout` if that
+    /// can help.
     pub(crate) async fn send_paced(
         &self,
         running: &Running,

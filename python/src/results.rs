@@ -7,7 +7,7 @@ use sealwire_client::{Info, Inspection};
 use crate::request::Outcome;
 use crate::value::from_payload;
 
-/// A field that a request with `on_error="report"` left as it was.
+/// A field that a request with `on_error="report"` left unchanged.
 #[pyclass(frozen, get_all, eq, hash, module = "sealwire", skip_from_py_object)]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct FieldError {
@@ -22,7 +22,7 @@ impl FieldError {
     }
 }
 
-/// A document in a response. Prints nothing of its payload.
+/// A document in a response. `Debug` shows nothing of its payload.
 #[pyclass(frozen, get_all, module = "sealwire")]
 pub(crate) struct Document {
     payload: Py<PyAny>,
@@ -74,7 +74,7 @@ fn of_document(py: Python<'_>, document: sealwire_client::Document) -> PyResult<
     })
 }
 
-/// Returns the inspection as the map that it is on the wire: what an envelope does not have is
+/// Returns the inspection as the map that is on the wire. Parts that an envelope does not have are
 /// absent.
 fn of_inspection(py: Python<'_>, inspection: Inspection) -> PyResult<Bound<'_, PyDict>> {
     let map = PyDict::new(py);

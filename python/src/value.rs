@@ -1,8 +1,8 @@
 //! Converts Python values to MessagePack and back, without a tree between them.
 //!
-//! A value that was sent comes back with its type: what MessagePack cannot hold is rejected rather
-//! than changed. The exceptions are listed in `python/README.md`. An error names the place of a
-//! value and its type, and never the value.
+//! A value that was sent returns with its type. A value that MessagePack cannot hold is rejected
+//! rather than changed. The exceptions are listed in `python/README.md`. An error names the place
+//! of a value and its type, and never the value.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -21,11 +21,11 @@ const DEPTH_MAX: usize = 256;
 
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// MessagePack tells keys apart that are equal in Python.
+/// MessagePack distinguishes keys that are equal in Python.
 const EQUAL_KEYS: &str = "a map of the document has keys that are equal in Python, such as 1, 1.0 and True, or the same key \
                           twice: a dict would lose an entry";
 
-/// A MessagePack extension that has no Python type of its own.
+/// A MessagePack extension without a corresponding Python type.
 #[pyclass(frozen, eq, hash, module = "sealwire", skip_from_py_object)]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Extension {
@@ -86,7 +86,7 @@ impl Unfit {
         }
     }
 
-    /// Returns the error for a value of which code in Python raised an exception.
+    /// Returns the error for a value whose Python code raised an exception.
     fn of_raised(py: Python<'_>, raised: PyErr, reason: &str) -> Self {
         if errors::is_passed_on(py, &raised) {
             Self::PassedOn(raised)
@@ -139,8 +139,8 @@ fn append(value: &Bound<'_, PyAny>, out: &mut Vec<u8>, depth: usize) -> Result<(
         )));
     }
     let py = value.py();
-    // Containers are copied, because other threads, and code of the values in them, can change them
-    // meanwhile.
+    // Containers are copied, because other threads can change them meanwhile, and so can code of
+    // the values in them.
     if let Ok(map) = value.cast::<PyDict>() {
         let map = map
             .copy()
@@ -312,7 +312,7 @@ fn append_datetime(value: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Result<bool, 
             .and_then(|part| part.extract::<i64>())
             .map_err(unreadable)
     };
-    // Of a subclass, such as that of pandas.
+    // A datetime of a subclass, such as that of pandas.
     match value
         .getattr("nanosecond")
         .and_then(|part| part.extract::<i64>())
@@ -322,7 +322,7 @@ fn append_datetime(value: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Result<bool, 
         Err(raised) if errors::is_passed_on(value.py(), &raised) => {
             return Err(Unfit::PassedOn(raised));
         }
-        // Python's own datetime has none.
+        // Python's own datetime has no such attribute.
         Err(_) => {}
     }
     append_timestamp(

@@ -133,7 +133,7 @@ pub fn run() -> ExitCode {
     sealwire_service::output::run("sealwire", run_command)
 }
 
-/// Ends the calls of PKCS #11 modules, also when a failure of standard output unwinds the stack.
+/// Ends the calls of PKCS #11 modules, even when a failure of standard output unwinds the stack.
 struct EndOfCalls;
 
 impl Drop for EndOfCalls {
@@ -201,14 +201,14 @@ impl ConfigArgs {
     }
 }
 
-/// Loads a configuration file. An invalid one has an exit status of its own.
+/// Loads a configuration file. An invalid file has a separate exit status.
 fn load_config(file: &Path) -> Result<Config, Failure> {
     Config::load(file, &Environment::of_process())
         .map_err(|error| InvalidConfig(error.into()).into())
 }
 
-/// Fails without `--yes`, and says what the command would destroy. A prompt would end scripts that
-/// forget it as well, but later, and a habit answers prompts.
+/// Fails without `--yes`, and names the data that the command would destroy. A prompt would be
+/// worse: a script without `--yes` would stop at it later, and people confirm prompts by habit.
 fn confirmed(yes: bool, loss: &str) -> Result<(), Failure> {
     if yes {
         Ok(())

@@ -52,9 +52,9 @@ pub(crate) struct Finding {
     pub level: Level,
     /// The finding.
     pub what: String,
-    /// The effect of the problem; empty if there is none.
+    /// The effect of the problem; empty without a problem.
     pub why: &'static str,
-    /// The remedy; empty if there is no problem.
+    /// The remedy; empty without a problem.
     pub remedy: String,
 }
 

@@ -1,8 +1,9 @@
-//! What a load needs to reach an engine: the description of a load and its requests, targets with
-//! certificates, connections for many small messages, and a responder that does no work.
+//! Client side of a load.
 //!
-//! The module uses only the client protocol. It decides neither when a request is sent nor what a
-//! response is worth.
+//! The module contains the description of a load and its requests, targets with certificates, and
+//! connections for many small messages. A responder that does no work is also here. The module uses
+//! only the client protocol. When a request is sent, and whether a response is correct, is decided
+//! elsewhere.
 
 pub(crate) mod ask;
 pub(crate) mod calls;

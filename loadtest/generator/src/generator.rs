@@ -2,7 +2,7 @@
 //! connections, no task per request.
 //!
 //! An open loop sends by a plan that does not depend on responses. Latency counts from the planned
-//! time, so delays inside the generator make a figure worse, never better. These delays are also
+//! time, so delays inside the generator make a figure worse, never better. The delays are also
 //! reported separately. Requests that are due together share a connection, up to one TLS record, to
 //! save system calls. At high rates the generator polls its connections at a fixed interval (the
 //! tick) instead of after each byte. A latency can then be too long by up to one tick.
@@ -136,8 +136,8 @@ impl<'a> Generator<'a> {
                     );
                 }
             } else if marks.last.is_none() && now >= end {
-                // Never in the iteration of the first reading, even if the machine slept past both
-                // times: rates need the time between.
+                // The first and last readings are in different iterations, even if the machine
+                // slept past both times: rates need the time between them.
                 marks.last = Some(UsageReading::read(&self.links, now, engine));
             }
             let mut next = if now < begin { begin } else { end };

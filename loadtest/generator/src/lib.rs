@@ -1,7 +1,7 @@
 //! A load generator for a Sealwire engine, with its measurements.
 //!
 //! All measurements are JSON in the types of [`results`], which the page, the tables and other
-//! programs read. The crate uses only the client protocol. It knows nothing about keys or engine
+//! programs read. The crate uses only the client protocol, and knows nothing about keys or engine
 //! internals.
 
 pub mod cli;

@@ -1,4 +1,4 @@
-//! The `sealwire-load` program. Everything it does is in [`sealwire_load::cli`].
+//! The `sealwire-load` program, whose code is in [`sealwire_load::cli`].
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 //! A prober: encrypts and decrypts a small document at a fixed rate, for as long as it runs.
 //!
-//! The rate is an open loop. One thread starts each probe at its due time, regardless of earlier
+//! The rate is an open loop. A thread starts each probe at its due time, regardless of earlier
 //! probes. A task per probe sends the requests with `sealwire-client`, which reconnects and reads
 //! renewed certificates. Another thread collects the outcomes and prints reports, so that a slow
 //! terminal delays no probe.
@@ -62,7 +62,7 @@ pub(crate) struct Prober {
     client: Client,
     metrics: Arc<ProbeMetrics>,
     metrics_server: Option<AdminServer>,
-    /// Receives a message when the probes must stop. Its sender is also for the collector.
+    /// Receives a message when the probes must stop. The collector uses the sender too.
     stop: (Sender<()>, Receiver<()>),
 }
 
@@ -121,7 +121,7 @@ impl Prober {
         std::thread::scope(|scope| {
             let collector = scope.spawn(move || {
                 let totals = collect(&results, report_every, emit);
-                // Stops the probes also if a report could not be printed.
+                // Stops the probes even if a report could not be printed.
                 let _ = stop.send(());
                 totals
             });
@@ -139,7 +139,7 @@ impl Prober {
         let mut random = Random::new(unix_s().to_bits());
         let start = Instant::now();
         for number in 0..settings.count.unwrap_or(u64::MAX) {
-            // Each probe has a document of its own, so that no cached answer can satisfy it.
+            // Each probe has a new document, so that no cached response can satisfy it.
             let plain = frames::document(settings.fields, FIELD_BYTES, &mut random);
             let due = start + due_after(number, settings.per_s);
             let wait = due.saturating_duration_since(Instant::now());
@@ -188,7 +188,7 @@ fn backoff_max(timeout: Duration) -> Duration {
 
 fn client(settings: &ProbeSettings) -> Result<Client, Fault> {
     let mut config = settings.target.client();
-    // One connection, and no retries: a retry would hide the failure that a probe is for.
+    // A single connection, and no retries: a retry would hide the failure that a probe must find.
     config.connections = 1;
     config.attempts_max = 1;
     config.in_flight_max = 65_536;
@@ -225,7 +225,7 @@ struct TimeLimit {
 }
 
 impl TimeLimit {
-    /// Returns the whole milliseconds that are left, or `None` if there is none.
+    /// Returns the remaining whole milliseconds, or `None` if no time is left.
     fn left_ms(&self, now: Instant) -> Option<u32> {
         let left = (self.due + self.timeout)
             .saturating_duration_since(now)
@@ -290,7 +290,7 @@ async fn probe(
 }
 
 /// Returns the outcome of a failed request. `is_unplaced` tells that no connection took a request
-/// since it began.
+/// since its start.
 fn failed(method: &str, error: &Error, is_unplaced: bool) -> (Outcome, Option<String>) {
     let outcome = Outcome::of_error(error, is_unplaced);
     (

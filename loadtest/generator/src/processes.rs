@@ -1,9 +1,9 @@
 //! Runs a load in one or several processes. Each process has its own connections and its share of
 //! the requests. Their counts are added.
 //!
-//! A child reads its load from standard input, reports when it is ready, and begins on command, so
-//! that all children measure the same window. It exits when its standard input closes, since no
-//! parent is left to read its results.
+//! A child reads its load from standard input, reports when it is ready, and starts on command, so
+//! that all children measure the same window. A child exits when its standard input closes, because
+//! no parent is left to read its results.
 
 use std::io::{self, BufRead as _, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -109,7 +109,7 @@ fn share(load: &Load, processes: u32, number: u32) -> Load {
     }
 }
 
-/// A child process.
+/// The parent's view of a child process.
 struct Process {
     child: Child,
     input: ChildStdin,

@@ -10,7 +10,7 @@ use crate::table::{number, time};
 
 /// Progress in the last second.
 pub(crate) struct ProgressSample {
-    /// Seconds since the measurement window began; negative during warm-up.
+    /// Seconds since the start of the measurement window; negative during warm-up.
     pub(crate) t_s: f64,
     /// Requests without a response yet.
     pub(crate) under_way: u64,

@@ -108,7 +108,7 @@ impl Book {
         }
     }
 
-    /// Returns the nanoseconds since the load began.
+    /// Returns the nanoseconds since the start of the load.
     pub(crate) fn now(&self) -> u64 {
         match &self.clock {
             Clock::Since(began) => began.elapsed().as_nanos() as u64,
@@ -219,7 +219,8 @@ impl Book {
     /// Checks that a message is a result with the expected number of values, or returns the error
     /// that it carries.
     fn judge(&mut self, call: &Pending, values: u64, message: &[u8]) -> Result<(), RpcError> {
-        // The scanner has walked the whole message already, so a good result is not walked again.
+        // The scanner has already validated the whole message, so a correct result is not parsed
+        // again.
         let mut head = TokenReader::new(message);
         let is_result = head
             .array_len()
@@ -294,7 +295,8 @@ impl Book {
         match outcome.map(payload) {
             Ok(Ok(payload)) => self.equal(call, payload),
             Ok(Err(error)) => self.wrong(error.to_string()),
-            // Load can cause these errors. Such a check says nothing about the earlier result.
+            // Load can cause these errors. The failed check then says nothing about the earlier
+            // result.
             Err(RpcError {
                 code: ErrorCode::Overloaded | ErrorCode::Unavailable,
                 ..

@@ -22,7 +22,7 @@ pub(crate) struct Pending {
     pub(crate) kind: u32,
     /// Index of the frame within the kind.
     pub(crate) frame: u32,
-    /// True if it only opens an earlier result, to compare it.
+    /// True if the request only opens an earlier result, to compare it.
     pub(crate) is_check: bool,
     /// Planned send time.
     pub(crate) due: u64,

@@ -1,10 +1,10 @@
 //! Runs loads of rising rates until more load gives no more results, or late results: the knee.
 //!
-//! A rate is served well if 95 % of what was offered is answered in time, 99 of 100 calls of each
-//! kind take at most ten times as long as under the lightest load, and the generator could do its
-//! part. A rate that was not is tried once more. Between the last rate that was and the first that
-//! was not the knee is sought by halves. Where the generator was what failed, what is found is no
-//! knee of the engine, and none is given.
+//! A rate is served well under three conditions. At least 95 % of the offered requests get a result
+//! in time. The p99 latency of each kind is at most ten times that under the lightest load. The
+//! generator was not the bottleneck. A rate that is not served well is tried once more. The knee
+//! lies between the last good rate and the first bad rate, and is found by bisection. If the
+//! generator was the limit, the sweep gives no knee, because it would not be the engine's.
 
 use crate::fault::Fault;
 use crate::load::{ArrivalRule, Load};
@@ -49,8 +49,8 @@ pub(crate) struct Swept {
 ///
 /// # Errors
 /// The fault of `measure` before any rate was served well, or a wrong response at any time. Later
-/// faults end the sweep and are reported with its result. [`Fault::Failed`] if the load is no open
-/// loop.
+/// faults end the sweep and are reported with its result. [`Fault::Failed`] if the load is not an
+/// open loop.
 pub(crate) fn sweep(
     load: &Load,
     steps: Steps,
@@ -69,7 +69,7 @@ pub(crate) fn sweep(
         };
         let mut tried = search.judge(measure(&at));
         if matches!(tried, Ok(Tried { bad: Some(_), .. })) {
-            // A single bad result can be caused by the machine; a real limit shows again.
+            // The machine can cause a single bad result; a real limit shows again.
             tried = match search.judge(measure(&at)) {
                 Ok(Tried { run: None, .. }) | Err(Fault::Unanswered(_) | Fault::Bottleneck(_)) => {
                     tried
@@ -96,7 +96,7 @@ pub(crate) fn sweep(
 
 /// The result of one rate.
 struct Tried {
-    /// `None` if there were no results.
+    /// `None` without results.
     run: Option<Run>,
     bad: Option<Bad>,
 }
@@ -135,8 +135,8 @@ impl Search {
         }
     }
 
-    /// Judges a load. A load without figures says something about its rate only if lighter loads
-    /// had figures.
+    /// Judges a load. A load without figures is an error, unless a lighter load was served well:
+    /// then its rate was not served well.
     fn judge(&self, outcome: Result<Run, Fault>) -> Result<Tried, Fault> {
         match outcome {
             Ok(run) => Ok(Tried {
@@ -274,9 +274,10 @@ impl Search {
     }
 }
 
-/// The share of calls that were answered, and as fast as they came: the lesser of the answers to
-/// the calls of the time that counts and the answers that came in it. At random more or fewer come
-/// than were planned.
+/// Returns the share of requests that were answered without a growing queue. Two numbers of results
+/// are compared: results of the requests that were due in the window, and results that arrived in
+/// the window. The smaller number is divided by the number of requests that were due in the window.
+/// With random arrivals, that number differs from the planned one.
 pub(crate) fn answered(run: &Run) -> f64 {
     let sum = |of: fn(&Class) -> u64| run.classes.iter().map(of).sum::<u64>() as f64;
     let due = sum(|class| class.sent).max(1.0);

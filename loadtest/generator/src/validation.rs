@@ -18,8 +18,8 @@ const LAG_P99_MAX_US: f64 = 1_000.0;
 /// Above that value, the p99 send delay can be up to this share of the p99 latency of the fastest
 /// class.
 const LAG_SHARE_MAX: f64 = 0.1;
-/// A closed loop has no schedule to fall behind. Its thread can wait for a core for at most this
-/// share of the window.
+/// Maximum share of the window for which the thread of a closed loop can wait for a core. A closed
+/// loop has no schedule that it could miss.
 const QUEUED_MAX: f64 = 0.1;
 
 /// Computes the results of a load.
@@ -102,7 +102,7 @@ fn totals(load: &Load, part: &Part) -> Totals {
 }
 
 /// Returns the number of fields that were opened again for comparison, because the engine did that
-/// work too.
+/// work as well.
 fn reopened(load: &Load, part: &Part) -> f64 {
     let calls = load.calls.iter().zip(&part.tallies);
     let seals = calls.filter(|(call, _)| matches!(call.method, Method::Encrypt | Method::Tokenize));
@@ -186,7 +186,7 @@ pub(crate) fn class(call: &Call, tally: &RequestCounts, weight: f64, interval_s:
     }
 }
 
-/// Returns the evidence that the generator was the bottleneck, if there is any.
+/// Returns the evidence that the generator was the bottleneck, or `None`.
 fn bottleneck(load: &Load, part: &Part) -> Option<String> {
     if part.unsent > 0 {
         return Some(format!(
@@ -216,8 +216,8 @@ fn bottleneck(load: &Load, part: &Part) -> Option<String> {
     late(&part.lag, p99, name)
 }
 
-/// Returns the evidence that requests were sent too late, if they were. `p99` is that of the
-/// fastest class, `name`.
+/// Returns the evidence that requests were sent too late, or `None`. `p99` is the p99 latency of
+/// the fastest class, `name`.
 pub(crate) fn late(lag: &Spread, p99: f64, name: &str) -> Option<String> {
     let lag = lag.quantile_us(0.99);
     (lag > LAG_P99_MAX_US && lag > p99 * LAG_SHARE_MAX).then(|| {

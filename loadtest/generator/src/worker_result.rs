@@ -30,7 +30,7 @@ pub(crate) struct Part {
     pub(crate) wall_s: f64,
     /// Due requests that were not sent because the generator was too late.
     pub(crate) unsent: u64,
-    /// One of the errors that the engine returned.
+    /// An error that the engine returned.
     pub(crate) last_error: Option<String>,
     /// Negotiated TLS parameters.
     pub(crate) tls: String,

@@ -1,5 +1,5 @@
-//! Results of load tests: their format, the histograms behind them, and their presentation as text
-//! and as a page.
+//! Results of load tests: their format, the histograms from which they are computed, and their
+//! presentation as text and as a page.
 //!
 //! All measurements are JSON in the types of [`results`], which tables, page and other programs
 //! read. The crate measures nothing and uses no network.

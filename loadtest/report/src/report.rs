@@ -1,5 +1,5 @@
-//! `report`: files of figures become one page that a person looks at, and that needs nothing else:
-//! no network, no script, no font.
+//! `report`: turns results files into a single self-contained page for people, without network,
+//! script or font.
 //!
 //! Every string of a file is escaped, and the page's content policy forbids scripts and requests
 //! (`html`, `page`).
@@ -54,8 +54,8 @@ struct ReportPage {
 ///
 /// # Errors
 ///
-/// Fails if a file cannot be read or holds no results; the error names the file. Also fails if the
-/// page is one of the input files or cannot be written.
+/// Fails if a file cannot be read or is not a results file; the error names the file. Also fails if
+/// the page is one of the input files or cannot be written.
 pub fn run(args: &Args) -> io::Result<&Path> {
     let folder = folder(&args.output)?;
     let documents = args

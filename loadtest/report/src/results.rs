@@ -17,7 +17,7 @@ pub const SWEEP: &str = "sealwire.sweep/1";
 /// A results file of any kind.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Figures {
-    /// One load.
+    /// A single load.
     Run(Box<Run>),
     /// Loads of rising rates.
     Sweep(Sweep),
@@ -201,7 +201,7 @@ pub struct Times {
     pub mean: f64,
 }
 
-/// One interval of the measurement window.
+/// An interval of the measurement window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IntervalFigures {
     /// End of the interval, in seconds from the start of the window.

@@ -1,8 +1,8 @@
 //! Discovery of sensitive columns, which proposes rules for `mask`.
 //!
-//! Sampled values stay here: results hold names, counts and confidences. Without a client functions
-//! are chosen by type and form. With one, each is tried on the sample by a request to the engine,
-//! as `mask` sends.
+//! Sampled values stay in this process: results hold names, counts and confidences. Without a
+//! client, functions are chosen by type and form. With a client, each function is tried on the
+//! sample by a request to the engine, like those of `mask`.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::client::{NativeClient, Running};
 use crate::errors;
 use crate::options::Options;
 
-/// Values of a column to judge by. An engine takes as many in a request.
+/// Permitted sizes of a column's sample. An engine accepts as many values in a request.
 const SAMPLES: std::ops::RangeInclusive<usize> = 10..=10_000;
 
 /// A column of the data, and the decision on it.
@@ -98,7 +98,7 @@ impl Discovery {
     }
 }
 
-/// Settings of a call that are not of a request.
+/// Settings of a discovery that are not settings of its requests.
 struct Settings {
     options: DiscoverOptions,
     table: String,
@@ -142,9 +142,9 @@ impl Settings {
     }
 }
 
-/// Samples a table, a record batch, or a stream of record batches, of which one is in memory at a
-/// time. `engine` is the client and the app that try functions. `request` holds options of the
-/// requests.
+/// Samples a table, a record batch, or a stream of record batches. Only one batch of a stream is in
+/// memory at a time. `engine` is the client and the app that try functions. `request` holds options
+/// of the requests.
 #[pyfunction]
 #[pyo3(signature = (data, settings, engine, request))]
 pub(crate) fn discover(
@@ -164,7 +164,7 @@ pub(crate) fn discover(
         }),
         None => None,
     };
-    // Wrong options are errors also where no column is tried.
+    // Reject wrong options even if no column is tried.
     if let Some(engine) = &engine {
         engine.request(
             &"redact"
@@ -211,7 +211,7 @@ fn sampled(
             .map(checked)
             .try_for_each(|batch| batch.map(|batch| samples.add_batch(&batch)))
     };
-    // The text of the error can be the producer's, and hold values.
+    // The producer can have written the text of the error, which can hold values.
     py.detach(read_all)
         .map_err(|_| PyValueError::new_err("the stream failed or is no valid Arrow data"))?;
     Ok(samples)
@@ -236,8 +236,8 @@ impl EngineTrial<'_, '_> {
         request_of_rule("discover", &rules, 0, self.app, self.options)
     }
 
-    /// Returns the masks of a column's values, or `None` if the engine says that the function does
-    /// not fit one of them.
+    /// Returns the masks of a column's values, or `None` if the engine reports that the function
+    /// does not fit one of them.
     fn masks(
         &self,
         py: Python<'_>,

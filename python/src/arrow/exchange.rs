@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use std::sync::Arc;
 
-/// Data of a caller.
+/// Arrow data that a Python program passed.
 pub(crate) struct ArrowData {
     kind: Kind,
     schema: SchemaRef,
@@ -69,7 +69,7 @@ impl ArrowData {
             let batches = data
                 .py()
                 .detach(|| reader.map(checked).collect::<Result<Vec<_>, _>>());
-            // The text of the error can be the producer's, and hold values.
+            // The producer can have written the text of the error, which can hold values.
             let batches = batches.map_err(|_| {
                 PyValueError::new_err("the stream failed or is no valid Arrow data")
             })?;

@@ -26,7 +26,7 @@ use crate::client::{NativeClient, Running};
 use crate::options::Options;
 use crate::request::DocumentRequest;
 
-/// Bytes of values after which a request takes no further one.
+/// Size of the values in a request, in bytes, after which no further value is added.
 const PIECE_BYTES: usize = 1 << 20;
 /// Largest file of rules or of a list.
 const FILE_BYTES_MAX: u64 = 32 << 20;
@@ -75,7 +75,7 @@ impl Rules {
         Self::parse(text, read).map_err(PyValueError::new_err)
     }
 
-    /// Reads a file of rules, and the lists beside it.
+    /// Reads a file of rules, and the lists that it names.
     #[staticmethod]
     fn from_file(path: std::path::PathBuf) -> PyResult<Self> {
         let text = read_file(&path)
@@ -95,7 +95,7 @@ impl Rules {
         format!("Rules({} rules)", self.rules.iter().len())
     }
 
-    /// Returns what each rule names: `path`, `column` or `kind`, and the text.
+    /// Returns the target of each rule: `path`, `column` or `kind`, and the text.
     fn targets(&self) -> Vec<(&'static str, String)> {
         let of = |target: &Target| match target {
             Target::Path(path) => ("path", path.clone()),
@@ -274,21 +274,21 @@ pub(super) fn request_of_rule(
 
 /// The values of one request.
 struct Part {
-    /// The number of the mask that the values are of.
+    /// The number of the mask that the values belong to.
     number: usize,
     /// The number of the first value among those of its rule and mask.
     first: usize,
     column: Column,
 }
 
-/// The parts of all masks, made one by one, so that only those under way take memory.
+/// The parts of all masks, created one by one, so that only those in flight take memory.
 struct Parts<'m> {
     masks: &'m [LeafMask],
     batch_fields: usize,
     number: usize,
     pieces: Option<MaskPieces<'m>>,
-    /// The rule of the last part, and the number of its values so far. The pieces of a rule follow
-    /// each other.
+    /// The rule of the last part, and the number of its values so far. The pieces of one rule are
+    /// consecutive.
     last: Option<(usize, usize)>,
 }
 
@@ -332,7 +332,7 @@ impl Iterator for Parts<'_> {
 }
 
 /// Sends the selected values. Returns the masked values of each piece of each mask. The first error
-/// ends the work, also while earlier requests are under way.
+/// ends the work, even while earlier requests are in flight.
 async fn send_all(
     running: &Running,
     plans: &[&LeafPlan],

@@ -261,8 +261,8 @@ fn key_id(id: &str) -> Result<String, String> {
     }
 }
 
-/// Rotates these kinds of key, or without any the key of each suite of the app. Prints the new
-/// keys.
+/// Rotates the given kinds of key, or without any kind the key of each suite of the app. Prints the
+/// new keys.
 fn rotate(name: &str, kinds: &[RotateKind], target: &TargetArgs) -> Result<(), Failure> {
     if !kinds.is_empty() {
         let changes = target.run(async |control| {
@@ -301,14 +301,15 @@ fn rotate(name: &str, kinds: &[RotateKind], target: &TargetArgs) -> Result<(), F
     let Some((failure, suite, left)) = failed else {
         return print_keys(target.engine.json, &changes);
     };
-    // What was made is shown, because a repetition would rotate it again.
+    // The new keys are printed even after a failure, because a repetition of the command would
+    // rotate them again.
     if !changes.is_empty() {
         print_keys(target.engine.json, &changes)?;
     }
     Err(rotation_ended(&explained(failure).to_string(), suite, &left).into())
 }
 
-/// Describes a rotation of all suites of an app that ended at one of them.
+/// Returns the error of a rotation of several suites that stopped at one suite.
 fn rotation_ended(error: &str, suite: Suite, left: &[Suite]) -> String {
     let name = suite.name();
     if left.is_empty() {
@@ -409,7 +410,7 @@ fn read_key(file: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
 }
 
 impl AppOrKeyArgs {
-    /// Changes the app or the key, and prints it.
+    /// Changes an app or a key, and prints it.
     fn change<'a>(
         &'a self,
         ask: impl FnOnce(Option<&'a str>) -> AppOperation<'a>,
@@ -443,8 +444,8 @@ fn write_export(file: &Path, engine: &EngineArgs) -> Result<(), Failure> {
     })
 }
 
-/// Maximum number of active key pairs of a suite without a warning. Each active key that is tried
-/// in vain on an Evervault value costs 0.25 ms.
+/// Maximum number of active key pairs of a suite without a warning. Each active key that does not
+/// open an Evervault value costs 0.25 ms.
 const ACTIVE_KEYS_WITHOUT_WARNING: usize = 4;
 
 /// Warns if the suite of the changed key has too many active key pairs, or no active key that

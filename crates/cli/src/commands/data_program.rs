@@ -1,7 +1,7 @@
 //! Commands of the program `sealwire-data`: masking, columns of Parquet files, databases.
 //!
-//! That program links what the process with the keys does not need. `sealwire` replaces itself by
-//! it, with the same arguments, so that users see one program.
+//! The process with the keys does not need the libraries that `sealwire-data` links. `sealwire`
+//! replaces itself with that program, with the same arguments, so that users see one program.
 
 use std::env;
 use std::ffi::OsString;
@@ -21,7 +21,7 @@ pub(super) struct Args {
     _arguments: Vec<OsString>,
 }
 
-/// Runs `sealwire-data` with the arguments of this process, in its place. Returns only an error.
+/// Replaces this process with `sealwire-data`, with the same arguments. Returns only if that fails.
 pub(super) fn run() -> Result<(), Failure> {
     let beside = env::current_exe()
         .ok()
@@ -30,7 +30,7 @@ pub(super) fn run() -> Result<(), Failure> {
     let program = beside.unwrap_or_else(|| PathBuf::from(PROGRAM));
     let mut arguments = env::args_os();
     let mut command = Command::new(&program);
-    // Its help names the program that the user called.
+    // The help of `sealwire-data` then names the program that the user called.
     if let Some(name) = arguments.next() {
         command.arg0(name);
     }

@@ -80,7 +80,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         // for its absence.
         let mut server = Server::start_closed(&config).await?;
         furnish(&args.folder, &server).await?;
-        // Whoever reads where the engine listens may stop it at once, without losing a call.
+        // A program that reads the engine's address can stop the engine at once, without losing a
+        // request.
         let mut stop = serve::StopSignals::listen()?;
         server.open();
         let demonstration = async {
@@ -214,7 +215,7 @@ async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Treats "already exists" as success.
+/// Treats an "already exists" error as success.
 fn there<T>(made: Result<T, Error>) -> Result<(), Failure> {
     match made {
         Ok(_) => Ok(()),

@@ -1,5 +1,5 @@
-//! `dev --relay`: a relay in front of the folder's engine, and a small upstream behind it that
-//! shows what it received.
+//! `dev --relay`: a relay in front of the folder's engine, and a small upstream that shows the
+//! requests it received.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ pub(super) struct DevRelay {
     upstream: Upstream,
 }
 
-/// Keeps the last document, and returns it.
+/// Stores the last document, and returns it.
 #[derive(Clone, Default)]
 struct Upstream {
     last: Arc<Mutex<Bytes>>,
@@ -82,7 +82,7 @@ impl DevRelay {
         })
     }
 
-    /// Sends a document through the relay, and prints what each side sees.
+    /// Sends a document through the relay, and prints the views of the client and of the upstream.
     pub(super) async fn demonstrate(&self) -> Result<(), Failure> {
         outln!(
             "\nA relay listens on {} in front of a small upstream. A client posts:\n\n  {DOCUMENT}\n",
@@ -105,7 +105,7 @@ impl DevRelay {
         Ok(())
     }
 
-    /// Prints requests to try, and lets the upstream print what it receives.
+    /// Prints requests to try, and lets the upstream print received documents.
     pub(super) fn invite(&self, folder: &Path) {
         self.upstream
             .prints

@@ -22,7 +22,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Returns exit status 1 if there is an error. Warnings alone give 0.
+/// Returns exit status 1 if a check found an error, and 0 if there are only warnings.
 pub(super) fn run(args: &Args) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)

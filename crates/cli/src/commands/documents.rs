@@ -279,12 +279,12 @@ pub(super) fn convert(
     })
 }
 
-/// Which envelopes a command opens, and so which encapsulations nobody needs any more.
+/// Tells which envelopes a command opens, and so which encapsulations become unnecessary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opened {
-    /// None.
+    /// The command opens no envelopes.
     None,
-    /// Those that are selected, if no field fails.
+    /// The command opens the selected envelopes, if no field fails.
     Selected,
 }
 
@@ -296,7 +296,7 @@ fn placed(apart: bool) -> Encapsulation {
     }
 }
 
-/// `files`: those that the command reads besides its input.
+/// Converts a file. `files` are the files that the command reads besides its input.
 fn convert_file(
     args: &FileArgs,
     files: &[PathBuf],
@@ -356,7 +356,7 @@ fn convert_file(
     write(args.output.as_deref(), &converted)
 }
 
-/// Adds a hint to an error, with the path that was given for it.
+/// Adds a hint to an error that concerns a path argument.
 fn explained_of(args: &FileArgs, failure: Failure) -> Failure {
     let Some(Error::Rpc(error)) = failure.downcast_ref::<Error>() else {
         return explained(failure);
@@ -434,7 +434,7 @@ fn list(errors: &[FieldError], omitted: u64) {
     }
 }
 
-/// Maximum length of a document, which is read whole.
+/// Maximum length of a document in bytes. A document is read completely into memory.
 const DOCUMENT_BYTES_MAX: u64 = 1 << 30;
 
 /// Reads a file; `-` is standard input.

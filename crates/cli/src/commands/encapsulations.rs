@@ -8,8 +8,8 @@ use super::Failure;
 const MEMBER: &str = "$sw1";
 const PREFIX: &str = "sw1h:";
 
-/// Takes the encapsulations out of a document. One that is no object, or whose member is something
-/// else, has none.
+/// Takes the encapsulations out of a document. Returns none if the document is not an object, or if
+/// the member holds something else.
 pub(super) fn take(document: &[u8]) -> Result<(Vec<u8>, Vec<String>), Failure> {
     let mut reader = TokenReader::new(document);
     let Ok(count) = reader.map_len() else {
@@ -34,7 +34,7 @@ pub(super) fn take(document: &[u8]) -> Result<(Vec<u8>, Vec<String>), Failure> {
     Ok((rest, found))
 }
 
-/// Reads a member, if it is that of encapsulations.
+/// Reads a member, if it is the member of encapsulations.
 fn texts(key: &[u8], value: &[u8]) -> Option<Vec<String>> {
     if TokenReader::new(key).str_utf8().ok()? != MEMBER {
         return None;

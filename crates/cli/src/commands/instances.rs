@@ -27,7 +27,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         "GENERATION"
     );
     for instance in &found.instances {
-        // Texts of the database, which must not control a terminal.
+        // Texts of the database must not control a terminal.
         let [id, address, version] = [&instance.id, &instance.address, &instance.version]
             .map(|text| text.escape_debug().to_string());
         let behind = found.generation.saturating_sub(instance.generation);

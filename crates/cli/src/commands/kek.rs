@@ -26,11 +26,11 @@ mod recovery;
 
 pub(super) use recovery::{RecoveryArgs, run_recovery};
 
-/// Time limit of the database for these commands, in milliseconds: the longest one. All apps are
-/// written in one statement.
+/// Minimum time limit of the database for these commands, in milliseconds. All apps are written in
+/// one statement.
 const CHANGE_TIME_MS_MIN: u64 = 60_000;
 
-/// Pause before a rotation is asked for again, while engines are behind.
+/// Pause before the next request for a rotation, while engines are behind.
 const WAIT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Arguments of `kek`.
@@ -307,7 +307,7 @@ impl StoreArgs {
         on_store_of(self.config.load()?, ignores_anchor, command)
     }
 
-    /// Runs a command on the configured store, and says its result.
+    /// Runs a command on the configured store, and prints its result.
     fn say_done(
         &self,
         command: impl AsyncFnOnce(&RootStore) -> Result<CommandOutput, Failure>,
@@ -328,7 +328,7 @@ impl StoreArgs {
         Ok(())
     }
 
-    /// Runs an operation at the engine, if one is named, or else on the store.
+    /// Runs an operation at the engine if the arguments name one, otherwise on the store.
     fn ask(&self, operation: RootOperation<'_>) -> Result<RootState, Failure> {
         self.ask_within(operation, Duration::ZERO)
     }
@@ -630,8 +630,8 @@ impl StoreArgs {
     }
 }
 
-/// Rejects a store with another set of root keys than the anchor names: no later generation makes
-/// it the same store.
+/// Rejects a store whose set of root keys differs from the set that the anchor names. No later
+/// generation makes it the same store.
 fn check_set(now: &StateId, anchored: &StateId) -> Result<(), Failure> {
     if now.set == anchored.set {
         return Ok(());
@@ -695,7 +695,7 @@ pub(super) fn on_store_of<T>(
     command: impl AsyncFnOnce(&RootStore) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     config.postgres.timeout_ms = config.postgres.timeout_ms.max(CHANGE_TIME_MS_MIN);
-    // One runtime for PostgreSQL's worker tasks and for all waits.
+    // PostgreSQL's worker tasks and all waits share a runtime.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -726,7 +726,7 @@ pub(super) fn on_store_of<T>(
         stores.close().await;
         done
     });
-    // A read of a key file that hangs must not keep the command from ending.
+    // A hanging read of a key file must not prevent the end of the command.
     runtime.shutdown_background();
     done
 }

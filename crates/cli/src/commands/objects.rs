@@ -1,8 +1,8 @@
 //! `objects`: adds, returns, changes, finds, expires and deletes the objects of a collection.
 //!
-//! | file | its one concern |
+//! | file | concern |
 //! | --- | --- |
-//! | `input.rs` | objects and changes in files: JSON, arrays, JSON lines, cut into requests |
+//! | `input.rs` | objects and changes in files: JSON, arrays, JSON lines, split into requests |
 //! | `clauses.rs` | clauses of queries, as arguments |
 //! | `write.rs` | requests that change objects, and the error of each part of them |
 //! | `read.rs` | requests that return objects, page by page |

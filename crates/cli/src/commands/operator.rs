@@ -59,7 +59,7 @@ pub(super) enum ControlTarget {
 }
 
 impl TargetArgs {
-    /// Runs requests, at the engine or on the file.
+    /// Runs requests at the engine or on the file.
     pub(super) fn run<T>(
         &self,
         calls: impl AsyncFnOnce(ControlTarget) -> Result<T, Failure>,
@@ -70,8 +70,8 @@ impl TargetArgs {
                 .run(async |client| calls(ControlTarget::Engine(client)).await);
         };
         let config = self.config.load()?;
-        // The anchor is of the configured store, where it counts as for an engine:
-        // `root accept-rollback` accepts an older state. The file can be another one.
+        // The anchor belongs to the configured store. If the file is that store, the anchor is
+        // checked as by an engine, and `root accept-rollback` accepts an older state.
         let is_configured =
             config.state.mode == Mode::Stateless && is_same_file(&config.state.file, file)?;
         let unsealer = if is_configured {
@@ -84,7 +84,7 @@ impl TargetArgs {
             // Engines only read the file. Expired entries are deleted when an operator changes the
             // file.
             match control.maintain(unix_s()?).await {
-                // The change that follows repairs the anchor, or tells the same.
+                // The following change repairs the anchor, or fails with the same error.
                 Err(error @ StoreError::NotAnchored { .. }) => {
                     errln!("deleting expired entries: {error}")
                 }
@@ -95,7 +95,7 @@ impl TargetArgs {
     }
 }
 
-/// Returns true if both paths name the same file, which can be missing.
+/// Returns true if both paths name the same file. The file can be missing.
 fn is_same_file(one: &Path, other: &Path) -> Result<bool, Failure> {
     let place = |path: &Path| match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -128,8 +128,8 @@ impl EngineArgs {
             .map_err(explained)
     }
 
-    /// Runs requests at the engine, each of which is sent once, so that the command can tell why it
-    /// has to wait.
+    /// Runs requests at the engine, each without retries, so that the command can tell the reason
+    /// for a wait.
     pub(super) fn run_without_retries<T>(
         &self,
         calls: impl AsyncFnOnce(Client) -> Result<T, Failure>,
@@ -283,7 +283,7 @@ pub(super) fn unix_s() -> Result<u64, Failure> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())
 }
 
-/// Attempts of an export. An attempt fails if state changes meanwhile.
+/// Maximum number of attempts of an export. An attempt fails if the state changes meanwhile.
 const EXPORTS_MAX: u32 = 10;
 
 /// Returns all records of one generation.
@@ -329,7 +329,7 @@ pub(super) fn explained(failure: Failure) -> Failure {
             ..
         }) => {
             let text = format!("{message}; --cert and --key name an operator's certificate");
-            // The principal lacks a role, which another certificate may have.
+            // The principal lacks a role. Another certificate may have it.
             if details.is_empty() {
                 text
             } else {

@@ -1,5 +1,5 @@
-//! `public-keys` and `apps public-keys`: fetch the public keys of an app, for those who seal
-//! without an engine. The files that they write are what `seal` reads.
+//! `public-keys` and `apps public-keys`: fetch the public keys of an app, for clients that seal
+//! without an engine. `seal` reads the files that these commands write.
 
 use sealwire_client::CallOptions;
 use std::fs;
@@ -65,7 +65,7 @@ impl PublicKeysArgs {
     }
 }
 
-/// The output with `--json`, and the file.
+/// The content of a file that `--json` writes.
 #[derive(Serialize, Deserialize)]
 struct SignedFile {
     keys: String,
@@ -113,8 +113,8 @@ async fn fetch(client: &Client, app: &str, reason: Option<&str>) -> Result<Signe
         .await?)
 }
 
-/// Prints keys. `signer`: the pinned one; without it the keys are checked with the one that they
-/// name.
+/// Prints keys. `signer` is the pinned signer. Without it, the keys are checked with the signer
+/// that they name.
 fn print(
     app: &str,
     signed: &Signed,

@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-// Derived code cannot make the file's required arguments optional beside a subcommand.
+// Derived code cannot make the file's required arguments optional if there is a subcommand.
 impl ClapArgs for Args {
     fn augment_args(command: Command) -> Command {
         let database = data_program::Args::augment_args(Command::new(DATABASE))

@@ -41,7 +41,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         // Registered before any slow step, because until then SIGHUP ends the process.
         let mut hangups = signal(SignalKind::hangup())?;
         let mut server = Server::start_closed(&config).await?;
-        // A signal ends a slow start, and drains an engine that has accepted a connection.
+        // Before the first connection, a signal ends the start at once; later, it drains the
+        // engine.
         let mut stop = StopSignals::listen()?;
         server.open();
         let serving = match (server.address(), server.control_address()) {
@@ -73,8 +74,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     ended
 }
 
-/// Raises the limit of open files as far as this process may. Shells and service managers often set
-/// a soft limit of 1,024, while each connection takes a file.
+/// Raises the limit of open files to the maximum that the system allows this process. Shells and
+/// service managers often set a soft limit of 1,024, while each connection takes a file.
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -191,7 +192,7 @@ pub(super) fn log(config: &Config) -> Result<LogFilter, Failure> {
         .parse()
         .map_err(|error| format!("log.filter: {error}"))?;
     let (filter, handle) = reload::Layer::new(filter);
-    // Its own errors would panic where standard error is closed.
+    // Printing internal errors would panic if standard error is closed.
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .log_internal_errors(false);

@@ -156,7 +156,7 @@ fn distribution_as_text(done: &Distribution, dry_run: bool) -> String {
 fn migrate(from: &Path, to: &Path, json: bool) -> Result<(), Failure> {
     let load = super::load_config;
     let (from, to) = (load(from)?, load(to)?);
-    // One runtime for PostgreSQL's worker tasks and for all waits.
+    // PostgreSQL's worker tasks and all waits share a runtime.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()

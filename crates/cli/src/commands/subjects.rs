@@ -1,4 +1,4 @@
-//! `subjects`: what is stored about a person, who has read it, and its erasure.
+//! `subjects`: shows the stored data of a person and its readers, and erases the data.
 
 use std::collections::BTreeSet;
 use std::io::{BufWriter, Write as _};
@@ -197,8 +197,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let name = named.read()?;
             let erased = common.run(async |client| {
                 let target = common.target(SubjectName::Name(&name));
-                // By version, so that a repeated request does not erase a person who comes back
-                // meanwhile.
+                // Names the version, so that a repeated request does not erase data of a person who
+                // returned meanwhile.
                 let version = client.subjects_find(target).await?.version;
                 erase(&client, target, version, None).await
             })?;
@@ -259,7 +259,7 @@ fn export(name: &str, common: &Common) -> Result<(), Failure> {
                 .chain(tokens.iter().map(token_line));
             for line in lines {
                 let line = line?;
-                // The line is a map, of which the collection becomes the first key.
+                // The line is a map, and the collection becomes its first key.
                 let rest = line.strip_prefix('{').unwrap_or(&line);
                 writeln!(
                     out,
@@ -296,7 +296,7 @@ fn accesses(name: &str, trail: &TrailArgs, as_json: bool, common: &Common) -> Re
     Ok(())
 }
 
-/// Erases a key of at most `version`, made at or before `created`, and repeats the request until
+/// Erases a key of at most `version`, made at or before `created`. Repeats the request until
 /// nothing is left.
 async fn erase(
     client: &Client,
@@ -340,7 +340,7 @@ fn tell(erased: &SubjectErased, as_json: bool) {
     }
 }
 
-/// An erasure that an audit trail knows.
+/// An erasure that is recorded in an audit trail.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct KnownErasure {
     id: String,
@@ -351,7 +351,7 @@ struct KnownErasure {
 
 impl KnownErasure {
     /// Returns the erasure of a record, whatever its outcome: a request that failed later had
-    /// erased the key, or was about to. A request that found no key is none.
+    /// erased the key, or was about to. Returns `None` for a request that found no key.
     fn of(record: RecordView) -> Option<Self> {
         let change = record.change?;
         let number = |name: &str| change.get(name)?.as_u64();

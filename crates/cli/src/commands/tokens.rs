@@ -228,8 +228,7 @@ impl Common {
     }
 }
 
-/// Returns the names that arguments give. A single `-` reads them from standard input, one per
-/// line.
+/// Returns the names from the arguments. A single `-` reads them from standard input, one per line.
 pub(super) fn read_names(given: &[String]) -> Result<Vec<String>, Failure> {
     if given != ["-"] {
         return Ok(given.to_vec());

@@ -15,7 +15,7 @@ use sealwire_service::tls_files;
 use sealwire_settings::Config;
 
 const CHECK: &str = "certificates";
-/// Days before the expiry from which on there is a warning.
+/// Number of days before the expiry from which a certificate causes a warning.
 const DAYS_FEW: i64 = 30;
 
 pub(super) fn examine(report: &mut Report, config: &Config) {
@@ -188,7 +188,7 @@ fn ends(
     }
 }
 
-/// Checks that each authority has a revocation list, and that none is too old.
+/// Checks that each authority has a current revocation list.
 fn revocation(report: &mut Report, key: &str, file: &Path, authorities: &Path) {
     let lists: Vec<CertificateRevocationListDer<'static>> = tls_files::read_pem(file)
         .ok()

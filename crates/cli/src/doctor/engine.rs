@@ -21,8 +21,7 @@ pub(super) struct RunningEngine {
     pub(super) max_fds: Option<u64>,
 }
 
-/// Reads the state of the engine at the health address. Returns `None` if there is none, or another
-/// program listens there.
+/// Reads the state of the engine at the health address. Returns `None` if no engine listens there.
 pub(super) fn ask(address: SocketAddr) -> Option<RunningEngine> {
     if address.port() == 0 {
         return None;

@@ -14,7 +14,7 @@ const EXPOSED: &str = "other users can read or replace the secret";
 /// The effect of a file that others can replace.
 const REPLACEABLE: &str = "anyone who can replace the file decides what the engine trusts, so the engine rejects the file";
 
-/// Checks who can get at the files with secrets, and at those whose content is trusted.
+/// Checks access to files with secrets, and to files whose content is trusted.
 pub(super) fn modes(report: &mut Report, config: &Config) {
     use FileKind::{Public, Secret};
     let tls = &config.tls;
@@ -97,7 +97,7 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
     report.good(CHECK, format!("{looked} files with secrets were looked at"));
 }
 
-/// Returns the mode if anybody beside the owner can write.
+/// Returns the mode if anybody other than the owner can write.
 fn written_by_others(metadata: &Metadata) -> Option<u32> {
     use std::os::unix::fs::PermissionsExt as _;
     let mode = metadata.permissions().mode() & 0o777;

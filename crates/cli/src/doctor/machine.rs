@@ -10,10 +10,9 @@ use super::engine::RunningEngine;
 use sealwire_service::core_dumps;
 use sealwire_settings::Config;
 
-/// File descriptors that are not for connections: listeners, the store, files that are read, the
-/// runtimes.
+/// File descriptors that are not for connections: listeners, the store, open files, the runtimes.
 const FDS_BESIDE: u64 = 256;
-/// 2026-01-01. This program is not older, so an earlier clock is wrong.
+/// 2026-01-01. This program is newer, so an earlier clock is wrong.
 const BUILT_AFTER_S: u64 = 1_767_225_600;
 
 /// Processor instructions that make the cryptography fast.
@@ -45,7 +44,7 @@ pub(super) fn cpu(report: &mut Report) {
     }
 }
 
-/// Checks that random numbers come without waiting.
+/// Checks that random numbers are available without waiting.
 pub(super) fn entropy(report: &mut Report) {
     const CHECK: &str = "entropy";
     let mut drawn = [[0_u8; 32]; 2];
@@ -144,7 +143,7 @@ pub(super) fn file_descriptors(
     let wanted = config.limits.connections_max as u64 + FDS_BESIDE;
     let (whose, has) = match engine.and_then(|engine| engine.max_fds) {
         Some(has) => ("the engine that runs", has),
-        // A start raises its limit as far as it may.
+        // An engine raises its soft limit to the maximum at its start.
         None => (
             "an engine of this shell",
             getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
@@ -166,7 +165,7 @@ pub(super) fn file_descriptors(
     }
 }
 
-/// Checks that the machine has the memory that requests are allowed.
+/// Checks that the machine has the memory that the configuration allows requests.
 pub(super) fn memory(report: &mut Report, config: &Config) {
     const CHECK: &str = "memory";
     let kib = |text: &str| {

@@ -1,7 +1,7 @@
-//! Checks of the providers of the root key: each must answer, each slot must unwrap, and one slot
-//! is too few.
+//! Checks of the providers of the root key: each provider must respond, each slot must unwrap, and
+//! there must be more than one slot.
 //!
-//! A check wraps and unwraps test values, and unwraps slots. It stores nothing, here or at a
+//! A check wraps and unwraps test values, and unwraps slots. Nothing is stored, here or at a
 //! provider. Results are not audited, because an engine can have the audit log open.
 
 use std::collections::BTreeMap;
@@ -85,7 +85,7 @@ pub(super) async fn examine(
     }
 }
 
-/// Unwraps every slot of a root key, side by side.
+/// Unwraps every slot of a root key, all at the same time.
 async fn slots(report: &mut Report, providers: &Arc<Providers>, set: [u8; 16], root: &RootEntry) {
     let mut unwraps = JoinSet::new();
     for slot in root.slots.iter().cloned() {
@@ -162,7 +162,7 @@ async fn slots(report: &mut Report, providers: &Arc<Providers>, set: [u8; 16], r
     }
 }
 
-/// Wraps a test value, and unwraps it unless that needs the holders of shares.
+/// Wraps a test value. Unwraps it, unless that needs the holders of shares.
 async fn trial(
     providers: &Providers,
     name: &str,

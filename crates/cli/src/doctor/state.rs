@@ -84,7 +84,7 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
                 "state",
                 format!("the folder is in use by the engine that runs{by}"),
             );
-            // The engine keeps a copy of the record beside its audit log.
+            // The engine keeps a copy of the record in the folder of its audit log.
             if let Ok(Some(record)) = copied_record(config) {
                 providers::examine(report, config, unsealer.providers(), Some(&record)).await;
             }
@@ -93,7 +93,7 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
     }
 }
 
-/// Names collections of objects that read records of which nobody can tell who sealed them.
+/// Names collections of objects that still read records whose sealer cannot be verified.
 fn old_records(report: &mut Report, apps: &[App]) {
     let of_app = |app: &App| {
         let reads_old = |collection: &Collection| {
@@ -215,7 +215,7 @@ fn is_ours(report: &mut Report, folder: &Path) -> bool {
     false
 }
 
-/// Checks the location of the state. Returns whether it can be opened without changing anything
+/// Checks the location of the state. Returns true if it can be opened without changing anything
 /// there.
 async fn place(report: &mut Report, config: &Config, engine_runs: bool) -> bool {
     match config.state.mode {
@@ -279,7 +279,7 @@ fn embedded(report: &mut Report, folder: &Path, engine_runs: bool) -> bool {
 
 /// Returns the number of database connections of one engine.
 fn needed(config: &Config) -> u32 {
-    // Three connections beside readers and writers: for control state, for slow requests, and for
+    // Three connections besides readers and writers: for control state, for slow requests, and for
     // change notifications.
     u32::try_from(config.postgres.writers + config.postgres.readers + 3).unwrap_or(u32::MAX)
 }

@@ -1,8 +1,8 @@
 //! Connects to one of several addresses of a name (RFC 8305, "Happy Eyeballs").
 //!
 //! An address that drops packets must not make the endpoint unreachable. So the next address is
-//! tried when an attempt fails or takes long, while the earlier attempts go on, and the first
-//! connection wins.
+//! tried when an attempt fails or takes long. The earlier attempts continue meanwhile, and the
+//! first connection wins.
 
 use std::future::{Future, pending};
 use std::io;
@@ -13,20 +13,21 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// Time after which the next address is tried too, while no TCP connection was made (RFC 8305,
+/// Time after which the next address is also tried, while no TCP connection exists (RFC 8305,
 /// section 5).
 pub(crate) const CONNECT_DELAY: Duration = Duration::from_millis(250);
-/// Time after which the next address is tried too, while a TLS handshake is not complete. Longer,
-/// because a server that is busy must not get twice the handshakes.
+/// Time after which the next address is also tried, while a TLS handshake is not complete. Longer
+/// than [`CONNECT_DELAY`], because a busy server must not receive twice the handshakes.
 pub(crate) const HANDSHAKE_DELAY: Duration = Duration::from_millis(1_500);
-/// Addresses of a name that are tried at most.
+/// Maximum number of addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
 /// Tells the race that an attempt has a TCP connection.
 pub(crate) type Reached = watch::Sender<bool>;
 
-/// Orders addresses so that the families alternate, beginning with the first address (RFC 8305,
-/// section 4), and returns the first of them. Those of one family leave room for the other.
+/// Orders addresses so that the families alternate, starting with the first address (RFC 8305,
+/// section 4). Returns at most [`ADDRESSES_MAX`] of them. If one family has many addresses, some of
+/// the other family still find room.
 pub(crate) fn interleave(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let all: Vec<SocketAddr> = addresses.into_iter().collect();
     let Some(first) = all.first() else { return all };
@@ -43,11 +44,12 @@ pub(crate) fn interleave(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec
     ordered
 }
 
-/// Runs `attempt` for each address in turn, each while the earlier ones go on, and returns the
+/// Runs `attempt` for each address in order, without ending the earlier attempts, and returns the
 /// first connection. Dropping the future ends all attempts.
 ///
 /// # Errors
-/// If all attempts fail, the error of a TLS handshake, otherwise that of the last attempt.
+/// If all attempts fail: the error of a TLS handshake if there is one, otherwise the error of the
+/// last attempt.
 pub(crate) async fn race<T, F>(
     addresses: &[SocketAddr],
     mut attempt: impl FnMut(SocketAddr, Reached) -> F,
@@ -59,7 +61,7 @@ where
     let mut left = addresses.iter();
     let mut attempts = JoinSet::new();
     let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    // The state of the attempt that was begun last.
+    // The state of the newest attempt.
     let mut newest: Option<watch::Receiver<bool>> = None;
     loop {
         if newest.is_none()
@@ -75,7 +77,7 @@ where
                 None => return Err(error),
                 Some(Ok(Ok(connection))) => return Ok(connection),
                 Some(Ok(Err(failed))) => {
-                    // A rejected certificate says more than an address that cannot be reached.
+                    // A rejected certificate is more informative than an unreachable address.
                     if error.kind() != io::ErrorKind::InvalidData {
                         error = failed;
                     }
@@ -88,7 +90,7 @@ where
     }
 }
 
-/// Ends when the newest attempt has taken so long that the next one begins.
+/// Completes when the newest attempt has taken so long that the next one should start.
 async fn takes_long(newest: Option<watch::Receiver<bool>>) {
     let Some(mut reached) = newest else {
         return pending().await;
@@ -97,7 +99,7 @@ async fn takes_long(newest: Option<watch::Receiver<bool>>) {
         .await
         .map(|is| is.is_ok())
     {
-        // An attempt that has ended takes no longer.
+        // A completed attempt cannot take longer, so this future never completes.
         if !is_reached {
             return pending().await;
         }

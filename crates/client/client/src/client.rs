@@ -33,7 +33,7 @@ use crate::tls::Dialer;
 /// A document in a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// One MessagePack value with the structure of the request's payload.
+    /// The payload as one MessagePack value, with the structure of the request's payload.
     pub payload: Bytes,
     /// The server's control state generation when it processed the request.
     pub generation: u64,
@@ -80,7 +80,7 @@ pub fn to_payload<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
     rmp_serde::to_vec_named(value).map_err(|error| Error::Value(Arc::new(error)))
 }
 
-/// Counters of a client since its creation. They never decrease.
+/// Counters of a client since its creation. No counter ever decreases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -96,15 +96,15 @@ pub struct Stats {
     pub ejections: u64,
 }
 
-/// A client of one server, or of several that serve the same apps. Cheap to clone; clones share the
-/// connections. Needs a tokio runtime with I/O and time.
+/// A client of one server, or of several servers that serve the same apps. Cloning is cheap, and
+/// clones share the connections. Needs a tokio runtime with I/O and time enabled.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<ClientState>,
     deadline: Duration,
 }
 
-/// Tells why changed certificate files are not in use.
+/// Returns the reason why changed certificate files are not in use.
 type RenewalStatus = Box<dyn Fn() -> Option<Arc<str>> + Send + Sync>;
 
 struct ClientState {
@@ -123,13 +123,13 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Makes a client and one round trip with a server, so that a wrong address, name or
-    /// certificate shows here. A server that answers, if only with an error of its own such as
-    /// `overloaded`, is connected; of several, one is enough.
+    /// Creates a client and makes one round trip with a server, so that a wrong address, name or
+    /// certificate is reported here. Any response counts as connected, even an error such as
+    /// `overloaded`. If there are several servers, one response is enough.
     ///
     /// # Errors
-    /// [`Error::Config`] and [`Error::Tls`] before anything is opened, then as for any call;
-    /// [`Error::Rpc`] only where the server turns this certificate away, with `forbidden` or
+    /// [`Error::Config`] and [`Error::Tls`] before a connection is opened; afterwards the errors of
+    /// any request. [`Error::Rpc`] only if the server denies this certificate, with `forbidden` or
     /// `unauthenticated`.
     pub async fn connect(config: ClientConfig) -> Result<Self, Error> {
         let client = tokio::task::spawn_blocking(|| Self::lazy(config)).await;
@@ -213,20 +213,16 @@ impl Client {
             .await
     }
 
-    /// Opens every envelope of a document and seals its plaintext again with the app's newest key.
-    ///
-    /// # Errors
-    /// Any [`Error`] but `Value`.
+    /// Opens every envelope of a document and seals the plaintext again with the app's newest key.
     pub async fn rewrap(&self, call: Rewrap<'_>) -> Result<Document, Error> {
         self.document(call, Course::default(), request::rewrap)
             .await
     }
 
-    /// Replaces the leaves of a document by tokens. Unless the call names an idempotency key it
-    /// gets one, drawn at random, so that an attempt after one whose answer was lost gets the
-    /// tokens that the lost one made. In a collection of kind `random` that costs each token an
-    /// entry in an index of the store; a client whose [`ClientConfig::repeat_sent`] is off draws
-    /// none.
+    /// Replaces the leaves of a document by tokens. If the request names no idempotency key, the
+    /// client draws one at random. An attempt after a lost response then gets the tokens that the
+    /// first attempt made. In a collection of kind `random`, each token costs an entry in an index
+    /// of the store. A client whose [`ClientConfig::repeat_sent`] is off draws no key.
     ///
     /// # Errors
     /// Any [`Error`] but `Value`.
@@ -258,8 +254,8 @@ impl Client {
             .await
     }
 
-    /// Masks the fields of a document by rules. Safe to repeat: equal calls have equal answers, but
-    /// for functions that draw at random.
+    /// Masks the fields of a document by rules. Safe to repeat: equal requests have equal
+    /// responses, except for functions that draw at random.
     ///
     /// # Errors
     /// Any [`Error`] but `Value`.
@@ -363,10 +359,10 @@ impl Client {
         }
     }
 
-    /// Returns why certificates that were renewed in their files are not in use: they do not load,
-    /// or no new connection gets through under them. The client then goes on with the earlier ones
-    /// until these expire. Files are checked before each new connection, and every ten seconds
-    /// while requests are made.
+    /// Returns why renewed certificate files are not in use. Either they do not load, or no new
+    /// connection succeeds with them. The client then keeps using the earlier certificates until
+    /// those expire. Files are checked before each new connection, and every ten seconds while
+    /// requests are made.
     #[must_use]
     pub fn renewal_error(&self) -> Option<Arc<str>> {
         let ClientState {
@@ -380,8 +376,7 @@ impl Client {
             .or_else(|| pool.renewal_error())
     }
 
-    /// Returns the number of free permits, and the number of requests that connections count as in
-    /// flight.
+    /// Returns the number of free permits, and the number of requests in flight on all connections.
     #[cfg(test)]
     pub(crate) fn at_rest(&self) -> (usize, usize) {
         self.shared.pool.at_rest()
@@ -393,14 +388,14 @@ impl Client {
         self.shared.pool.ejected_now()
     }
 
-    /// Returns the deadline of a request: its own if it names one, otherwise the client's.
+    /// Returns the deadline of a request: its own deadline if set, otherwise the client's.
     pub fn deadline_of(&self, deadline_ms: Option<u32>) -> Duration {
         deadline_ms.map_or(self.deadline, |deadline_ms| {
             Duration::from_millis(u64::from(deadline_ms))
         })
     }
 
-    /// Performs one request on data. `encode` gets the options with the time that is left.
+    /// Performs one data request. `encode` receives the options with the remaining time.
     pub(crate) async fn call_on_data<'a>(
         &self,
         options: CallOptions<'a>,
@@ -461,12 +456,12 @@ impl Client {
             };
             match (lease, paused_until) {
                 (Ok(lease), None) => break lease.map_err(unplaced)?,
-                // The only endpoint that could take the request has asked for a longer pause.
+                // The only endpoint that could take the request asked for a longer pause.
                 (Ok(lease), Some(until)) if until < deadline => {
                     drop(lease);
                     sleep_until(until).await;
                 }
-                // An earlier error says more than the deadline that passed after it.
+                // The earlier error is more informative than a deadline that passed after it.
                 _ => {
                     return Err(Setback {
                         is_last: true,

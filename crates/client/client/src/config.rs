@@ -1,7 +1,7 @@
 //! Configuration of a client, checked before anything is opened.
 //!
 //! Every bound has its unit, range and default here. The private key is never printed: [`Pem`]
-//! shows where it comes from.
+//! shows its source only.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// Begins each object in PEM text.
+/// Prefix of each object in PEM text.
 const PEM_HEADER: &[u8] = b"-----BEGIN";
-/// Digits of a private key of 32 bytes.
+/// Number of hexadecimal digits of a private key of 32 bytes.
 const KEY_DIGITS: usize = 64;
-/// Shortest private key in DER as base64: one of Ed25519 in PKCS #8.
+/// Shortest private key in DER as base64: an Ed25519 key in PKCS #8.
 const KEY_BASE64_MIN: usize = 64;
 /// First letter of a DER sequence in base64.
 const DER_SEQUENCE: u8 = b'M';
@@ -25,19 +25,21 @@ const NAME_BYTES_MAX: usize = 255;
 /// PEM text or the file that holds it.
 #[derive(Clone)]
 pub enum Pem {
-    /// A file, read when the client is made and again if it has changed: before each connection,
-    /// and every ten seconds while calls are made. Connections under what was there before are then
-    /// replaced, each once a new one has proven itself, and end with their last call: certificates
-    /// are renewed under a running client, and no call fails for it.
+    /// A file, read when the client is created, and again if it has changed: before each
+    /// connection, and every ten seconds while requests are made. Connections with the earlier
+    /// content are then replaced, each after a new connection is proven to work, and end with their
+    /// last request. So certificates can be renewed under a running client without a failed
+    /// request.
     File(PathBuf),
     /// The PEM text itself.
     Bytes(Vec<u8>),
 }
 
 impl Pem {
-    /// Returns true if the path is the content of a file rather than its name: it has a PEM header,
-    /// a line break or another control character, a part that is longer than any file system
-    /// allows, or is a key in hexadecimal or base64. It can be a private key, and is not shown.
+    /// Returns true if the path is the content of a file rather than its name. Content in PEM has a
+    /// header. Other content has a control character such as a line break, has a part longer than
+    /// any file system allows, or is a key in hexadecimal or base64. Such a path can be a private
+    /// key, and is not shown.
     #[must_use]
     pub fn is_content(path: &Path) -> bool {
         let bytes = path.as_os_str().as_encoded_bytes();
@@ -65,13 +67,14 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// One of several servers that serve the same apps.
+/// A server. All endpoints of a client serve the same apps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// `host:port` of the server. A name is resolved for every connection. If the name has several
-    /// addresses, they count as one endpoint. They are tried in the resolver's order, with
-    /// alternating families: the next one when an attempt fails, has made no connection after 250
-    /// ms, or no TLS handshake 1.5 s later, while the earlier attempts go on (RFC 8305).
+    /// addresses, they count as one endpoint. The client tries them in the resolver's order, with
+    /// alternating families. It tries the next address if an attempt fails, has no connection after
+    /// 250 ms, or has no TLS handshake 1.5 s later. The earlier attempts continue meanwhile (RFC
+    /// 8305).
     pub address: String,
     /// The DNS name or IP address that the server's certificate must carry.
     pub server_name: String,
@@ -87,7 +90,7 @@ impl Endpoint {
     }
 }
 
-/// Ages at which connections can be replaced.
+/// Permitted values of the age at which connections are replaced.
 const AGES: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(30 * 86_400);
 
 /// Addresses of the servers, limits, and retry behaviour. Create a configuration with
@@ -103,16 +106,16 @@ pub struct ClientConfig {
     pub certificate: Pem,
     /// This client's private key.
     pub key: Pem,
-    /// Connections kept to each endpoint at most, `1..=1_024`, default 2. They are opened as calls
-    /// need them: one connection carries many calls at once, more of them spread TLS work over more
-    /// cores of the server.
+    /// Maximum number of connections to each endpoint, `1..=1_024`, default 2. Connections are
+    /// opened on demand. One connection carries many concurrent requests; more connections spread
+    /// TLS work over more cores of the server.
     pub connections: usize,
-    /// Age at which a connection is replaced, 10 s to 30 days, default 30 min; each is replaced up
-    /// to a quarter earlier, so that many are not at once. Requests move to a new connection once
-    /// it is proven to work, and the old one ends with its last request. Behind a TCP balancer, or
-    /// a name with several addresses, a server that was started again gets connections within that
-    /// age, while requests are sent. A server that permits no further connection keeps the old
-    /// ones: leave room for one more per client.
+    /// Age at which a connection is replaced, 10 s to 30 days, default 30 min. Each connection is
+    /// replaced up to a quarter earlier, so that replacements spread over time. Requests move to a
+    /// new connection once it is proven to work, and the old one closes after its last request.
+    /// Behind a TCP balancer, or a name with several addresses, a restarted server gets connections
+    /// within that age, while requests are sent. If a server permits no further connection, the
+    /// client keeps the old ones: leave room for one more per client.
     pub connection_age_max: Duration,
     /// Maximum number of concurrent requests per connection, `1..=65_536`, default 64. Further
     /// requests wait in FIFO order.
@@ -122,50 +125,60 @@ pub struct ClientConfig {
     /// Deadline of requests that set none, at least 1 ms and at most one hour, default 30 s.
     pub deadline: Duration,
     /// Pause after the first failed attempt to connect to an endpoint, at least 1 ms, default 50
-    /// ms. It doubles with each further failure, and the real pause is between half of it and all
-    /// of it, so that many clients do not return at once.
+    /// ms. The pause doubles with each further failure. The actual pause is a random time between
+    /// half of it and all of it, so that many clients do not return at once.
     pub backoff_min: Duration,
     /// Maximum of that pause, at least `backoff_min`, default 2 s.
     pub backoff_max: Duration,
-    /// Times that a call is tried at most, the first included, `1..=100`, default 4; 1 turns
-    /// retries off. Tried again, within its deadline, is a request that was never sent, and one
-    /// that was answered `overloaded`, `unavailable`, or `conflict` with a `retry_after_ms`: at
-    /// once where another endpoint will have it, else after that time and up to half as much again,
-    /// or where none is named after any part of a pause as under `backoff_min`. If that is beyond
-    /// the deadline, the call ends with the answer it had.
+    /// Maximum number of attempts of a request, including the first, `1..=100`, default 4; 1 turns
+    /// retries off. Within its deadline, a request is retried if it was never sent, or if the
+    /// response was `overloaded`, `unavailable`, or `conflict` with a `retry_after_ms`. If another
+    /// endpoint can take the request, the retry is immediate. Otherwise the client waits for the
+    /// named time plus up to half of it. If the server named no time, the client waits for a random
+    /// part of a pause as under `backoff_min`. If the wait would exceed the deadline, the request
+    /// ends with the error that it had.
     pub attempts_max: u32,
     /// If true (the default), a request is also retried if its connection ended after it was sent.
-    /// Every data method is safe to repeat; it costs at most the repeated work. `tokenize` is safe
-    /// by an idempotency key, which the client draws unless the request names one or this is off.
-    /// Changes over the control listener are never repeated so.
+    /// Every data method is safe to repeat; a retry costs at most the repeated work. `tokenize` is
+    /// safe by an idempotency key, which the client draws unless the request names one or this
+    /// setting is off. Changes over the control listener are never retried in this way.
     pub repeat_sent: bool,
-    /// Retries for every hundred calls, `0..=100`, default 10, so that retries never multiply an
-    /// overload. One a second is allowed besides. The budget is the client's, over all endpoints;
-    /// what is not used is kept, up to as many retries as calls fit on one endpoint's connections,
-    /// at least 10 and at most 1,000. A request that was never sent needs none.
+    /// Number of retries per hundred requests, `0..=100`, default 10, so that retries never
+    /// multiply an overload. One further retry per second is allowed. The whole client has one
+    /// budget, over all endpoints. Unused retries are kept, up to the number of requests that fit
+    /// on one endpoint's connections, at least 10 and at most 1,000. A retry of a request that was
+    /// never sent needs no budget.
     pub retry_percent: u32,
-    /// Failures in a row that eject an endpoint, `1..=1_000`, default 5 as in Envoy. Failures are:
-    /// an attempt to connect that fails, a connection that ends under its calls or at once, a call
-    /// that is answered `unavailable` or `internal`, and one whose deadline passes and whose cancel
-    /// draws no sign of life within a second and a half. An endpoint is also ejected that lets so
-    /// many deadlines pass in a row while the others do the work of as many calls, and of four for
-    /// each deadline that they miss, whatever else it answers; calls that their callers drop after
-    /// a second or more, those that are dropped together as one, count as such. Of endpoints that
-    /// miss deadlines alike none is ejected, and only calls that were sent after such an ejection
-    /// can cause the next one. `overloaded` is none, nor is `unavailable` with a time to come
-    /// again: then only its store is away, and it gets no calls on tokens while there is another.
-    /// An ejected endpoint gets no calls while there is another; with all of them ejected, all are
-    /// used. The only endpoint is never ejected.
+    /// Number of consecutive failures that eject an endpoint, `1..=1_000`, default 5 as in Envoy.
+    /// The following events are failures:
+    ///
+    /// * a failed attempt to connect;
+    /// * a connection that ends with requests in flight, or soon after it was opened;
+    /// * a response of `unavailable` or `internal`;
+    /// * a missed deadline whose cancel draws no sign of life within 1.5 s.
+    ///
+    /// `overloaded` is not a failure. `unavailable` with a retry time is not a failure either: only
+    /// the endpoint's store is down, and token requests prefer other endpoints.
+    ///
+    /// Deadlines missed in a row also eject an endpoint, if their number reaches this setting and
+    /// the other endpoints do better. The others must meanwhile do the work of as many requests,
+    /// and of four for each deadline that they miss. Other responses of the endpoint do not matter.
+    /// A request that its caller drops after a second or more counts as a missed deadline; requests
+    /// that are dropped together count as one. If all endpoints miss deadlines alike, none is
+    /// ejected. After such an ejection, only requests that were sent later can cause the next one.
+    ///
+    /// An ejected endpoint gets no requests while another endpoint is available. If all endpoints
+    /// are ejected, all are used. The only endpoint of a client is never ejected.
     pub eject_after: u32,
-    /// Length of the first ejection, at least 1 ms, default 1 s. The second in a row is twice as
-    /// long, the third three times; each up to a quarter longer, so that clients do not return
-    /// together. Then this client makes a `health` call of its own: passed, the endpoint gets one
-    /// call at a time until it has done the work of one, and its next failure ejects it, or its
-    /// next missed deadline if the others do better; failed, it is ejected again. Short, because
-    /// the probe costs no caller anything.
+    /// Length of the first ejection, at least 1 ms, default 1 s. The second consecutive ejection is
+    /// twice as long, the third three times. Each is up to a quarter longer, so that clients do not
+    /// return together. After an ejection, the client sends a `health` request. If it fails, the
+    /// endpoint is ejected again. If it succeeds, the endpoint gets one request at a time until it
+    /// has done the work of one. Until then its next failure ejects it, and so does a missed
+    /// deadline if the others do better. The default is short, because the probe delays no request.
     pub ejection_min: Duration,
-    /// Longest ejection without that quarter, at least `ejection_min`, default 30 s. An endpoint
-    /// that was fit for longer begins anew.
+    /// Longest ejection without that quarter, at least `ejection_min`, default 30 s. After a longer
+    /// healthy time, ejections start again at `ejection_min`.
     pub ejection_max: Duration,
     /// Longest request in bytes, at least 1 KiB, default 64 MiB, which is the servers' default
     /// limit. A longer request would close the connection and so disrupt other requests.

@@ -40,9 +40,10 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Returns the scanner limits. Only a response's length is bounded. Its depth and element count
-    /// follow from the request. They only need to be as large as any server limit: 1,024 levels. A
-    /// result adds no more levels than its request had.
+    /// Returns the scanner limits. Only the length of a response is bounded. The request determines
+    /// depth and element count of its response, so these limits only need to be as large as any
+    /// server's. A server allows at most 1,024 levels, and a result adds no levels to those of its
+    /// request.
     fn limits(self) -> Limits {
         let message_bytes_max = self.reply_bytes_max as u64;
         Limits {
@@ -189,7 +190,7 @@ async fn drive(
         reason = &mut reading => reason,
         failed = write_requests(&mut writer, &state) => {
             state.stop_writes(failed.clone());
-            // What the server sent before it closed can be unread: responses, or why it closes.
+            // Responses or the reason for the close can still be unread.
             timeout(FAREWELL, reading).await.unwrap_or(failed)
         }
         () = farewell.notified() => "closed by this side".into(),

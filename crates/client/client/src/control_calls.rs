@@ -23,7 +23,7 @@ impl Client {
     /// Returns a page of the apps.
     ///
     /// # Errors
-    /// Any [`Error`] but `Payload` and `Value`; so for every method here.
+    /// Any [`Error`] but `Payload` and `Value`; the same holds for every method here.
     pub async fn apps(&self, page: Page<'_>) -> Result<Apps, Error> {
         self.control(Control::Apps(page), Course::default(), Apps::decode)
             .await
@@ -78,7 +78,7 @@ impl Client {
     }
 
     /// Returns a page of the count of an app's rows by key version. A `conflict` with a retry time
-    /// says that not every engine has the newest keys, or that older writes can still end.
+    /// means that not every engine has the newest keys, or that older writes can still end.
     ///
     /// # Errors
     /// As above.
@@ -102,7 +102,7 @@ impl Client {
     }
 
     /// Seals a page of a collection's old records again, in the authenticated format. Can be
-    /// repeated without harm. A `conflict` with a retry time says that an engine could still write
+    /// repeated without harm. A `conflict` with a retry time means that an engine could still write
     /// old records.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl Client {
             .await
     }
 
-    /// Runs an operation on the store's root key. A `conflict` with a retry time says that a
+    /// Runs an operation on the store's root key. A `conflict` with a retry time means that a
     /// rotation waits for live engines; it continues when the request is repeated.
     ///
     /// # Errors
@@ -198,8 +198,8 @@ impl Client {
             .await
     }
 
-    /// Returns the public keys to which others seal for an app, as they came. Both listeners answer
-    /// it.
+    /// Returns the public keys to which others seal for an app, without verification. Both
+    /// listeners serve this request.
     ///
     /// # Errors
     /// As above.

@@ -44,7 +44,7 @@ pub(crate) enum Slot {
     Taken {
         connection: Arc<Connection>,
         since: Instant,
-        /// When another connection takes its place.
+        /// Time at which another connection replaces this one.
         old_at: Instant,
     },
 }
@@ -55,14 +55,14 @@ pub(crate) struct ChosenEndpoint {
     pub(crate) health: Health,
     /// Number of failed attempts and short-lived connections since the last lasting connection.
     pub(crate) failures: u32,
-    /// The last of them, and its number among the failures of all endpoints. `None` while no
-    /// connection failed since the last one that was made.
+    /// The last of these failures, with its number among the failures of all endpoints. `None` if
+    /// no connection failed since the last successful one.
     pub(crate) last_failure: Option<(u64, Error)>,
     /// Earliest time of the next attempt to connect.
     pub(crate) retry_at: Instant,
     /// Number of attempts started.
     pub(crate) attempts: u64,
-    /// Time before which old connections are not replaced, because no new one got through.
+    /// Time before which old connections are not replaced, because no new connection succeeded.
     pub(crate) keep_old_until: Instant,
 }
 
@@ -114,8 +114,8 @@ impl EndpointTable {
         !self.targets.iter().any(|target| target.health.is_fit())
     }
 
-    /// Returns the last failure that can pass by itself. If every endpoint fails because of a
-    /// certificate, returns the last failure of any.
+    /// Returns the last failure that a retry can help. If every endpoint fails because of a
+    /// certificate, returns the last failure of any endpoint.
     pub(crate) fn last_failure(&self) -> Option<&(u64, Error)> {
         let failures = self
             .targets

@@ -9,20 +9,20 @@ use std::sync::Arc;
 use rustls::AlertDescription;
 use sealwire_wire::{Malformed, RpcError, ScanError};
 
-/// The reason why there is no result. Cheap to clone, because requests that waited for one
+/// The reason why a request has no result. Cheap to clone, because requests that waited for one
 /// connection share its failure.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The server responded with an error. Its code tells whose fault the error is and whether a
+    /// The server responded with an error. The code tells whose fault the error is and whether a
     /// retry can help.
     #[error(transparent)]
     Rpc(RpcError),
     /// The request's deadline passed, here or at the server. If the request was sent, the server
-    /// was told to stop.
+    /// received a cancel.
     #[error("deadline exceeded")]
     Deadline,
-    /// The connection ended after it took the request and before the response came. The server may
-    /// or may not have done the work.
+    /// The connection ended after it took the request and before the response arrived. The server
+    /// may or may not have done the work.
     #[error("disconnected: {why}")]
     Disconnected {
         /// The reason, for people.
@@ -32,8 +32,8 @@ pub enum Error {
     #[error("cannot connect")]
     Connect(#[source] Arc<io::Error>),
     /// The certificates or the key are unusable, or the server rejected this client's certificate
-    /// before it answered anything. A retry helps only after the certificate was replaced, here or
-    /// in the server's configuration.
+    /// before any response. A retry helps only after the certificate was replaced, here or in the
+    /// server's configuration.
     #[error("{}", tls_text(.0))]
     Tls(#[source] Arc<rustls::Error>),
     /// The configuration is invalid, or one of its files cannot be read.
@@ -60,8 +60,8 @@ pub enum Error {
     Value(#[source] Arc<dyn std::error::Error + Send + Sync>),
 }
 
-/// Returns an error of a server with a message that can be shown on a terminal: a server may not
-/// move the cursor, begin a line or turn the direction of the text.
+/// Returns a server's error with a message that is safe to show on a terminal. A server must not
+/// move the cursor, start a line or change the direction of the text.
 pub(crate) fn printable(error: RpcError) -> RpcError {
     if error.message.chars().any(is_control) {
         let mut message = String::with_capacity(error.message.len());
@@ -98,7 +98,8 @@ impl Error {
     }
 }
 
-/// Returns the alert by which a server rejected this client's certificate, if that is the error.
+/// Returns the alert by which a server rejected this client's certificate, if the error is such an
+/// alert.
 pub(crate) fn certificate_alert(error: &io::Error) -> Option<AlertDescription> {
     let tls_error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let rustls::Error::AlertReceived(alert) = tls_error else {
@@ -119,8 +120,8 @@ fn tls_text(error: &rustls::Error) -> &'static str {
     }
 }
 
-/// Returns what an alert says about this client's certificate and what to do; `None` for an alert
-/// about something else.
+/// Returns the meaning of an alert about this client's certificate, and what to do. Returns `None`
+/// for an alert about something else.
 fn certificate_advice(alert: AlertDescription) -> Option<&'static str> {
     Some(match alert {
         AlertDescription::CertificateExpired => {
@@ -130,7 +131,7 @@ fn certificate_advice(alert: AlertDescription) -> Option<&'static str> {
         AlertDescription::CertificateRevoked => {
             "the server rejected this client's certificate because it was revoked: install a new certificate and its key"
         }
-        // Another authority can have the same name and not the same key.
+        // Another authority can have the same name with a different key.
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {
             "the server does not trust the issuer of this client's certificate: use a certificate of the authority that the \
              server is configured with for clients of this listener"

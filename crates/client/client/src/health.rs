@@ -8,14 +8,15 @@
 //! rejection is not a failure, because an endpoint that rejects in time is healthy. An endpoint
 //! without its token store is also healthy, except for token requests.
 //!
-//! A missed deadline is a failure only in comparison: an endpoint can be alive and do no work, and
-//! deadlines can be too short for any endpoint. So an endpoint is ejected that misses deadlines in
-//! a row while the others do work and miss few. When all miss alike, an ejection would only give
-//! the others more load. Three rules keep bursts from being taken for rows:
+//! A missed deadline is a failure only in comparison with other endpoints. An endpoint can be alive
+//! and do no work, but a deadline can also be too short for any endpoint. So an endpoint is ejected
+//! if it misses deadlines in a row while the others do work and miss few. If all endpoints miss
+//! alike, an ejection would only give the others more load. Three rules distinguish a burst of
+//! misses from a row:
 //!
-//! * A request says nothing if its endpoint worked on another one meanwhile.
-//! * Requests that are dropped together, as those of a cancelled job, count as one.
-//! * After the ejection of an endpoint the others have its load. So only requests that were sent
+//! * A missed deadline does not count if its endpoint worked on another request meanwhile.
+//! * Requests that are dropped together, such as those of a cancelled job, count as one.
+//! * After the ejection of an endpoint, the others have its load. So only requests that were sent
 //!   later can eject a further one.
 
 use std::time::Duration;
@@ -25,64 +26,65 @@ use tokio::time::Instant;
 
 use crate::state::{Answer, Failure};
 
-/// Longest pause of an endpoint: what a server holds a connection back for after `overloaded`, and
-/// then calls of that size or above alone (`proto/README.md`, Overload). A longer time is for the
-/// call that was told it.
+/// Longest pause of an endpoint. After `overloaded`, a server starts no request of that size or
+/// above on that connection for at most this time (`proto/README.md`, Overload). A longer retry
+/// time concerns only the request that received it.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Details of errors in a payload.
+/// Names of error details that occur only if the payload was read.
 const PAYLOAD_DETAILS: [&str; 3] = ["path", "unmatched", "errors"];
 
-/// Work that other endpoints do for each deadline that they miss, at least, if they do better than
-/// one that does no work.
+/// Least work that other endpoints do for each deadline that they miss, if they do better than an
+/// endpoint that does no work.
 const WORK_PER_MISS: u64 = 4;
 
-/// A row of missed deadlines is long from this many times [`Policy::after`].
+/// A row of missed deadlines is long from this multiple of [`Policy::after`].
 const LONG_ROW: u32 = 4;
 
-/// What endpoints have done so far.
+/// Counts of work and missed deadlines of endpoints so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WorkCounts {
-    /// Requests that they worked on.
+    /// Number of requests that they worked on.
     pub(crate) worked: u64,
-    /// Deadlines that they missed, without those since the last request that each of them worked
-    /// on.
+    /// Number of deadlines that they missed. Misses of an endpoint count only after it works on a
+    /// later request.
     pub(crate) missed: u64,
 }
 
 impl WorkCounts {
     fn since(self, before: Self) -> Self {
-        // The counters are not read at once.
+        // The counters are not read at the same time.
         Self {
             worked: self.worked.saturating_sub(before.worked),
             missed: self.missed.saturating_sub(before.missed),
         }
     }
 
-    /// Returns true if these endpoints did enough work for their missed deadlines, beside one that
-    /// did none.
+    /// Returns true if these endpoints did enough work for their missed deadlines, compared with an
+    /// endpoint that did no work.
     fn is_well(self, work_per_miss: u64) -> bool {
         self.missed.saturating_mul(work_per_miss) <= self.worked
     }
 }
 
-/// A request that missed its deadline, or was dropped, compared with what the endpoints have done.
+/// A request that missed its deadline, or was dropped, with the work that the endpoints did
+/// meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MissedRequest {
     pub(crate) sent_at: Instant,
-    /// The caller dropped it.
+    /// True if the caller dropped the request.
     pub(crate) is_dropped: bool,
-    /// The endpoint worked on another request since this one was sent.
+    /// True if the endpoint worked on another request since this one was sent.
     pub(crate) has_worked: bool,
-    /// What other endpoints had done when it was sent.
+    /// Counts of the other endpoints when this request was sent.
     pub(crate) others_before: WorkCounts,
-    /// What other endpoints have done now.
+    /// Counts of the other endpoints now.
     pub(crate) others: WorkCounts,
-    /// Another endpoint is fit and has missed no deadline since it last worked on a request.
+    /// True if another healthy endpoint has missed no deadline since it last worked on a request.
     pub(crate) has_better: bool,
-    /// No other endpoint that is fit has a request in flight.
+    /// True if no other healthy endpoint has a request in flight.
     pub(crate) others_are_idle: bool,
-    /// When an endpoint was last ejected for missed deadlines. Failed probations do not count,
+    /// Time when an endpoint was last ejected for missed deadlines. Failed probations do not count,
     /// since they move no load.
     pub(crate) ejected_at: Option<Instant>,
 }
@@ -98,7 +100,7 @@ pub(crate) struct Policy {
 
 enum EndpointStanding {
     Fit,
-    /// Back after an ejection, and no request has been worked on yet.
+    /// The endpoint returned after an ejection, and has not worked on a request yet.
     Probation,
     Ejected {
         until: Instant,
@@ -110,11 +112,11 @@ pub(crate) struct Health {
     standing: EndpointStanding,
     /// Consecutive failures.
     failures: u32,
-    /// Deadlines that passed since a request was last worked on.
+    /// Number of deadlines that passed since the endpoint last worked on a request.
     missed: u32,
-    /// What other endpoints had done when the first of those requests was sent.
+    /// Counts of the other endpoints when the first of those requests was sent.
     others_before: WorkCounts,
-    /// When a deadline was last counted as missed.
+    /// Time when a deadline was last counted as missed.
     missed_at: Option<Instant>,
     /// Consecutive ejections without a long healthy time in between.
     ejections: u32,
@@ -123,7 +125,7 @@ pub(crate) struct Health {
     /// ignored.
     term: u32,
     paused_until: Option<Instant>,
-    /// End of the pause for token requests alone.
+    /// End of the pause that applies to token requests only.
     tokens_paused_until: Option<Instant>,
 }
 
@@ -252,13 +254,13 @@ impl Health {
 
         let others = request.others.since(self.others_before);
         let is_outlier = if self.is_on_probation() {
-            // A single caller uses no other endpoint meanwhile.
+            // The only user of a client cannot use another endpoint meanwhile.
             others.worked > 0 || request.others_are_idle
         } else {
             others.worked >= u64::from(after) && self.missed >= after
         };
-        // Short deadlines of some callers are missed by every endpoint. They do not excuse a long
-        // row without any work.
+        // Every endpoint misses the short deadlines of some callers. Such misses do not excuse a
+        // long row without any work.
         let is_long_row = self.missed / LONG_ROW >= after;
         let work_per_miss = if is_long_row { 1 } else { WORK_PER_MISS };
         if !is_outlier || !others.is_well(work_per_miss) || !request.has_better {
@@ -335,11 +337,11 @@ impl Health {
 /// Effect of a missed deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Miss {
-    /// It says nothing about the endpoint.
+    /// The missed deadline says nothing about the endpoint.
     Ignored,
-    /// The endpoint works on requests, but did not on this one in time.
+    /// The endpoint works on requests, but did not complete this one in time.
     Slow,
-    /// The endpoint has worked on nothing since.
+    /// The endpoint has not worked on any request since this one was sent.
     Counted,
     Ejected {
         length: Duration,
@@ -351,12 +353,12 @@ pub(crate) enum Miss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttemptOutcome {
     pub(crate) answered: bool,
-    /// The endpoint did the work, which more than its network threads take part in.
+    /// The endpoint did the work, in which more than its network threads take part.
     pub(crate) worked: bool,
     /// The deadline passed.
     pub(crate) missed: bool,
     pub(crate) failed: bool,
-    /// The endpoint asked for a pause, optionally with a length.
+    /// The endpoint requested a pause, optionally with a length.
     pub(crate) pause: Option<Option<Duration>>,
     /// The endpoint lacks its token store for this time, so that token requests should prefer other
     /// endpoints.
@@ -380,7 +382,7 @@ impl AttemptOutcome {
         worked: true,
         ..Self::ANSWERED
     };
-    /// The request was not answered in time.
+    /// The deadline passed without a response.
     const MISSED: Self = Self {
         missed: true,
         ..Self::NOTHING
@@ -390,7 +392,8 @@ impl AttemptOutcome {
         ..Self::NOTHING
     };
 
-    /// Returns what a response says. With `uses_store`, its request was one on tokens or objects.
+    /// Returns the outcome that a response shows. With `uses_store`, the request was about tokens
+    /// or objects.
     pub(crate) fn of(answer: &Answer, uses_store: bool) -> Self {
         match answer {
             Err(Failure::Rpc(error)) if shows_work(error, uses_store) => Self::WORKED,
@@ -404,7 +407,7 @@ impl AttemptOutcome {
                         ..Self::ANSWERED
                     },
                     // Only the store is down; requests without tokens are served normally. A server
-                    // in shutdown names no retry time.
+                    // in shutdown sends no retry time.
                     ErrorCode::Unavailable if pause.is_some() => Self {
                         pause_tokens: pause,
                         ..Self::ANSWERED
@@ -435,12 +438,12 @@ impl AttemptOutcome {
     }
 }
 
-/// Returns true if more than the network threads took part in a request that failed: the payload
-/// was read, or the store.
+/// Returns true if more than the network threads took part in a failed request: the payload was
+/// read, or the store.
 fn shows_work(error: &RpcError, uses_store: bool) -> bool {
     match error.code {
         ErrorCode::CannotOpen => true,
-        // A generation that is not reached yet needs no store, and names a time.
+        // `NotFound` for a generation that is not reached yet needs no store, and has a retry time.
         ErrorCode::NotFound | ErrorCode::Conflict if uses_store => error.retry_after_ms.is_none(),
         ErrorCode::BadRequest
         | ErrorCode::TooLarge
@@ -538,14 +541,20 @@ mod tests {
         max: Duration::from_secs(4),
     };
 
-    /// Every ejection of an endpoint that does what the letters say, a second after each other: `f`
-    /// fails, `a` works on a request, `r` rejects one, `m` misses a deadline, `w` is the work of
-    /// another endpoint, `o` fails as an older term's call, `p` and `n` are the probe that passes
-    /// or not, `.` waits ten seconds. `d` drops a request that was sent a second before, and `D`
-    /// one that was sent at the start. `s` misses the deadline of a request during which the
-    /// endpoint did work, `x` is a deadline that another endpoint misses, and does until its next
-    /// work, `i` is one that it misses beside work. `b` says that the other endpoint has requests
-    /// in flight. `e` ejects another endpoint. In seconds, without the jitter.
+    /// Returns the time of every ejection of an endpoint, in seconds without the jitter. Each
+    /// letter of the story is an event, a second after the previous one:
+    ///
+    /// * `f`: the endpoint fails a request; `o`: a request of an older term fails.
+    /// * `a`: it works on a request; `r`: it rejects a request.
+    /// * `m`: it misses a deadline; `s`: it misses one, but worked on another request meanwhile.
+    /// * `d`: a request that was sent a second before is dropped; `D`: one that was sent at the
+    ///   start.
+    /// * `p`, `n`: the probe passes, or fails.
+    /// * `w`: another endpoint works on a request.
+    /// * `x`: another endpoint misses a deadline, which counts until its next work.
+    /// * `i`: another endpoint misses a deadline between work.
+    /// * `b`: another endpoint has requests in flight; `e`: another endpoint is ejected.
+    /// * `.`: ten seconds pass.
     fn ejections(story: &str, policy: &Policy) -> Vec<u64> {
         let mut now = Instant::now();
         let mut health = Health::new(now);
@@ -656,16 +665,16 @@ mod tests {
             ("fff", &[1]),
             ("ffaffaff", &[]),
             ("ffooooo", &[]),
-            ("fffff", &[1]),   // what still fails while it is ejected counts no more
-            ("fffn", &[1, 2]), // the probe failed
+            ("fffff", &[1]),                   // failures while ejected do not count
+            ("fffn", &[1, 2]),                 // the probe failed
             ("fffnnnnn", &[1, 2, 3, 4, 4, 4]), // up to the maximum
-            ("fffpf", &[1, 2]), // on probation one failure is enough
-            ("fffpo", &[1]),   // unless the call is from before
-            ("fffpaff", &[1]), // an answer ends the probation
-            ("fffpafff", &[1, 2]), // ejected again soon
-            ("fffpa.fff", &[1, 1]), // long after
-            ("fffpr.f", &[1, 2]), // a rejection is no work, so the probation lasts
-            ("mmmmmmmm", &[]), // no other endpoint does better
+            ("fffpf", &[1, 2]),                // on probation one failure is enough
+            ("fffpo", &[1]),                   // unless the request is of an earlier term
+            ("fffpaff", &[1]),                 // a request that was worked on ends the probation
+            ("fffpafff", &[1, 2]),             // ejected again soon
+            ("fffpa.fff", &[1, 1]),            // long after
+            ("fffpr.f", &[1, 2]),              // a rejection is not work, so the probation lasts
+            ("mmmmmmmm", &[]),                 // no other endpoint does better
             ("mmmmwwmmm", &[]),
             ("mmmmwwwm", &[1]),
             ("wmwmwm", &[1]),
@@ -673,18 +682,18 @@ mod tests {
             ("wmwmwrwm", &[1]),    // a rejection does not
             ("wmwmwmpm", &[1, 2]), // on probation one deadline is enough
             ("wmwmwmpawwwmm", &[1]),
-            ("fffp..m", &[1, 2]), // a long probation is no long health
+            ("fffp..m", &[1, 2]), // a long probation does not count as healthy time
             ("wdwdwd", &[1]),
             ("wwwwwdDDDDDDDD", &[]), // requests of one job are dropped together
             ("DDDwwwwwdDD", &[]),
-            ("wwwwwsssss", &[]), // it does work
-            ("wmwmxwxm", &[]),   // others miss, too, now
+            ("wwwwwsssss", &[]), // the endpoint works on other requests
+            ("wmwmxwxm", &[]),   // others now miss as well
             ("wmwmxwm", &[1]),
-            ("wmiwmiwm", &[]),       // and lose as many as they work on
+            ("wmiwmiwm", &[]),       // and miss as many as they work on
             ("wwwwmiwwwwmwm", &[1]), // or few
-            ("wmwmewmwm", &[]), // after the ejection of another endpoint the comparison begins anew
+            ("wmwmewmwm", &[]), // after the ejection of another endpoint the comparison starts again
             ("wmwmewmwmwm", &[1]),
-            ("fffpxm", &[1]),        // on probation, while others miss, too
+            ("fffpxm", &[1]),        // on probation, while others miss as well
             ("fffpxmmmwm", &[1, 2]), // and once they do better
             ("fffpbm", &[1]),        // others are at work and do not finish either
             ("fffpbwm", &[1, 2]),

@@ -2,11 +2,12 @@
 //! endpoints.
 //!
 //! An application links [`Client`]. The client keeps a few mTLS connections open to each of its
-//! servers and pipelines requests on each connection. It avoids servers that fail. It retries a
-//! request if that can help, within the request's deadline and a budget. It never logs payloads.
+//! servers and pipelines requests on each connection. The client avoids servers that fail. A failed
+//! request is retried if that can help, within its deadline and a budget. Payloads are never
+//! logged.
 //!
-//! Every request future can be dropped at any time: the server is told to stop, and no state of the
-//! request remains.
+//! Every request future can be dropped at any time: the server receives a cancel, and no state of
+//! the request remains.
 
 mod addresses;
 mod client;

@@ -1,7 +1,7 @@
 //! The requests on objects.
 //!
-//! A write whose response was lost may have been made. It is sent again only if that is safe: an
-//! addition with an idempotency key, and a change of the expiry.
+//! A write whose response was lost may have been made. So the client repeats a write only if that
+//! is safe: an addition with an idempotency key, and a change of the expiry.
 
 use bytes::Bytes;
 use sealwire_wire::{

@@ -1,10 +1,10 @@
-//! Paces the requests of a bulk job, which has always more to send.
+//! Paces the requests of a bulk job, which always has more to send.
 //!
-//! Jobs that send as fast as they can reject each other, and whoever comes first takes most of the
-//! server. So the number of requests under way follows the server, as a TCP sender's window follows
-//! the network: responses raise it by the same amount per round trip, and a rejection halves it
-//! (additive increase, multiplicative decrease; Chiu and Jain 1989). Jobs that do so share a server
-//! evenly. The limit can be below 1: then the job pauses between two requests.
+//! Jobs that send as fast as they can reject each other, and the first job takes most of the
+//! server. So the number of requests in flight follows the server, as a TCP sender's window follows
+//! the network. Responses raise the limit by the same amount per round trip, and a rejection halves
+//! it (additive increase, multiplicative decrease; Chiu and Jain 1989). Jobs with this rule share a
+//! server evenly. The limit can be below 1: then the job pauses between two requests.
 //!
 //! As in TCP, a limit that is far below its last good value doubles first: at the start, and after
 //! an engine was away.
@@ -22,9 +22,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use crate::error::Error;
 use crate::jitter;
 
-/// Requests under way before the first response.
+/// Limit of requests in flight before the first response.
 const LIMIT_START: f64 = 8.0;
-/// Requests under way when an engine that was away responds again.
+/// Limit of requests in flight when an engine that was away responds again.
 const LIMIT_RETURN: f64 = 0.25;
 /// Least limit: one request in 64 round trips.
 const LIMIT_MIN: f64 = 1.0 / 64.0;
@@ -33,7 +33,7 @@ const LIMIT_MIN: f64 = 1.0 / 64.0;
 const GROWTH: f64 = 0.05;
 /// Weight of the last request in the average round trip, as in TCP (Jacobson 1988).
 const ROUND_TRIP_GAIN: f64 = 1.0 / 8.0;
-/// Pause after an error that names no time, and the round trip before one is known.
+/// Pause after an error without a retry time, and the assumed round trip before the first response.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Resolution of the runtime's timer.
 const TIMER: Duration = Duration::from_millis(1);
@@ -49,8 +49,8 @@ pub struct RetryLimits {
     /// Time for the whole request: its wait for a permit, its attempts, and the pauses between
     /// them. With zero, the request is sent once, and `deadline` also covers the wait. An attempt
     /// ends with this time even if its deadline is later. An attempt that is cut in this way says
-    /// little about the engine: it does not slow the job, and counts for the engine's health as a
-    /// request that the caller drops.
+    /// little about the engine. Such an attempt does not slow the job, and counts for the engine's
+    /// health like a request that the caller drops.
     pub retry_timeout: Duration,
 }
 
@@ -71,7 +71,8 @@ impl RetryLimits {
             ms: u32::try_from(time.as_millis())
                 .unwrap_or(u32::MAX)
                 .clamp(1, DEADLINE_MS_MAX),
-            // A first attempt has a little less than an equal retry time: what its permit took.
+            // The wait for a permit took a little of the first attempt's time, so equal settings
+            // differ slightly here.
             is_cut: !self.retry_timeout.is_zero() && left < self.deadline - self.deadline / 8,
         }
     }
@@ -80,12 +81,12 @@ impl RetryLimits {
 /// Time of one attempt.
 struct AttemptTime {
     ms: u32,
-    /// The retry time leaves much less than the deadline.
+    /// True if the retry time leaves much less than the deadline.
     is_cut: bool,
 }
 
 tokio::task_local! {
-    /// True while the request of an attempt runs whose deadline is cut by the retry time.
+    /// True while a request runs whose deadline is cut by the retry time.
     static IS_CUT: bool;
 }
 
@@ -94,14 +95,14 @@ pub(crate) fn attempt_is_cut() -> bool {
     IS_CUT.try_with(|is_cut| *is_cut).unwrap_or(false)
 }
 
-/// When a request has to end.
+/// Time by which a request must end.
 struct RequestTime {
     began: Instant,
     limits: RetryLimits,
     /// `None` until the request was sent once.
     deadline: Option<Instant>,
-    /// Until when the next attempt waits in a pause of the job. `None` until the request was sent
-    /// once.
+    /// Time until which the next attempt waits in a pause of the job. `None` until the request was
+    /// sent once.
     pause_end: Option<Instant>,
 }
 
@@ -111,15 +112,15 @@ impl RequestTime {
             .unwrap_or_else(|| pacer.last_success(self.began) + self.limits.total())
     }
 
-    /// Returns until when the request waits in a pause of the job. Half of the time that is left is
-    /// kept for the attempt.
+    /// Returns the time until which the request waits in a pause of the job. Half of the remaining
+    /// time is kept for the attempt.
     fn pause_end(&self, pacer: &Pacer) -> Instant {
         self.pause_end
             .unwrap_or_else(|| pacer.last_success(self.began) + self.limits.retry_timeout / 2)
     }
 }
 
-/// Limits the requests of one job that are under way, and repeats those that an engine could not
+/// Limits the requests of one job that are in flight, and repeats those that an engine could not
 /// take.
 #[derive(Debug)]
 pub struct Pacer {
@@ -133,7 +134,7 @@ pub struct Pacer {
 
 #[derive(Debug)]
 struct PacerState {
-    /// Requests that can be under way. Below 1, one request at a time with pauses in between.
+    /// Limit of requests in flight. Below 1, one request at a time with pauses in between.
     limit: f64,
     /// Limit up to which responses double it.
     doubles_to: f64,
@@ -155,8 +156,8 @@ struct PacerState {
 }
 
 impl PacerState {
-    /// Returns the last round trip, or the average if that is less: one request that took long says
-    /// little about the next ones. A job that sends one at a time with pauses has too few for an
+    /// Returns the last round trip, or the average if that is less, because one long request does
+    /// not predict the next. A job that sends one request at a time with pauses has too few for an
     /// average.
     fn typical_round_trip(&self) -> Duration {
         if self.limit < 1.0 {
@@ -178,7 +179,7 @@ pub struct PacerStats {
     pub waited_ms: u64,
 }
 
-/// Returns a permit when dropped, also if the request is cancelled.
+/// Returns a permit when dropped, even if the request is cancelled.
 struct Permit<'p> {
     pacer: &'p Pacer,
     decreases: u64,
@@ -187,20 +188,20 @@ struct Permit<'p> {
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
         self.pacer.state().in_flight -= 1;
-        // All of them, because one that is cancelled would not pass a notification on.
+        // Notify all waiters, because a cancelled waiter would not pass a notification on.
         self.pacer.returned.notify_waiters();
     }
 }
 
 impl Default for Pacer {
-    /// Creates a pacer for a job that itself limits its requests under way.
+    /// Creates a pacer for a job that itself limits its requests in flight.
     fn default() -> Self {
         Self::new(u32::MAX as usize)
     }
 }
 
 impl Pacer {
-    /// Creates a pacer for at most `in_flight_max` requests under way, at least 1.
+    /// Creates a pacer for at most `in_flight_max` requests in flight, at least 1.
     #[must_use]
     pub fn new(in_flight_max: usize) -> Self {
         let limit_max = in_flight_max.max(1) as f64;
@@ -232,9 +233,9 @@ impl Pacer {
     /// request.
     ///
     /// All of this ends within [`RetryLimits::retry_timeout`]. While a request waits for its first
-    /// permit, that time begins anew whenever another request of the job succeeds, because the job
-    /// then only takes its time. A retry never begins before the end of the pause that the server
-    /// named.
+    /// permit, that time starts again whenever another request of the job succeeds. Such a wait
+    /// only shows that the job is long. A retry never starts before the end of the pause that the
+    /// server named.
     ///
     /// # Errors
     /// The first error that a retry does not help, or else the last error before the time was over.
@@ -273,7 +274,7 @@ impl Pacer {
             };
             let now = Instant::now();
             let mut again_at = now + passing.pause.drawn();
-            // A deadline that was cut can be too short for any engine.
+            // A cut deadline can be too short for any engine.
             if let Some(cause) = passing.slows
                 && !(attempt.is_cut && matches!(error, Error::Deadline))
             {
@@ -281,8 +282,8 @@ impl Pacer {
             }
             drop(permit);
             let first_failed_at = *failed_at.get_or_insert(now);
-            // The deadline that passed at last says less than the error for which the request was
-            // repeated.
+            // The error for which the request was repeated is more informative than a final missed
+            // deadline.
             let error = if matches!(error, Error::Deadline) {
                 earlier.take().unwrap_or(error)
             } else {
@@ -317,8 +318,8 @@ impl Pacer {
         }
     }
 
-    /// Waits for a permit, and until no pause of the job holds. Returns `None` once the request's
-    /// time is over, or if the pause does not end before that.
+    /// Waits for a permit and for the end of any pause of the job. Returns `None` once the
+    /// request's time is over, or if the pause does not end before that.
     async fn acquire(&self, time: &RequestTime) -> Option<Permit<'_>> {
         let permit = loop {
             let mut returned = pin!(self.returned.notified());
@@ -355,8 +356,8 @@ impl Pacer {
         (Instant::now() < time.deadline(self)).then_some(permit)
     }
 
-    /// Waits for the end of the job's pause. Returns false if none holds, and `None` if the
-    /// request's time ends before it.
+    /// Waits for the end of the job's pause. Returns false if there was no pause, and `None` if the
+    /// request's time ends before the pause.
     async fn pause(&self, time: &RequestTime) -> Option<bool> {
         let Some(until) = self.paused_until(time.pause_end(self)) else {
             return Some(false);
@@ -373,7 +374,8 @@ impl Pacer {
         self.state().succeeded_at.map_or(began, |at| at.max(began))
     }
 
-    /// Returns the end of the pause, if one holds. A request waits for it until `patience` at most.
+    /// Returns the end of the current pause, if any. A request waits for the pause until the given
+    /// time at most.
     fn paused_until(&self, patience: Instant) -> Option<Instant> {
         let now = Instant::now();
         self.state()
@@ -382,9 +384,10 @@ impl Pacer {
             .filter(|until| *until > now)
     }
 
-    /// Returns how long a request waits with its permit. The permits are a whole number, and the
-    /// delay makes up for the rest. A job that fills every free place at once would keep its share
-    /// of a busy server for ever, so a part of the time that requests wait at the server is added.
+    /// Returns the time that a request waits with its permit. Permits are a whole number, and the
+    /// delay makes up for the fraction. A job that uses every free permit at once would keep its
+    /// share of a busy server forever. So a part of the time that requests wait at the server is
+    /// added.
     fn delay(&self) -> Duration {
         let state = self.state();
         let round_trip = state.typical_round_trip();
@@ -402,7 +405,7 @@ impl Pacer {
         state.smoothed =
             state.smoothed.mul_f64(1.0 - ROUND_TRIP_GAIN) + round_trip.mul_f64(ROUND_TRIP_GAIN);
         state.round_trip_min = state.round_trip_min.min(round_trip);
-        // A limit that is not used would say nothing about the server.
+        // An unused limit would say nothing about the server.
         if state.in_flight as f64 >= state.limit / 2.0 {
             let doubled = state.limit + state.limit.min(1.0);
             let grown = state.limit + GROWTH / state.limit.max(1.0);
@@ -414,7 +417,7 @@ impl Pacer {
         }
     }
 
-    /// Lowers the limit once for all requests that were under way together. Returns the end of the
+    /// Lowers the limit once for all requests that were in flight together. Returns the end of the
     /// pause of all requests.
     fn back_off(&self, permit: &Permit<'_>, cause: Cause, pause: Pause) -> Instant {
         let mut state = self.state();
@@ -435,8 +438,8 @@ impl Pacer {
                     state.paused_until = Some(now + around(longer));
                 }
             } else {
-                // All jobs return at once, so each begins with little and returns to half of what
-                // it had.
+                // All jobs return at once, so each starts with a low limit and returns to half of
+                // its former one.
                 state.doubles_to = state.doubles_to.min(state.limit / 2.0).max(LIMIT_RETURN);
                 state.limit = state.limit.min(LIMIT_RETURN);
                 state.unreachable += 1;
@@ -459,8 +462,9 @@ impl Pacer {
     }
 }
 
-/// Returns the end of a pause that the server wants until `named_until` and this client until
-/// `again_at`. The client's part leaves half of the time to the attempt, unless it is short.
+/// Returns the end of a pause. The server demands a pause until `named_until`, and the client plans
+/// one until `again_at`. The client's part leaves half of the time to the attempt, unless it is
+/// short.
 fn fitted(again_at: Instant, named_until: Instant, deadline: Instant) -> Instant {
     let left = deadline.saturating_duration_since(named_until);
     let own = again_at.saturating_duration_since(named_until);
@@ -472,7 +476,7 @@ fn around(pause: Duration) -> Duration {
     pause / 2 + jitter::part_of(pause)
 }
 
-/// Why a job sends less.
+/// Reason why a job sends less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     Overload,
@@ -482,7 +486,7 @@ enum Cause {
 /// Time until a request can be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pause {
-    /// The server named it, as the least pause.
+    /// The least pause, as named by the server.
     Named(Duration),
     Unnamed,
 }
@@ -503,7 +507,8 @@ impl Pause {
         }
     }
 
-    /// Returns a random time that keeps the pause, so that requests do not return together.
+    /// Returns a random time that is at least the demanded pause, so that requests do not return
+    /// together.
     fn drawn(self) -> Duration {
         match self {
             Self::Named(length) => length + jitter::part_of(length / 2),
@@ -512,19 +517,19 @@ impl Pause {
     }
 }
 
-/// An error that passes by itself.
+/// A temporary error.
 struct Passing {
     /// Time until the request can be repeated.
     pause: Pause,
-    /// Why the whole job sends less, unless the error is about this request alone.
+    /// Reason why the whole job sends less. `None` if the error is about this request only.
     slows: Option<Cause>,
 }
 
-/// Returns when and why an error passes by itself; `None` for any other error.
+/// Returns the pause and the cause of a temporary error; `None` for any other error.
 fn passing(error: &Error) -> Option<Passing> {
     let slows = match error {
         Error::Rpc(error) => match error.code {
-            // Fields of an hour that are used up say nothing about the load.
+            // A used-up hourly quota of fields says nothing about the load.
             ErrorCode::Overloaded if reason(error) == Some("hourly") => None,
             ErrorCode::Overloaded => Some(Cause::Overload),
             ErrorCode::Unavailable => Some(Cause::Absence),

@@ -1,11 +1,11 @@
 //! A few connections to each endpoint, opened on demand and reopened after a failure.
 //!
-//! Every endpoint in use is kept connected by the calls that come by; a call goes to one that is,
-//! so it waits for a connection only if there is none at all. An attempt to connect runs in a task
-//! of its own, so the caller that started it may be dropped and the others still get the
-//! connection. A call that finds no connection waits for the attempts under way and shares their
-//! failure: it never waits through several. [`EndpointTable`] chooses the endpoint of a call, and
-//! [`Health`] says which are fit.
+//! Every usable endpoint is kept connected by the requests that arrive. A request goes to a
+//! connected endpoint, so it waits for a connection only if no endpoint is connected. Each attempt
+//! to connect runs in a separate task, so the request that started it can be dropped and the others
+//! still get the connection. A request that finds no connection waits for the running attempts and
+//! shares their failure: it never waits through several. [`EndpointTable`] chooses the endpoint of
+//! a request, and [`Health`] tells which endpoints are healthy.
 
 mod lease;
 mod renewal;
@@ -54,8 +54,8 @@ struct Inner {
     ejections: AtomicU64,
     /// Why renewed certificates are not in use everywhere.
     renewal_error: Mutex<Option<Arc<str>>>,
-    /// One permit per request that all connections together can carry. Waiting requests queue in
-    /// FIFO order.
+    /// Holds a permit for each request that all connections together can carry. Waiting requests
+    /// queue in FIFO order.
     room: Arc<Semaphore>,
     /// Signals that a connection was opened, was closed, or has a free permit again.
     changed: Notify,
@@ -125,21 +125,21 @@ impl Pool {
         }
     }
 
-    /// Waits for room and for a connection, rather as the call wants it. Cancel-safe: a dropped
-    /// wait leaves its place in the queue and nothing else.
+    /// Waits for a permit and a connection, and follows the preferences if possible. Cancel-safe:
+    /// dropping the future only leaves the queue.
     pub(crate) async fn lease(&self, wants: EndpointPreferences) -> Result<Lease, Error> {
         let inner = &self.inner;
         let room = Arc::clone(&inner.room).acquire_owned().await;
         let room = room.map_err(|_| Error::Config("the pool is closed".into()))?;
         let failed_before = {
             let mut table = inner.table();
-            // Connections that broke while idle are no failure of this request.
+            // A connection that broke while idle is not a failure of this request.
             inner.clear_broken(&mut table, Instant::now());
             table.failed
         };
         loop {
             let mut changed = pin!(inner.changed.notified());
-            // Changes between this point and the wait below are not missed.
+            // From here on, no change is missed by the wait below.
             changed.as_mut().enable();
             match inner.pick(failed_before, wants)? {
                 Pick::Connection {
@@ -168,7 +168,8 @@ impl Pool {
         }
     }
 
-    /// Returns true if another endpoint, not to be avoided, is connected, healthy and not paused.
+    /// Returns true if another endpoint, other than those to avoid, is connected, healthy and not
+    /// paused.
     pub(crate) fn has_other(&self, wants: EndpointPreferences) -> bool {
         let table = self.inner.table();
         let now = Instant::now();
@@ -212,8 +213,7 @@ impl Pool {
             .count()
     }
 
-    /// Returns the number of free permits, and the number of requests that connections count as in
-    /// flight.
+    /// Returns the number of free permits, and the number of requests in flight on all connections.
     #[cfg(test)]
     pub(crate) fn at_rest(&self) -> (usize, usize) {
         let table = self.inner.table();
@@ -268,8 +268,8 @@ impl Inner {
             any(|target| target.connections().next().is_some()),
             any(ChosenEndpoint::is_connecting),
         );
-        // No server accepts this client's certificate until it is replaced, which the next attempt
-        // will show.
+        // No server accepts this client's certificate until it is replaced, and the next attempt
+        // will show whether it was.
         let last_failure = table.last_failure();
         if let Some((_, failure @ Error::Tls(_))) = last_failure
             && !connected
@@ -278,11 +278,11 @@ impl Inner {
         {
             return Err(failure.clone());
         }
-        // One failure per endpoint is enough, even if the endpoints do not all fail at once.
+        // A failure per endpoint is enough, even if the endpoints do not all fail at the same time.
         let failures = table.failed - failed_before;
         let in_vain = failures > 0 && (!connecting || failures >= table.targets.len() as u64);
         match last_failure {
-            // A failure from before the request may be over.
+            // The cause of a failure from before the request can have passed.
             Some((number, failure)) if !connected && in_vain && *number > failed_before => {
                 Err(failure.clone())
             }

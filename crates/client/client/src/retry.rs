@@ -38,7 +38,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Creates a full bucket. Its size is the number of requests that fit on one endpoint's
+    /// Creates a full bucket. The bucket holds the number of requests that fit on one endpoint's
     /// connections, so that the loss of one endpoint fails no request.
     pub(crate) fn new(config: &ClientConfig, now: Instant) -> Self {
         let burst = (config.connections * config.in_flight_max).clamp(BURST_MIN, BURST_MAX) as u64;
@@ -100,9 +100,9 @@ pub(crate) struct Course {
     once: bool,
     /// True if the request needs the store of tokens and objects.
     tokens: bool,
-    /// True if network threads answer the request without any work.
+    /// True if network threads respond to the request without any work.
     immediate: bool,
-    /// Endpoints that received the request since the last pause, or whose own pause still holds.
+    /// Endpoints that received the request since the last pause, or whose pause is not over.
     tried: Endpoints,
     /// Earliest time at which one of those endpoints accepts the request again.
     ready_at: Option<Instant>,
@@ -163,7 +163,7 @@ impl Course {
         self.paused.push((endpoint, until));
     }
 
-    /// Begins a pause. Afterwards, only endpoints are avoided whose own pause is longer.
+    /// Starts a pause. Afterwards, only endpoints with a longer pause are avoided.
     fn begin_pause(&mut self, until: Instant) {
         (self.tried, self.ready_at) = (Endpoints::default(), None);
         for (endpoint, _) in self.paused.iter().filter(|(_, at)| *at > until) {
@@ -181,12 +181,12 @@ impl Course {
 }
 
 enum RetryKind {
-    /// A retry would fail alike, or is forbidden.
+    /// A retry would fail in the same way, or is forbidden.
     Final,
     /// No server can have seen the request.
     Unseen,
-    /// This endpoint does not take this client's certificate. Another one can be configured
-    /// otherwise.
+    /// This endpoint does not accept this client's certificate. Another endpoint can have another
+    /// configuration.
     Elsewhere,
     /// A server may have seen the request, and possibly returned a retry time.
     Seen { pause: Option<Duration> },
@@ -231,8 +231,9 @@ impl Retries {
             error if error.is_about_certificates() => RetryKind::Final,
             Error::Connect(_) => RetryKind::Unseen,
             Error::Disconnected { .. } if !setback.sent => RetryKind::Unseen,
-            // The connection's certificate is not accepted any more; another connection shows the
-            // one in the files. It costs no server work, and attempts have their bound.
+            // The connection's certificate is no longer accepted; another connection shows the one
+            // in the files. Such a retry costs no server work, and the number of attempts is
+            // bounded.
             Error::Rpc(error)
                 if error.code == ErrorCode::Unauthenticated && self.repeat_sent && !once =>
             {
@@ -258,8 +259,11 @@ impl Retries {
         }
     }
 
-    /// Returns when to retry: immediately (`None`) or at a given time. Returns the final error if
-    /// there is no retry. `has_other` tells whether an untried endpoint can take the request now.
+    /// Returns the time of the retry: immediately (`None`) or at a given time. `has_other` tells
+    /// whether an untried endpoint can take the request now.
+    ///
+    /// # Errors
+    /// The final error, if the request is not retried.
     pub(crate) fn next(
         &self,
         course: &mut Course,

@@ -20,9 +20,9 @@ use crate::error::rejected_certificate;
 /// Requests are combined into one write up to this many bytes. A longer request is written without
 /// a copy.
 const BATCH_BYTES: usize = 64 << 10;
-/// How long a peer may leave a cancel without a sign of life, or take no bytes. A server that has
-/// answered `overloaded` may hold a connection back for a second; the rest is for the way there and
-/// back.
+/// Time that a peer can leave a cancel without a sign of life, or accept no bytes, before it counts
+/// as silent. A server can hold a connection back for a second after `overloaded`; the rest is for
+/// the round trip.
 pub(crate) const GRACE: Duration = Duration::from_millis(1_500);
 
 /// The reason why a request got no result from its connection.
@@ -35,7 +35,7 @@ pub(crate) enum Failure {
     /// The connection ended, and the request may have reached the server.
     Disconnected(Arc<str>),
     /// The server rejected this client's certificate. In TLS 1.3 a request can be written before
-    /// the alert comes, and the server may then have seen it.
+    /// the alert arrives, and the server may then have seen it.
     Rejected { alert: AlertDescription, sent: bool },
     /// The deadline passed on the client.
     Deadline,
@@ -81,7 +81,7 @@ struct Books {
     /// socket, so do all requests.
     cancels: Vec<u32>,
     closed: Option<CloseReason>,
-    /// Why nothing more can be written, although responses may still come.
+    /// Reason why nothing more can be written, although responses may still arrive.
     write_failed: Option<CloseReason>,
     /// True after data arrived from the peer, so that the TLS handshake is complete for it.
     has_heard: bool,
@@ -134,8 +134,8 @@ pub(crate) struct State {
     open: AtomicBool,
     /// True after the peer was found silent. The connection takes no new requests.
     silent: AtomicBool,
-    /// True after the connection was replaced. It takes no new requests, and ends with its last
-    /// one.
+    /// True after the connection was replaced. A retired connection takes no new requests, and ends
+    /// with its last one.
     retired: AtomicBool,
 }
 
@@ -207,8 +207,8 @@ impl State {
         }
     }
 
-    /// Returns the next bytes to write, empty if none: cancels, then requests, marked as sent. The
-    /// previous bytes are written.
+    /// Records that the previous bytes are written. Returns the next bytes to write, empty if none:
+    /// cancels, then requests, which are marked as sent.
     pub(crate) fn next_write(&self) -> Bytes {
         let mut guard = self.books();
         let books = &mut *guard;
@@ -268,8 +268,8 @@ impl State {
         false
     }
 
-    /// When the peer is silent unless there is a sign of life before; `None` if it owes none. One
-    /// that closed is not silent.
+    /// Returns the time from which the peer counts as silent, unless there is a sign of life
+    /// before. Returns `None` if no sign of life is due, or if the connection closed.
     fn silent_at(&self) -> Option<Instant> {
         let books = self.books();
         if books.end().is_some() && !self.is_silent() {
@@ -297,8 +297,9 @@ impl State {
         self.retired.load(Ordering::Relaxed)
     }
 
-    /// Hands a call its answer. A call that is not waiting was given up: its late answer is
-    /// dropped, and a cancel that is not written yet with it, as it would draw none.
+    /// Passes a response to its waiting request. The response to an abandoned request is dropped. A
+    /// cancel of that request that is not written yet is also dropped, because the server would not
+    /// respond to it.
     pub(crate) fn answer(&self, msgid: u32, answer: Answer) {
         let mut books = self.books();
         let waiter = books.waiting.remove(&msgid);
@@ -406,7 +407,7 @@ impl InFlight {
         self.msgid
     }
 
-    /// Marks the request as completed. Its msgid can then belong to another request.
+    /// Marks the request as completed. Another request can then use its msgid.
     pub(crate) fn settle(mut self) {
         self.settled = true;
     }

@@ -1,10 +1,10 @@
 //! Opens TLS connections: TLS 1.3 only, always with a client certificate, and always with
 //! verification of the server.
 //!
-//! Refuses to fall back on anything of the process: the crypto provider is named here and the
-//! trusted certificates are the configured ones, never the system's. Files that have changed are
-//! read again before the next connection; while they do not load, such as a certificate whose key
-//! is yet to come, connections are made with what was there before.
+//! Nothing falls back on defaults of the process. The crypto provider is named here, and the only
+//! trusted certificates are the configured ones, never the system's. Changed files are read again
+//! before the next connection. While they do not load, for example because the key of a new
+//! certificate is still missing, connections use the previous content.
 
 use std::fmt;
 use std::io;
@@ -114,7 +114,7 @@ impl Dialer {
             let server_name = self.endpoints[endpoint].1.clone();
             async move {
                 let socket = TcpStream::connect(address).await?;
-                // Nobody receives it if another attempt has won.
+                // The receiver is gone if another attempt has won.
                 let _ = reached.send(true);
                 // A request is written completely before its response is awaited. Nagle's algorithm
                 // would only delay the last packet.
@@ -166,11 +166,11 @@ fn connect(error: io::Error) -> Error {
     Error::Connect(Arc::new(error))
 }
 
-/// What a client is told that has given PEM text in place of its file.
+/// Error text for a client whose configuration has PEM text in place of a file name.
 const NOT_A_PATH: &str = "the path of a certificate or key is the content of a file: give the path of a file, or the \
                           text as bytes";
 
-/// Digests the files of certificates and key, to notice changes. Text in memory does not change.
+/// Digests the files of certificates and key, to detect changes. Text in memory does not change.
 fn digest(pems: &[Pem; 3]) -> ContentDigest {
     ContentDigest::of(pems.iter().filter_map(|pem| match pem {
         Pem::File(path) => Some(path.as_path()),

@@ -56,15 +56,15 @@ fn reject_untrusted_for(folder: &Path, user: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Bytes that the configuration file can have, as for the engine.
+/// Maximum size of the configuration file in bytes, as for the engine.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
 /// A listener of the folder's engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Listener {
-    /// That of the data methods.
+    /// The listener of the data methods.
     Data,
-    /// That of the control methods.
+    /// The listener of the control methods.
     Control,
 }
 
@@ -78,8 +78,8 @@ impl Listener {
     }
 }
 
-/// Returns the address of a listener of the folder's engine: of the variable that overrides the
-/// configuration file, or of the file.
+/// Returns the address of a listener of the folder's engine. The variable that overrides the
+/// configuration file takes precedence over the file.
 pub(crate) fn address(folder: &Path, listener: Listener) -> Result<Address, Failure> {
     let table = listener.table();
     let file = folder.join(CONFIG_FILE);
@@ -94,7 +94,7 @@ pub(crate) fn address(folder: &Path, listener: Listener) -> Result<Address, Fail
         .take(CONFIG_BYTES_MAX)
         .read_to_string(&mut text)
         .map_err(|error| failed(&error))?;
-    // The engine checks the file. Here one key of it is read.
+    // The engine checks the whole file; only one key is read here.
     let config: toml::Table = toml::from_str(&text).map_err(|error| failed(&error.message()))?;
     let address = match std::env::var(format!("SEALWIRE_{}_ADDRESS", table.to_uppercase())) {
         Ok(address) => address,
@@ -112,7 +112,7 @@ pub(crate) fn address(folder: &Path, listener: Listener) -> Result<Address, Fail
     })
 }
 
-/// Where an engine listens.
+/// The address of a listener of an engine.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     /// The folder has no configuration file.

@@ -172,7 +172,7 @@ impl Common {
         self.file.unmatched()
     }
 
-    /// Returns the selected paths, if there are any.
+    /// Returns the selected paths, or `None` for all.
     pub fn select(&self) -> Option<Vec<&str>> {
         self.file.select()
     }
@@ -184,7 +184,7 @@ impl Common {
 }
 
 impl FileArgs {
-    /// Returns true if the name of the file says that it is a Parquet file.
+    /// Returns true if the file's name is that of a Parquet file.
     pub fn is_parquet(&self) -> bool {
         self.file
             .extension()
@@ -197,7 +197,7 @@ impl FileArgs {
         &self.file
     }
 
-    /// Returns the output of a Parquet file, if no option is given that is for JSON alone.
+    /// Returns the output of a Parquet file. Fails if an option is given that is for JSON only.
     pub fn parquet_output(&self) -> Result<&Path, Failure> {
         if self.compact || self.allow_unmatched {
             return Err("--compact and --allow-unmatched are for JSON".into());

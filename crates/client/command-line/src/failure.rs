@@ -1,8 +1,8 @@
 //! The error of a command, as text or, with `--json`, as one JSON object on standard error.
 //!
-//! The object has `code`, `message` and `remedy`, which is null if the message says all. Codes of
-//! an engine are those of the contract (`proto/README.md`); the client's own are those of the
-//! Python package; `usage`, `config`, `io` and `failed` are the program's.
+//! The object has `code`, `message` and `remedy`, which is null if the message needs no addition.
+//! Codes of an engine are defined by the contract (`proto/README.md`), and the client's codes by
+//! the Python package. `usage`, `config`, `io` and `failed` are codes of the program.
 
 use std::error::Error;
 use std::fmt;
@@ -30,7 +30,7 @@ impl RequestFailure {
     }
 }
 
-/// An invalid configuration. Its text is that of the error.
+/// An invalid configuration, with the text of the error.
 #[derive(Debug)]
 pub struct InvalidConfig(pub Failure);
 
@@ -46,7 +46,7 @@ impl Error for InvalidConfig {
     }
 }
 
-/// Returns a failure with another text. The code for programs stays.
+/// Returns a failure with another text and the same code for programs.
 pub fn reworded(failure: &(dyn Error + 'static), text: String) -> Failure {
     match request_error(failure) {
         Some(error) => RequestFailure::failure(text, error.clone()),
@@ -62,13 +62,13 @@ impl fmt::Display for RequestFailure {
 
 impl Error for RequestFailure {}
 
-/// Returns true if the command that was given has the option `--json`.
+/// Returns true if the given command has the option `--json`.
 pub fn wants_json(matches: &ArgMatches) -> bool {
     let mut command = matches;
     while let Some((_, inner)) = command.subcommand() {
         command = inner;
     }
-    // A command without that option does not know it.
+    // Reading the option fails if the command does not define it.
     matches!(command.try_get_one::<bool>("json"), Ok(Some(true)))
 }
 
@@ -89,8 +89,8 @@ pub fn report(failure: &(dyn Error + 'static), as_json: bool) -> String {
     json_line(&object)
 }
 
-/// Formats JSON so that standard error prints it unchanged: characters that a terminal obeys are
-/// escaped in the way of JSON.
+/// Formats JSON so that standard error prints it unchanged. Characters that control a terminal
+/// become JSON escapes.
 fn json_line(object: &Value) -> String {
     let text = object.to_string();
     let mut line = String::with_capacity(text.len());
@@ -111,7 +111,7 @@ fn json_line(object: &Value) -> String {
 
 /// Returns the text of an error in the arguments.
 pub fn report_usage(error: &clap::Error) -> String {
-    // In place of an error, clap gives the whole help.
+    // If a subcommand is missing, clap prints the whole help in place of an error.
     let message = if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         "a subcommand or an argument is missing".to_owned()
     } else {
@@ -122,8 +122,8 @@ pub fn report_usage(error: &clap::Error) -> String {
     )
 }
 
-/// Returns what an error of clap says on one line: all that is before the usage, which lists
-/// arguments and similar names, too.
+/// Returns the text of a clap error on one line: everything before the usage, including lists of
+/// arguments and similar names.
 fn usage_message(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let said = lines.take_while(|line| {
@@ -147,7 +147,7 @@ fn request_error<'f>(failure: &'f (dyn Error + 'static)) -> Option<&'f RequestEr
     None
 }
 
-/// Returns the error response of an engine, or of a command that changes a store or a file itself.
+/// Returns the error response of an engine, or of a command that itself changes a store or a file.
 fn response<'f>(
     failure: &'f (dyn Error + 'static),
     request: Option<&'f RequestError>,

@@ -1,4 +1,4 @@
-//! What command-line programs that talk to an engine share.
+//! Code that command-line programs for an engine share.
 //!
 //! Results go to standard output, everything else to standard error, so that a pipe carries
 //! documents only. `--json` prints results, and the error of the command, for programs. Exit
@@ -17,8 +17,8 @@ use std::error::Error;
 /// Any failure of a command, printed as `a: b: c`.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
-/// Formats an error and its causes as `a: b: c`. Omits a cause that the text before already ends
-/// with.
+/// Formats an error and its causes as `a: b: c`. Omits a cause if the preceding text already ends
+/// with it.
 pub fn chain(failure: &(dyn Error + 'static)) -> String {
     let mut text = failure.to_string();
     let mut cause = failure.source();

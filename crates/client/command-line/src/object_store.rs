@@ -16,7 +16,7 @@ pub struct ObjectStoreArgs {
 }
 
 impl ObjectStoreArgs {
-    /// Returns the file of certificates that a connection to the object store reads.
+    /// Returns the certificate file that a connection to the object store reads.
     pub fn files(&self) -> Option<PathBuf> {
         self.s3_ca
             .clone()
@@ -24,7 +24,7 @@ impl ObjectStoreArgs {
     }
 }
 
-/// Returns true if a file's name is one of an object.
+/// Returns true if a file's name is the name of an object.
 pub fn is_object(name: &Path) -> bool {
     name.to_str().is_some_and(|name| name.starts_with("s3://"))
 }

@@ -1,4 +1,4 @@
-//! The course of a program: its arguments, its signals, its exit status.
+//! Steps that all programs share: arguments, signals, exit status.
 
 use std::env;
 use std::process::ExitCode;
@@ -9,15 +9,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{Failure, failure};
 
-/// Exit status for invalid arguments, as of the argument parser.
+/// Exit status for invalid arguments, as the argument parser uses it.
 const EXIT_USAGE: u8 = 2;
 /// Exit status for an invalid configuration.
 const EXIT_CONFIG: u8 = 64;
 
-/// Returns the arguments of the process, and whether the command prints JSON.
+/// Returns the arguments of the process, and true if the command prints JSON.
 ///
 /// # Errors
-/// The exit status, if the arguments are invalid or ask for help. What there is to say is printed.
+/// The exit status, if the arguments are invalid or ask for help. The error or the help is already
+/// printed.
 pub fn parse_arguments<A: CommandFactory + FromArgMatches>() -> Result<(A, bool), ExitCode> {
     let matches = A::command().try_get_matches();
     let parsed = matches.and_then(|matches| {
@@ -62,7 +63,7 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    /// Registers the signals. From now on they do not end the process by themselves.
+    /// Registers the signals. Afterwards they do not end the process by themselves.
     ///
     /// # Errors
     /// A signal cannot be registered.
@@ -84,7 +85,7 @@ impl StopSignals {
     /// Waits for the end of a drain, or for a second signal.
     ///
     /// # Errors
-    /// The second signal came first.
+    /// The second signal arrived before the end of the drain.
     pub async fn unless_again(&mut self, drained: impl Future<Output = ()>) -> Result<(), Failure> {
         tokio::select! {
             () = drained => Ok(()),

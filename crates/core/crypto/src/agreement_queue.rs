@@ -16,23 +16,23 @@ use crate::envelope::{BASE64, BINARY_PREFIX, ENCAPSULATION_BYTES, Header, Parts}
 use crate::hybrid::ENC_BYTES;
 use crate::recipient::{HeldContext, Recipient};
 
-/// Envelopes in a queue, with contexts or without: about 1 KiB each.
+/// Maximum number of envelopes in a queue, with contexts or without: about 1 KiB each.
 const QUEUED_MAX: usize = 128;
 /// Number of headers after which the duplicate filter is cleared.
 const RECENT_MAX: usize = 1_024;
 
-/// The queue of one request. See the module.
+/// The queue of one request, as the module docs describe it.
 pub struct AgreementQueue {
     recipient: Recipient,
     state: Mutex<State>,
 }
 
 struct State {
-    /// In the order of the document.
+    /// Envelopes in the order of the document.
     entries: VecDeque<Entry>,
     /// The duplicate filter: headers that were added, or whose contexts the opener had.
     recent: HashSet<Header>,
-    /// Number of agreements that helpers began.
+    /// Number of agreements that helpers started.
     begun: u64,
 }
 
@@ -42,7 +42,8 @@ struct Entry {
 }
 
 enum Stage {
-    /// To be made. An encapsulation in the envelope comes with it.
+    /// No thread has started the agreement. If the envelope has an encapsulation, it is stored
+    /// here.
     Waiting(Option<Box<[u8; ENC_BYTES]>>),
     /// A helper is computing it.
     Running,
@@ -50,7 +51,7 @@ enum Stage {
 }
 
 impl AgreementQueue {
-    /// `known_headers`: those whose contexts the opener has.
+    /// `known_headers` are the headers whose contexts the opener has.
     pub(crate) fn new<'a>(
         recipient: Recipient,
         known_headers: impl Iterator<Item = &'a Header>,
@@ -116,7 +117,7 @@ impl AgreementQueue {
                 return;
             }
         }
-        // Without the lock, for which the opener would wait.
+        // Checked without the lock, for which the opener would wait.
         if self.recipient.is_cached(header) {
             return;
         }
@@ -133,7 +134,7 @@ impl AgreementQueue {
         });
     }
 
-    /// Makes the last agreement that nobody has begun. Returns false if there is none.
+    /// Makes the last agreement that no thread has started. Returns false if none is left.
     pub fn agree_next(&self) -> bool {
         let mut state = self.lock();
         let begun = state
@@ -153,7 +154,7 @@ impl AgreementQueue {
         let Some((header, enc)) = begun else {
             return false;
         };
-        // A failure is the opener's too, which makes the agreement once more.
+        // A failed agreement is not kept: the opener repeats it and gets the error.
         let made = self.recipient.agree(header, enc.as_deref()).ok();
         let mut state = self.lock();
         let is_this =
@@ -167,7 +168,7 @@ impl AgreementQueue {
         true
     }
 
-    /// Returns the number of agreements that nobody has begun.
+    /// Returns the number of agreements that no thread has started.
     pub fn waiting(&self) -> usize {
         self.lock()
             .entries
@@ -176,7 +177,7 @@ impl AgreementQueue {
             .count()
     }
 
-    /// Returns the number of agreements that helpers began.
+    /// Returns the number of agreements that helpers started.
     pub fn begun(&self) -> u64 {
         self.lock().begun
     }
@@ -186,8 +187,8 @@ impl AgreementQueue {
         self.lock().entries.clear();
     }
 
-    /// Returns the context of a header if it is made. Removes the header and those before it, which
-    /// the opener has passed.
+    /// Returns the context of a header if it was made. Removes the header and those before it,
+    /// which the opener has passed.
     pub(crate) fn take(&self, header: &Header) -> Option<HeldContext> {
         let mut state = self.lock();
         let at = state

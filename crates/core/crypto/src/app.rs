@@ -139,10 +139,10 @@ pub enum KeyState {
 /// The party that seals to a key version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// Engines alone, which never publish the public key.
+    /// Engines only, which never publish the public key.
     #[default]
     Inside,
-    /// Whoever has the published public key.
+    /// Anyone who has the published public key.
     Outside,
 }
 
@@ -185,7 +185,7 @@ impl KeyMaterial {
     /// symmetric key, or the seed of a hybrid key or of a key with a pre-shared key.
     ///
     /// # Errors
-    /// [`Error::InvalidPrivateKey`] if the bytes are no scalar; [`Error::Library`].
+    /// [`Error::InvalidPrivateKey`] if the bytes are not a scalar; [`Error::Library`].
     pub fn from_secret(
         app: &AppId,
         suite: Suite,
@@ -240,7 +240,7 @@ impl From<XaesKey> for KeyMaterial {
     }
 }
 
-/// One generation of an app's key of one suite.
+/// A version of an app's key of one suite.
 #[derive(Debug)]
 pub struct KeyVersion {
     /// The id that names this version in envelopes.
@@ -298,7 +298,8 @@ impl KeyVersion {
     /// Returns the key pair, which is used in base mode and for Evervault values.
     ///
     /// # Errors
-    /// [`Error::NoKeyPair`] if the version is no key pair on a curve alone, or has no private key.
+    /// [`Error::NoKeyPair`] if the version is not a plain key pair on a curve, or has no private
+    /// key.
     pub fn pair(&self) -> Result<&KeyPair, Error> {
         match &self.material {
             KeyMaterial::Pair(pair) => Ok(pair),
@@ -341,7 +342,7 @@ impl KeyVersion {
         Self { seals, ..self }
     }
 
-    /// Returns this version as one that those of `origin` seal to.
+    /// Returns this version with the given origin.
     #[must_use]
     pub fn of_origin(self, origin: Origin) -> Self {
         Self { origin, ..self }
@@ -375,8 +376,9 @@ impl AppKeys {
         })
     }
 
-    /// Returns these keys such that envelopes open only if their suite is one of `reads`, and
-    /// Evervault values only under key pairs of these suites: their public keys seal both.
+    /// Returns these keys with opening limited to the suites `reads`. Evervault values open only
+    /// under key pairs of these suites, because the public key of such a pair seals in both
+    /// formats.
     #[must_use]
     pub fn reading(self, reads: SuiteSet) -> Self {
         Self { reads, ..self }
@@ -394,8 +396,8 @@ impl AppKeys {
         &self.versions
     }
 
-    /// Returns true if both hold the same versions in the same states and open the same suites, so
-    /// that precomputed material of one is valid for the other.
+    /// Returns true if both have the same versions in the same states and open the same suites.
+    /// Precomputed material of one is then valid for the other.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let facts = |keys: &Self| {
@@ -414,8 +416,8 @@ impl AppKeys {
         self.newest_of(suite.into(), Origin::Inside)
     }
 
-    /// Returns the version under a suite whose public key is published. `None` if the suite is not
-    /// opened, because nobody must seal what does not open.
+    /// Returns the version under a suite whose public key is published. `None` if the app does not
+    /// open the suite, because sealing to it would lose the data.
     #[must_use]
     pub fn newest_outside(&self, suite: Suite) -> Option<&Arc<KeyVersion>> {
         self.newest_of(suite, Origin::Outside)

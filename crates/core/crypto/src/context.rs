@@ -12,7 +12,7 @@ use crate::{CannotOpen, Error};
 /// the base nonce XOR its sequence number.
 pub(crate) struct Context {
     key: AeadKey,
-    /// The bytes of `key`, for `batch_key`. In a place of their own, so that a move leaves no copy
+    /// The bytes of `key`, for `batch_key`, in a separate allocation, so that a move leaves no copy
     /// behind. `None`: the context only opens.
     key_bytes: Option<Box<Zeroizing<[u8; KEY_BYTES]>>>,
     base_nonce: Zeroizing<[u8; NONCE_BYTES]>,

@@ -10,7 +10,7 @@ pub enum Curve {
 }
 
 impl Curve {
-    /// Both curves, default first.
+    /// All curves, default first.
     pub const ALL: [Self; 2] = [Self::P256, Self::Secp256k1];
 
     /// Returns the HPKE KEM id: RFC 9180 section 7.1 for P-256; draft-wahby-cfrg-hpke-kem-secp256k1

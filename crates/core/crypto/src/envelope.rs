@@ -9,8 +9,8 @@
 //! body:   datatype 1 | sequence 4 | ciphertext | tag 16
 //! ```
 //! All fields that a request seals under one key share the same header. A header has a multiple of
-//! 3 bytes, so header and body are encoded separately, and the header only once. Of suite 04,
-//! [`Header`] is the part before `enc`, which its id stands for.
+//! 3 bytes, so header and body are encoded separately, and the header only once. In suite 04,
+//! [`Header`] is the part before `enc`, and the header id stands for `enc`.
 
 use std::sync::LazyLock;
 
@@ -40,7 +40,7 @@ const HEADER_ID_LABEL: &[u8] = b"sealwire/header/1";
 /// The last byte of a header of [`Suite::P256MlKem768`]: the encapsulation follows, or is apart.
 const INLINE: u8 = 1;
 const APART: u8 = 0;
-/// Begins the text of an encapsulation that is apart; base64url of suite byte, key id and `enc`
+/// Prefix of the text of an encapsulation that is apart; base64url of suite byte, key id and `enc`
 /// follows.
 pub(crate) const ENCAPSULATION_PREFIX: &[u8; 5] = b"sw1h:";
 const ENCAPSULATION_HEAD_BYTES: usize = 6;
@@ -78,7 +78,8 @@ impl Encoding {
             }
     }
 
-    /// Returns the same without an encapsulation.
+    /// Returns the size of an envelope in bytes, as [`Self::sealed_bytes`], but without an
+    /// encapsulation.
     #[must_use]
     #[inline]
     pub fn sealed_bytes_apart(self, suite: Suite, plaintext: usize) -> usize {
@@ -99,7 +100,7 @@ pub enum EncapsulationPlace {
     /// In the envelope.
     #[default]
     Inline,
-    /// Apart, once for all fields of a request. Whoever opens a field gives it.
+    /// Apart, once for all fields of a request. The client passes it when it opens a field.
     Apart,
 }
 
@@ -155,12 +156,12 @@ pub enum Datatype {
     String = 0,
     /// Bytes.
     Binary = 1,
-    /// One MessagePack value of any other type, containers included.
+    /// A MessagePack value of any other type, containers included.
     Value = 2,
 }
 
 impl Datatype {
-    /// All, in the order of their bytes.
+    /// All datatypes, in the order of their bytes.
     pub(crate) const ALL: [Self; 3] = [Self::String, Self::Binary, Self::Value];
 
     /// Returns the datatype of a byte, if there is one.
@@ -195,13 +196,13 @@ pub(crate) struct Header {
     bytes: [u8; HEADER_BYTES_MAX],
 }
 
-/// The parts of an envelope behind its prefix.
+/// The parts of an envelope after its prefix.
 pub(crate) struct Parts<'a> {
     pub(crate) header: Header,
-    /// The input of [`Header::checked_enc`], in the encoding of the envelope. Empty of all suites
-    /// but [`Suite::P256MlKem768`].
+    /// The input of [`Header::checked_enc`], in the encoding of the envelope. Empty for all suites
+    /// except [`Suite::P256MlKem768`].
     pub(crate) encapsulation: &'a [u8],
-    /// In the encoding of the envelope.
+    /// The body, in the encoding of the envelope.
     pub(crate) body: &'a [u8],
 }
 
@@ -209,7 +210,7 @@ pub(crate) struct Parts<'a> {
 pub(crate) struct Encapsulation {
     bytes: [u8; ENCAPSULATION_BYTES],
     text: [u8; ENCAPSULATION_BYTES / 3 * 4],
-    /// The text of the header of fields that it is apart from.
+    /// The text of the header before fields whose encapsulation is apart.
     pub(crate) apart_text: HeaderText,
 }
 
@@ -227,7 +228,7 @@ impl Encapsulation {
         }
     }
 
-    /// Returns the text that stands for it apart from its fields.
+    /// Returns the text of an encapsulation that is apart from its fields.
     pub(crate) fn to_text(&self, header: &Header) -> String {
         let mut bytes = Vec::with_capacity(ENCAPSULATION_HEAD_BYTES + ENC_BYTES);
         bytes.extend_from_slice(&header.bytes[..ENCAPSULATION_HEAD_BYTES]);
@@ -238,7 +239,7 @@ impl Encapsulation {
         text
     }
 
-    /// Parses such a text. Returns the header that names it.
+    /// Parses the text of an encapsulation that is apart. Returns the header that names it.
     pub(crate) fn from_text(text: &[u8]) -> Option<(Header, Box<[u8; ENC_BYTES]>)> {
         let bytes = BASE64
             .decode(text.strip_prefix(ENCAPSULATION_PREFIX)?)
@@ -320,7 +321,7 @@ impl Header {
             .expect("a digest has 32 bytes")
     }
 
-    /// Returns the `enc` of the bytes that follow this header, if they are what its id stands for.
+    /// Returns the `enc` in the bytes that follow this header, if the id in the header matches it.
     pub(crate) fn checked_enc<'a>(&self, encapsulation: &'a [u8]) -> Option<&'a [u8; ENC_BYTES]> {
         let (enc, zeros) = encapsulation.split_first_chunk()?;
         let is_whole =
@@ -355,7 +356,7 @@ impl Header {
         Some((Self { suite, bytes }, encapsulation))
     }
 
-    /// Returns the bytes of this header before a field that its encapsulation is apart from.
+    /// Returns the bytes of this header before a field whose encapsulation is apart.
     pub(crate) fn apart(&self) -> [u8; HEADER_BYTES_MAX] {
         let mut bytes = self.bytes;
         bytes[6 + HEADER_ID_BYTES] = APART;
@@ -381,7 +382,7 @@ impl Header {
     #[inline]
     pub(crate) fn split_text(envelope: &[u8]) -> Option<Parts<'_>> {
         let text = envelope.strip_prefix(TEXT_PREFIX)?;
-        // The suite decides how long the header is.
+        // The length of the header depends on the suite.
         let suite = Suite::of_text_envelope(envelope)?;
         let mut bytes = [0; HEADER_BYTES_MAX];
         let length = suite.header_bytes();
@@ -441,7 +442,8 @@ impl Header {
     }
 }
 
-/// The public metadata of an envelope, readable without opening it. None of it is authenticated.
+/// The public metadata of an envelope, readable without opening it. No part of the metadata is
+/// authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// The encoding: text or binary.

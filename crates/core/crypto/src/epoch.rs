@@ -5,10 +5,10 @@
 //! request goes into the additional data of each field. An atomic 64-bit addition assigns sequence
 //! numbers, so no number is assigned twice by any thread. Numbers of an aborted request are
 //! skipped. The lifetime starts just before the key is made and is checked for every field. Use
-//! therefore does not prolong an epoch, and a long request can change epochs once in the middle,
-//! then continues under a key of its own.
+//! therefore does not prolong an epoch. A long request can change epochs once, and then continues
+//! under a separate key.
 //!
-//! This module has no clock: each sealer brings a [`Clock`]. It has no timer either: the owner
+//! This module has no clock: each sealer has a [`Clock`]. The module has no timer either: the owner
 //! calls [`AppKeys::end_epochs`] regularly, so that the key of an idle app is wiped as well.
 
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl EpochLifetime {
     }
 }
 
-/// One epoch, as the module docs describe it. The key is wiped when the last sealer drops its
+/// An epoch, as the module docs describe it. The key is wiped when the last sealer drops its
 /// reference.
 pub(crate) struct Epoch {
     pub(crate) schedule: Schedule,
@@ -108,7 +108,7 @@ impl KeyVersion {
         lifetime: EpochLifetime,
         now: Instant,
     ) -> Option<Arc<Epoch>> {
-        // Does not wait for a thread that makes the next epoch's key.
+        // Try the lock only, so that no request waits for a thread that makes the next epoch's key.
         let present = self.precomputed.epoch.try_lock().ok()?;
         present
             .as_ref()
@@ -117,7 +117,7 @@ impl KeyVersion {
     }
 
     /// Returns the current epoch, or starts the next one if the current one is over. Concurrent
-    /// callers wait for the new epoch. A symmetric key has no epochs, because its schedules cost
+    /// requests wait for the new epoch. A symmetric key has no epochs, because its schedules cost
     /// little.
     pub(crate) fn epoch(
         &self,
@@ -135,7 +135,7 @@ impl KeyVersion {
         }
         self.precomputed.count_use();
         // Never uses a ready schedule: such a schedule is made for one request, and before the
-        // epoch began.
+        // start of the epoch.
         let schedule = Schedule::make(app, self)?;
         let epoch = Arc::new(Epoch {
             schedule,

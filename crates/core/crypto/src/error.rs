@@ -1,4 +1,4 @@
-//! Errors of keys and envelopes. They reveal as little as possible.
+//! Errors of keys and envelopes. The errors reveal as little as possible.
 
 /// An envelope did not open: wrong key, wrong context, unknown key version or altered bytes.
 ///
@@ -26,7 +26,7 @@ pub enum Error {
     /// An app name must be 1 to 64 of `A-Z a-z 0-9 . _ -`. This is a bug of the client.
     #[error("an app name is 1 to 64 letters, digits, dots, underscores or hyphens")]
     InvalidAppId,
-    /// A signature is not of the key, the label and the message.
+    /// The signature was not made by the key for this label and message.
     #[error("the signature does not match")]
     InvalidSignature,
     /// A key id must be 10 hexadecimal digits. This is a bug of the client.

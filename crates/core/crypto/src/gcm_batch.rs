@@ -2,12 +2,12 @@
 //!
 //! A library that seals one message at a time spends most of the time of a short message on set-up
 //! and on waiting for single blocks. Here the counter blocks of all messages of a batch go through
-//! the cipher together, so that wide vector units are full, and each tag takes one aggregated GHASH
-//! step. The result is that of any other implementation: nonces have 96 bits, tags 128, and the
+//! the cipher together, so that wide vector units are full. Each tag takes one aggregated GHASH
+//! step. The result equals that of any other implementation: nonces have 96 bits, tags 128, and the
 //! messages are independent.
 //!
-//! Only sealing is here. Opening must not release any plaintext before its tag was checked, which a
-//! library for single messages does well.
+//! This module only seals. Opening must not release any plaintext before its tag was checked, which
+//! a library for single messages does well.
 
 use aes::Aes256Enc;
 use aes::cipher::array::Array;
@@ -62,7 +62,7 @@ impl Drop for Keystream {
 /// A message of a batch, in a buffer that all messages share.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// The nonce. It must never repeat under one key.
+    /// The nonce, which must never repeat under one key.
     pub nonce: [u8; NONCE_BYTES],
     /// The additional data.
     pub aad: &'a Aad,
@@ -76,7 +76,7 @@ pub struct Message<'a> {
 /// Additional data, in the form in which many messages can share it.
 #[derive(Clone, Debug)]
 pub struct Aad {
-    /// The data, with zeros up to a whole block.
+    /// The data, padded with zeros to a whole block.
     blocks: Vec<[u8; BLOCK_BYTES]>,
     bytes: usize,
 }
@@ -131,7 +131,7 @@ impl BatchKey {
     }
 
     /// Seals messages in place: replaces each plaintext in `buffer` by its ciphertext, and the
-    /// bytes behind it by its tag.
+    /// bytes after it by its tag.
     ///
     /// # Panics
     /// If a message is longer than [`MESSAGE_BYTES_MAX`], or it does not lie in the buffer with its
@@ -171,8 +171,7 @@ impl BatchKey {
             .iter()
             .for_each(|block| hash.push(*block));
         for (at, key) in (0..).step_by(BLOCK_BYTES).zip(keystream) {
-            // A last block that is not whole reaches into the place of the tag, which is written
-            // later.
+            // An incomplete last block extends into the place of the tag, which is written later.
             let block: &mut [u8; BLOCK_BYTES] = (&mut data[at..at + BLOCK_BYTES])
                 .try_into()
                 .expect("16 bytes");
@@ -194,8 +193,8 @@ struct Hash {
 }
 
 impl Hash {
-    /// Begins a hash of so many blocks. Zero blocks in front do not change the hash, and fill up
-    /// the first step.
+    /// Starts a hash of the given number of blocks. Leading zero blocks do not change the hash, and
+    /// fill up the first step.
     #[inline]
     fn new(key: &BatchKey, blocks: usize) -> Self {
         let count = blocks.next_multiple_of(HASH_STEP_BLOCKS) - blocks;

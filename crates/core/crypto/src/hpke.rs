@@ -29,7 +29,7 @@ type Secret = Zeroizing<[u8; 32]>;
 /// A pseudorandom key, ready to expand.
 type Prk = Hkdf<Sha256>;
 
-/// The pre-shared key of PSK mode (section 5.1.2): 32 uniform bytes, in a place of their own, so
+/// The pre-shared key of PSK mode (section 5.1.2): 32 uniform bytes, in a separate allocation, so
 /// that a move leaves no copy behind. Wiped on drop.
 pub(crate) struct Psk {
     pub(crate) key: Box<Secret>,
@@ -48,7 +48,7 @@ pub(crate) struct ScheduleContext {
 }
 
 impl ScheduleContext {
-    /// Without `psk`, the context of base mode.
+    /// Creates the context of PSK mode, or of base mode without `psk`.
     pub(crate) fn new(kem_id: u16, info: &[&[u8]], psk: Option<Psk>) -> Self {
         let suite = SuiteId::hpke(kem_id);
         let (mode, psk, psk_id) = match psk {
@@ -108,8 +108,8 @@ impl Context {
         )
     }
 
-    /// Section 5.1, `KeySchedule`. The PSK of 32 bytes fills the SHA-256 block that base mode pads:
-    /// both modes hash as many.
+    /// Section 5.1, `KeySchedule`. The PSK of 32 bytes fills the SHA-256 block that base mode pads,
+    /// so both modes hash equally many blocks.
     pub(crate) fn key_schedule(
         kem_id: u16,
         shared: &Secret,

@@ -1,9 +1,9 @@
 //! The KEM MLKEM768-P256 (draft-ietf-hpke-pq, KEM id 0x0050): ML-KEM-768 (FIPS 203) and a
 //! Diffie-Hellman on P-256.
 //!
-//! Whoever wants the shared secret has to break both. A stored key is a seed of 32 bytes. It is
-//! expanded at its first use, because that takes as long as sealing a thousand fields and most keys
-//! of an engine are idle.
+//! An attacker must break both to learn the shared secret. A stored key is a seed of 32 bytes. The
+//! seed is expanded at its first use, because that takes as long as sealing a thousand fields and
+//! most keys of an engine are idle.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -82,7 +82,7 @@ struct Expanded {
     public: HybridPublicKey,
 }
 
-/// A public key of the KEM. Its ML-KEM part and its point were checked.
+/// A public key of the KEM, whose ML-KEM part and point were checked.
 pub struct HybridPublicKey {
     /// The form of the draft.
     bytes: Box<[u8; HYBRID_PUBLIC_KEY_BYTES]>,
@@ -184,8 +184,8 @@ impl HybridKey {
         })
     }
 
-    /// Takes a stored seed whose key has this id. It is expanded, and the id checked, at the first
-    /// use.
+    /// Takes a stored seed whose key has this id. At the first use, the seed is expanded and the id
+    /// checked.
     #[must_use]
     pub fn stored(seed: HybridSeed, id: KeyId) -> Self {
         Self {
@@ -241,7 +241,7 @@ impl HybridKey {
     /// (FIPS 203, implicit rejection), in the same time.
     ///
     /// # Errors
-    /// [`Error::InvalidPublicKey`] if the ephemeral point is none; [`Error::Library`].
+    /// [`Error::InvalidPublicKey`] if the ephemeral point is not on the curve; [`Error::Library`].
     pub(crate) fn decapsulate(&self, enc: &[u8; ENC_BYTES]) -> Result<SharedSecret, Error> {
         let key = self.expanded()?;
         let (ciphertext, point) = enc.split_at(CIPHERTEXT_BYTES);

@@ -16,18 +16,18 @@ const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + 16;
 const AUDIT_LABEL: &[u8] = b"sealwire/kek/audit/1";
 
 /// Prefix of the additional data of a token secret, so that a wrapped scalar never unwraps as a
-/// token secret. No app name begins with `/`.
+/// token secret. No app name starts with `/`.
 const SECRET_LABEL: &[u8] = b"/token-secret/1/";
 
-/// The additional data of the signing key's seed. It begins with `/` like the label above, so that
-/// no other key unwraps as a seed.
+/// The additional data of the signing key's seed, which begins with `/` like the label above, so
+/// that no other key unwraps as a seed.
 const SIGNING_LABEL: &[u8] = b"/signing-key/1/";
 
 /// The additional data of the audit log's secret, which begins with `/` for the same reason.
 const WRAPPED_AUDIT_LABEL: &[u8] = b"/audit-secret/1/";
 
 /// Wraps private keys and secrets with AES-256-GCM under a random 96-bit nonce (NIST SP 800-38D,
-/// section 8.2.2). One KEK may wrap 2^32 of them. The record's public fields are authenticated as
+/// section 8.2.2). A KEK may wrap 2^32 of them. The record's public fields are authenticated as
 /// additional data, so a wrapped key cannot be moved to another app or version.
 pub struct Kek {
     aead: AeadKey,
@@ -202,8 +202,8 @@ impl Kek {
         self.unwrap_bytes(wrapped, &[WRAPPED_AUDIT_LABEL, bound].concat())
     }
 
-    /// Wraps the seed of a hybrid key. `bound` says what it belongs to and is needed again to
-    /// unwrap.
+    /// Wraps the seed of a hybrid key. Unwrapping requires the same `bound`, which names the owner
+    /// of the key.
     ///
     /// # Errors
     /// [`Error::Library`] when the random source fails.

@@ -275,8 +275,8 @@ impl Private {
     }
 }
 
-/// A key pair for one key agreement. Its point is sent to the peer and never used for an agreement
-/// on this side.
+/// A key pair for one key agreement. The peer receives its point, which is never used for an
+/// agreement on this side.
 pub(crate) struct Ephemeral {
     private: Private,
     public: [u8; 65],

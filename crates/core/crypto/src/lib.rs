@@ -3,7 +3,7 @@
 //! Bytes in, bytes out: no I/O, clock, async or logging, so that this crate can be reviewed alone.
 //! The constructions are HPKE in base and PSK mode (RFC 9180) and XAES-256-GCM (C2SP), with the
 //! sequence number written into every envelope. `proto/envelope.md` specifies the exact bytes of
-//! envelopes. This crate defines no primitives of its own. Curves and AES-GCM come from AWS-LC,
+//! envelopes. This crate defines no new primitives. Curves and AES-GCM come from AWS-LC,
 //! libsecp256k1 and OpenSSL, point decompression and HKDF from RustCrypto. Short fields of one
 //! request are sealed together by `gcm_batch`.
 //!

@@ -24,8 +24,8 @@ use crate::{AppKeys, CannotOpen, Datatype, KeyMaterial, OpenedSchedules, Origin,
 pub struct Opened<'a> {
     /// The type of the plaintext.
     pub datatype: Datatype,
-    /// Who can have sealed it. Of [`Origin::Inside`], whoever has the key of the engine or can
-    /// write to its state.
+    /// The party that can have sealed the field. For [`Origin::Inside`], anyone who has the key of
+    /// the engine or can write to its state.
     pub origin: Origin,
     /// The plaintext; valid UTF-8 when the datatype is a string. Trust it no more than the document
     /// that contained it.
@@ -43,8 +43,8 @@ pub struct Opener {
     by_header: HashMap<Header, usize>,
     /// The last header. In a document made by one request, every header is the same.
     last: Option<LastHeader>,
-    /// The context of the last header of [`Suite::Xaes`]. Not among `schedules`, because another
-    /// derivation costs less than to find a held one.
+    /// The context of the last header of [`Suite::Xaes`]. Not stored in `schedules`, because a new
+    /// derivation costs less than a lookup there.
     derived: Option<Context>,
     /// Number of Diffie-Hellmans made.
     agreements: usize,
@@ -63,7 +63,7 @@ struct LastHeader {
 enum ContextPlace {
     /// An index of [`Opener::schedules`].
     Held(usize),
-    /// [`Opener::derived`].
+    /// The context is [`Opener::derived`].
     Derived,
 }
 
@@ -87,7 +87,7 @@ impl Opener {
         }
     }
 
-    /// Makes the opener refuse what was sealed outside.
+    /// If `inside_only` is true, the opener rejects fields that were sealed outside.
     #[must_use]
     pub fn inside_only(self, inside_only: bool) -> Self {
         Self {
@@ -105,17 +105,17 @@ impl Opener {
         }
     }
 
-    /// Takes the text of an encapsulation that fields can refer to. It is decapsulated when one
-    /// does.
+    /// Takes the text of an encapsulation that fields can refer to. The encapsulation is
+    /// decapsulated when a field refers to it.
     ///
     /// # Errors
-    /// [`CannotOpen`] if it is not such a text.
+    /// [`CannotOpen`] if the text is not an encapsulation.
     pub fn give(&mut self, encapsulation: &[u8]) -> Result<(), CannotOpen> {
         self.recipient.give(encapsulation)
     }
 
     /// Returns the queue through which other threads make the key agreements of fields that this
-    /// opener has yet to come to.
+    /// opener has not reached yet.
     pub fn share_agreements(&mut self) -> Arc<AgreementQueue> {
         let queue = || {
             Arc::new(AgreementQueue::new(
@@ -137,8 +137,8 @@ impl Opener {
         self.agreements
     }
 
-    /// Returns the number of Diffie-Hellmans that this opener found in its
-    /// [queue](Self::share_agreements), made.
+    /// Returns the number of Diffie-Hellmans that this opener found completed in its
+    /// [queue](Self::share_agreements).
     pub fn agreements_ahead(&self) -> usize {
         self.agreements_ahead
     }
@@ -149,7 +149,8 @@ impl Opener {
         Header::split_text(text).is_none_or(|parts| self.has_schedule(&parts))
     }
 
-    /// Does the same for a binary envelope.
+    /// Returns true if a binary envelope opens, or fails to, without a Diffie-Hellman. Takes its
+    /// schedule from the cache of other requests.
     pub fn has_schedule_of_binary(&mut self, bytes: &[u8]) -> bool {
         let parts = bytes.strip_prefix(BINARY_PREFIX).and_then(Header::split);
         parts.is_none_or(|parts| self.has_schedule(&parts))
@@ -166,7 +167,7 @@ impl Opener {
         let Ok(version) = self.recipient.key_version(header) else {
             return true;
         };
-        // A full table would be emptied, and with it what is there for other fields.
+        // If the table is full, adding to it would empty it and lose the contexts of other fields.
         match self.recipient.cached_context(header, version.origin) {
             Some(held) if self.schedules.len() < HELD_MAX => {
                 self.hold(held);
@@ -295,8 +296,9 @@ impl Opener {
         Ok(place)
     }
 
-    /// Returns the place of the context of a header that an encapsulation follows. It must be the
-    /// one that the header names, also if the context is there, so that no altered byte opens.
+    /// Returns the place of the context of a header that an encapsulation follows. The
+    /// encapsulation must be the one that the header names, even if the context is cached, so that
+    /// no altered byte opens.
     fn place_of_encapsulation(
         &mut self,
         header: Header,
@@ -311,7 +313,7 @@ impl Opener {
 
     /// Derives the context of a header of [`Suite::Xaes`].
     fn derive(&mut self, header: Header) -> Result<(), CannotOpen> {
-        // Whatever `last` says, a failure leaves no context for it.
+        // Cleared first, so that after a failure `last` never refers to a missing context.
         self.last = None;
         let version = self.recipient.key_version(header)?;
         let KeyMaterial::Symmetric(key) = &version.material else {
@@ -324,8 +326,9 @@ impl Opener {
         Ok(())
     }
 
-    /// Takes the context of a header of another suite from where it is, or makes it by one
-    /// Diffie-Hellman. `enc`: the encapsulation of [`Suite::P256MlKem768`]. Returns its index.
+    /// Returns the index of the context of a header of another suite. Takes the context from a
+    /// cache or the queue, or makes it by one Diffie-Hellman. `enc` is the encapsulation of
+    /// [`Suite::P256MlKem768`].
     fn agree(
         &mut self,
         header: Header,

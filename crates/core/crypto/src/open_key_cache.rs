@@ -1,10 +1,10 @@
 //! A cache of key schedules that earlier requests opened. The next field under the same ephemeral
 //! key needs no Diffie-Hellman.
 //!
-//! The cache is bounded in entries, in time since the first use, and in uses. It has no clock: the
-//! owner calls [`OpenedSchedules::tick`]. A schedule enters the cache only after a field opened
-//! under it, so invalid input cannot evict useful entries. Every caller must first find the key
-//! version active. A disabled version therefore opens nothing, even before
+//! The cache is bounded in entries, in time since the first use, and in uses. The cache has no
+//! clock: the owner calls [`OpenedSchedules::tick`]. A schedule enters the cache only after a field
+//! opened under it, so invalid input cannot evict useful entries. Every caller must first find the
+//! key version active. A disabled version therefore opens nothing, even before
 //! [`OpenedSchedules::purge`]. Evicted entries are wiped.
 
 use std::fmt;
@@ -20,10 +20,10 @@ use crate::evervault::Kdf;
 use crate::{AppId, KeyId};
 
 /// Key schedules that one request holds, per format: about 1 KiB each for envelopes, about 2 KiB
-/// for Evervault. They are outside every byte budget, so the limit is small. A request with more
-/// schedules still opens. An evicted schedule is taken from [`OpenedSchedules`] if it opened a
-/// field, else derived again. An [`AgreementQueue`](crate::AgreementQueue) can hold 128 more while
-/// idle threads help: there are about as many queues as crypto threads.
+/// for Evervault. No byte budget covers them, so the limit is small. A request with more schedules
+/// still opens. An evicted schedule is taken from [`OpenedSchedules`] if it opened a field, else
+/// derived again. An [`AgreementQueue`](crate::AgreementQueue) can hold 128 more while idle threads
+/// help: there are about as many queues as crypto threads.
 pub(crate) const HELD_MAX: usize = 32;
 
 /// Uses of one cached schedule. Beyond this limit, one Diffie-Hellman is a fair price for a fresh
@@ -48,8 +48,8 @@ struct Inner {
 pub(crate) enum Name {
     /// An envelope's header: curve, key version and ephemeral key.
     Envelope(Header),
-    /// An Evervault value's ephemeral key. The value names no key version, and one agreement gives
-    /// two keys.
+    /// An Evervault value's ephemeral key. The value does not name its key version, and one
+    /// agreement gives two keys.
     Evervault {
         key: KeyId,
         ephemeral: [u8; 33],
@@ -57,7 +57,7 @@ pub(crate) enum Name {
     },
 }
 
-/// A cached schedule. Its variant matches the variant of its [`Name`].
+/// A cached schedule, of the same variant as its [`Name`].
 #[derive(Clone)]
 pub(crate) enum Schedule {
     Envelope(Arc<Context>),

@@ -2,12 +2,12 @@
 //!
 //! A key version that seals often gets a precomputed table and ready schedules. The table makes a
 //! Diffie-Hellman five times cheaper. A ready schedule removes the Diffie-Hellman from the request.
-//! Idle threads make both ([`KeyVersion::make_table`], [`KeyVersion::make_ready`]). Both are
-//! optional: without them, a schedule is computed when it is needed.
+//! Idle threads make tables and schedules ([`KeyVersion::make_table`], [`KeyVersion::make_ready`]).
+//! Each is optional: without them, a schedule is computed when it is needed.
 //!
 //! Important: a ready schedule is removed from its list before use, so no two sealers ever share a
-//! schedule. Resuming one machine snapshot twice would break this guarantee. Both can therefore be
-//! switched off on such machines.
+//! schedule. Resuming one machine snapshot twice would break this guarantee. So tables and ready
+//! schedules can be switched off on such machines.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,8 +60,8 @@ impl Precomputed {
 }
 
 impl KeyVersion {
-    /// Returns the number of headers made with this version since it was loaded: for a key pair, of
-    /// ephemeral keys. The number shows if a table pays off.
+    /// Returns the number of headers made with this version since it was loaded; for a key pair,
+    /// the number of ephemeral keys. The number shows whether a table is worth its cost.
     #[must_use]
     pub fn uses(&self) -> u64 {
         self.precomputed.uses.load(Ordering::Relaxed)
@@ -77,8 +77,7 @@ impl KeyVersion {
     }
 
     /// Calls `derive` with the common part of all schedules of the app under this key of the HPKE
-    /// KEM `kem_id`: in PSK mode if the key has a pre-shared key. The first call computes that
-    /// part.
+    /// KEM `kem_id`. The part is of PSK mode if the key has a pre-shared key. It is computed once.
     pub(crate) fn with_context<T>(
         &self,
         app: &AppId,
@@ -116,7 +115,7 @@ impl KeyVersion {
     }
 
     /// Makes this version's table, which takes about 20 ms and 150 KB. Does nothing if the table
-    /// exists or the suite has none. Returns `true` if a table was made.
+    /// exists or the suite uses no table. Returns `true` if a table was made.
     ///
     /// # Errors
     /// [`Error::Library`]; sealing continues without a table.

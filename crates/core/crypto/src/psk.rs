@@ -1,8 +1,9 @@
 //! Keys of HPKE in PSK mode: a key pair and a pre-shared key, both derived from one seed.
 //!
-//! A public key is enough to seal in base mode. In PSK mode whoever seals needs the pre-shared key
-//! too, which no engine publishes: an envelope that opens was sealed by an engine. Whoever computes
-//! the private key from the public key has not got the seed, and so not the pre-shared key.
+//! A public key is enough to seal in base mode. In PSK mode the sealer also needs the pre-shared
+//! key, which no engine publishes. So an envelope that opens was sealed by an engine. An attacker
+//! who computes the private key from the public key still lacks the seed, and so the pre-shared
+//! key.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -144,7 +145,7 @@ impl PskKey {
     }
 }
 
-/// Derives the key pair of a seed: RFC 9180, section 7.1.3, from an output of its own.
+/// Derives the key pair of a seed: RFC 9180, section 7.1.3, from a separate HKDF output.
 fn derive_pair(curve: Curve, seed: &PskSeed) -> Result<KeyPair, Error> {
     let mut ikm = Zeroizing::new([0; 32]);
     seed.expand(KEY_LABEL, Suite::psk_of(curve), &mut ikm)?;

@@ -66,8 +66,9 @@ impl Recipient {
         Ok(())
     }
 
-    /// Returns true if the encapsulation of an envelope is apart and was not given. It then does
-    /// not open, also if its schedule is cached: that must not depend on other requests.
+    /// Returns true if the encapsulation of an envelope is apart and was not given. The envelope
+    /// then does not open, even if its schedule is cached: the result must not depend on other
+    /// requests.
     pub(crate) fn lacks_encapsulation(&self, parts: &Parts<'_>) -> bool {
         let is_apart =
             parts.header.suite() == Suite::P256MlKem768 && parts.encapsulation.is_empty();

@@ -34,7 +34,7 @@ impl StateKey {
         self.hmac(message).finalize().into_bytes().into()
     }
 
-    /// Returns true if `code` is that of the message. Takes the same time for every code of 32
+    /// Returns true if `code` is the code of the message. Takes the same time for every code of 32
     /// bytes.
     #[must_use]
     pub fn verifies(&self, message: &[u8], code: &[u8]) -> bool {
@@ -54,8 +54,8 @@ impl fmt::Debug for StateKey {
     }
 }
 
-/// The 32 bytes of a root key, wiped on drop. They have their own allocation, so that moves leave
-/// no copies behind.
+/// The 32 bytes of a root key, wiped on drop. The bytes have a separate allocation, so that moves
+/// leave no copies behind.
 pub struct RootKey(Box<Zeroizing<[u8; 32]>>);
 
 impl RootKey {
@@ -69,8 +69,8 @@ impl RootKey {
         Ok(Self(bytes))
     }
 
-    /// Takes the bytes of a root key that a provider unwrapped. [`Self::id`] tells if they are
-    /// those that are wanted.
+    /// Takes the bytes of a root key that a provider unwrapped. [`Self::id`] tells whether they are
+    /// the expected root key.
     #[must_use]
     pub fn from_bytes(bytes: impl Into<Box<Zeroizing<[u8; 32]>>>) -> Self {
         Self(bytes.into())

@@ -1,4 +1,4 @@
-//! Seals the fields of one request to an app's newest key, under ephemeral keys of its own or under
+//! Seals the fields of one request to an app's newest key, under separate ephemeral keys or under
 //! the app's epoch.
 
 use std::fmt;
@@ -20,10 +20,10 @@ use crate::{
 /// [`Sealer::in_epoch`] shares a key between sealers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyScope {
-    /// One key for all fields of a request; field `i` has sequence number `i`. The default.
+    /// A key for all fields of a request; field `i` has sequence number `i`. The default.
     Request,
-    /// One key per field, which costs about 60 us each. A leaked ephemeral key then exposes one
-    /// field instead of a whole request.
+    /// A key per field, which costs about 60 us each. A leaked ephemeral key then exposes one field
+    /// instead of a whole request.
     Field,
 }
 
@@ -43,7 +43,7 @@ pub struct Sealer {
     singles: usize,
     /// Fields to be sealed together, from the first on.
     short_fields: Option<Box<ShortFields>>,
-    /// Of [`Suite::P256MlKem768`]: where the encapsulations are.
+    /// Place of the encapsulations of [`Suite::P256MlKem768`].
     place: EncapsulationPlace,
     /// The encapsulations that are apart, by the headers that name them.
     apart: Vec<(Header, String)>,
@@ -52,7 +52,7 @@ pub struct Sealer {
 /// The additional data of every datatype: the datatype, then the client's context.
 struct Aads {
     bytes: Vec<u8>,
-    /// Length of each.
+    /// Length of the additional data of each datatype.
     length: usize,
 }
 
@@ -96,9 +96,9 @@ enum Keys {
     },
 }
 
-/// Number of epochs that one request can use. A request that outlives them continues under a key of
-/// its own, which exposes no other request. So its number of keys is bounded, and with it the
-/// number of encapsulations of its response.
+/// Number of epochs that one request can use. A longer request continues under a separate key,
+/// which exposes no other request. So the number of its keys is bounded, and so is the number of
+/// encapsulations in its response.
 const EPOCHS_MAX: usize = 2;
 
 /// Maximum number of encapsulations that [`Sealer::take_encapsulations`] returns for a sealer whose
@@ -156,7 +156,7 @@ impl Keys {
             while !epoch.is_revoked() && *ended < EPOCHS_MAX {
                 let now = clock();
                 if let Some(sequence) = epoch.take_number(*lifetime, now) {
-                    // Borrowed anew, because the loop must not keep a borrow that is returned.
+                    // Borrowed again, because the loop must not keep a borrow that is returned.
                     return Ok((self.present(), sequence));
                 }
                 *ended += 1;
@@ -238,7 +238,7 @@ impl Sealer {
     }
 
     /// Creates a sealer under the key of the current epoch, which all such sealers of this key
-    /// version share. Starts an epoch if there is none or its `lifetime` is over. `clock` is read
+    /// version share. Starts an epoch if no epoch exists or its `lifetime` is over. `clock` is read
     /// before every field. A leaked epoch key exposes every field of the epoch, whatever its
     /// context or client.
     ///
@@ -261,7 +261,7 @@ impl Sealer {
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
 
-    /// Creates a sealer under the key of the current epoch. Returns `None` if there is none or it
+    /// Creates a sealer under the key of the current epoch. Returns `None` if no epoch exists or it
     /// is over.
     #[must_use]
     pub fn if_in_epoch(
@@ -377,15 +377,15 @@ impl Sealer {
         }
     }
 
-    /// Makes the sealer leave encapsulations out of envelopes, or not. Without effect on suites
-    /// that have none.
+    /// Sets whether the sealer leaves encapsulations out of envelopes. Has no effect on suites
+    /// without encapsulations.
     #[must_use]
     pub fn placing(self, place: EncapsulationPlace) -> Self {
         Self { place, ..self }
     }
 
-    /// Takes the texts of the encapsulations that the envelopes so far refer to. They are needed to
-    /// open them.
+    /// Takes the texts of the encapsulations that the envelopes so far refer to. Clients need the
+    /// texts to open the envelopes.
     pub fn take_encapsulations(&mut self) -> Vec<String> {
         std::mem::take(&mut self.apart)
             .into_iter()
@@ -393,10 +393,10 @@ impl Sealer {
             .collect()
     }
 
-    /// Notes the encapsulation of the present schedule, if it is apart.
+    /// Records the encapsulation of the present schedule, if it is apart.
     #[inline]
     fn note_apart(&mut self) {
-        // The second field of a schedule and later ones were noted with the first.
+        // The first field of a schedule records the encapsulation for all later fields.
         let is_noted = matches!(
             self.keys,
             Keys::Own {
@@ -446,8 +446,8 @@ impl Sealer {
         self.encoding
     }
 
-    /// Appends the envelope of one field to `out`: [`Sealer::sealed_bytes`] bytes. No field that
-    /// [`Sealer::seal_later`] left incomplete may wait.
+    /// Appends the envelope of one field to `out`: [`Sealer::sealed_bytes`] bytes. Requires that no
+    /// field of [`Sealer::seal_later`] is incomplete.
     ///
     /// # Errors
     /// [`Error::Library`] when the crypto library fails; `out` is then unchanged.
@@ -549,7 +549,7 @@ impl Sealer {
 }
 
 impl Schedule {
-    /// Appends an envelope. `body` is a buffer.
+    /// Appends an envelope. `body` is a reusable buffer.
     #[inline]
     #[expect(
         clippy::too_many_arguments,

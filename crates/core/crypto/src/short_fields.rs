@@ -13,16 +13,16 @@ use crate::context::Context;
 use crate::envelope::{BASE64, BODY_OVERHEAD, BODY_PREFIX_BYTES, base64_chars};
 use crate::{Datatype, Encoding};
 
-/// Longest plaintext that is sealed in a batch. Longer ones are as fast alone.
+/// Longest plaintext that is sealed in a batch. Longer plaintexts are as fast alone.
 pub(crate) const PLAINTEXT_BYTES_MAX: usize = 96;
-/// Fields of a batch. More gain less than 2 %.
+/// Maximum number of fields of a batch. More fields gain less than 2 %.
 const FIELDS_MAX: usize = 32;
 const BODY_BYTES_MAX: usize = (BODY_OVERHEAD + PLAINTEXT_BYTES_MAX).next_multiple_of(3);
 
-/// Fields whose envelopes lack their bodies.
+/// A batch of fields whose envelopes lack their bodies.
 pub(crate) struct ShortFields {
     fields: Vec<ShortField>,
-    /// The bodies, plaintext until the batch is sealed. Each begins at a multiple of 3 bytes, so
+    /// The bodies, plaintext until the batch is sealed. Each starts at a multiple of 3 bytes, so
     /// that all are encoded as one text. Never grows beyond its first allocation, which would leave
     /// plaintext behind.
     bodies: Vec<u8>,
@@ -124,7 +124,7 @@ impl ShortFields {
 
 impl Drop for ShortFields {
     fn drop(&mut self) {
-        // Without fields that wait, the bodies are ciphertext.
+        // If no field waits, the bodies are ciphertext.
         if !self.fields.is_empty() {
             self.bodies.zeroize();
         }

@@ -1,4 +1,4 @@
-//! Ed25519 signatures (RFC 8032) over what the engine publishes.
+//! Ed25519 signatures (RFC 8032) over data that the engine publishes.
 
 use std::fmt;
 
@@ -58,8 +58,8 @@ impl SigningKey {
         &self.public
     }
 
-    /// Signs `label | 00 | message`. The label tells what is signed, so that a signature of one
-    /// thing is none of another.
+    /// Signs `label | 00 | message`. The label tells the kind of message, so that a signature over
+    /// one kind is never valid for another.
     #[must_use]
     pub fn sign(&self, label: &str, message: &[u8]) -> [u8; SIGNATURE_BYTES] {
         let signature = self.pair.sign(&labelled(label, message));
@@ -81,7 +81,7 @@ impl fmt::Debug for SigningKey {
 pub struct VerifyingKey([u8; 32]);
 
 impl VerifyingKey {
-    /// Takes the bytes of RFC 8032. They are checked at use.
+    /// Takes the bytes of RFC 8032, which are checked at use.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)

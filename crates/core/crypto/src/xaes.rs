@@ -129,8 +129,8 @@ impl XaesKey {
         self.id
     }
 
-    /// Returns 16 bytes that identify the secret and the app. Public, and longer than the id, so
-    /// that a stored secret can be compared with what was stored beside it.
+    /// Returns 16 bytes that identify the secret and the app. They are public, and longer than the
+    /// id, so that a stored secret can be compared with its stored check value.
     #[must_use]
     pub fn check(&self) -> &[u8; CHECK_BYTES] {
         &self.check

@@ -11,12 +11,12 @@ use sealwire_payload::{
 use crate::error::SealError;
 use crate::text::PublicKeys;
 
-/// Length of a context at most, as engines accept it.
+/// Maximum length of a context in bytes, as engines accept it.
 const CONTEXT_BYTES_MAX: usize = 4_096;
-/// Contexts that begin so belong to engines, which reject them in requests.
+/// Prefix of contexts that belong to engines, which reject them in requests.
 const CONTEXT_RESERVED: &[u8] = b"sealwire/";
 
-/// How a document is sealed.
+/// Options of sealing a document.
 #[derive(Clone, Copy, Debug)]
 pub struct SealOptions<'a> {
     /// Paths of the fields, such as `$.card.number`; `None` for every leaf. A selected container is
@@ -26,12 +26,12 @@ pub struct SealOptions<'a> {
     pub context: &'a [u8],
     /// Text or binary envelopes.
     pub encoding: Encoding,
-    /// How far one ephemeral key reaches.
+    /// The scope of one ephemeral key.
     pub key_scope: KeyScope,
     /// Suite of the key to seal to. `None`: p256 if the app publishes a key of it, else the suite
     /// that it publishes.
     pub suite: Option<Suite>,
-    /// Where the encapsulation of [`Suite::P256MlKem768`] is. Apart, it is in
+    /// Place of the encapsulation of [`Suite::P256MlKem768`]. If apart, it is in
     /// [`Sealed::encapsulations`].
     pub encapsulation: EncapsulationPlace,
 }
@@ -52,7 +52,7 @@ impl Default for SealOptions<'_> {
 /// A sealed document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sealed {
-    /// One MessagePack value of the same shape.
+    /// The document with sealed fields: a MessagePack value of the same shape.
     pub document: Vec<u8>,
     /// Texts of the encapsulations that the document refers to, without which it does not open.
     /// Empty unless they are apart.
@@ -62,8 +62,8 @@ pub struct Sealed {
 }
 
 impl PublicKeys {
-    /// Seals the fields of a document, one MessagePack value, under a fresh ephemeral key that is
-    /// dropped here. Not even the caller can open them again.
+    /// Seals the fields of a document under a fresh ephemeral key that is dropped here, so that not
+    /// even the caller can open them. The document is one MessagePack value.
     ///
     /// # Errors
     /// [`SealError`].

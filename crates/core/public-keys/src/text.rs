@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::KeysError;
 
-/// How long a text holds.
+/// Validity of a text after it was signed.
 pub const LIFETIME: Duration = Duration::from_secs(7 * 24 * 3_600);
-/// Length of a text at most. One with a key of each suite has about 2,300 bytes.
+/// Maximum length of a text in bytes. A text with a key of each suite has about 2,300 bytes.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
 /// Label of the signatures.
@@ -30,9 +30,9 @@ const AEAD: u16 = 0x0002;
 /// A text with its signature, as `apps.public_keys` returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
-    /// The text: JSON. Every byte counts.
+    /// The text, as JSON. The signature covers every byte.
     pub keys: String,
-    /// Ed25519 over the text.
+    /// Ed25519 signature over the text.
     pub signature: [u8; SIGNATURE_BYTES],
     /// The key that signed.
     pub signer: VerifyingKey,
@@ -111,14 +111,15 @@ impl KeyText {
     }
 }
 
-/// A client's expectations of the keys that it asks for.
+/// Properties that a client expects of the keys that it requested.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected<'a> {
-    /// The signer, which came over a path that the client trusts.
+    /// The signer, which the client received over a trusted path.
     pub signer: &'a VerifyingKey,
     /// The app.
     pub app: &'a str,
-    /// The least generation: that of the newest text that the client has seen, or 0.
+    /// The lowest accepted generation: the generation of the newest text that the client has seen,
+    /// or 0.
     pub min_generation: u64,
     /// The time, in seconds since 1970-01-01 UTC.
     pub now_unix_s: u64,
@@ -130,12 +131,12 @@ pub struct PublicKeys {
     pub(crate) app: AppId,
     generation: u64,
     expires_unix_s: u64,
-    /// In the order of [`Suite::PUBLISHED`]. At least one.
+    /// The keys in the order of [`Suite::PUBLISHED`]. At least one.
     versions: Vec<Arc<KeyVersion>>,
 }
 
 impl Signed {
-    /// Takes the strings of a response. Nothing of them is trusted yet.
+    /// Takes the strings of a response, without checking the signature.
     ///
     /// # Errors
     /// [`KeysError::Malformed`].
@@ -162,13 +163,13 @@ impl Signed {
         )
     }
 
-    /// Checks the signature with the expected signer, whatever signer the response names, then what
-    /// the text says.
+    /// Checks the signature with the expected signer, whatever signer the response names. Then
+    /// checks the content of the text.
     ///
     /// # Errors
     /// [`KeysError`].
     pub fn verify(&self, expected: &Expected<'_>) -> Result<PublicKeys, KeysError> {
-        // Nothing of an unsigned text is parsed.
+        // An unsigned text is never parsed.
         if self.keys.len() > TEXT_BYTES_MAX {
             return Err(malformed("it is too long"));
         }
@@ -193,7 +194,7 @@ impl Signed {
     }
 }
 
-/// Parses a signer that came over a path that the client trusts: 32 bytes in base64.
+/// Parses a signer that the client received over a trusted path: 32 bytes in base64.
 ///
 /// # Errors
 /// [`KeysError::Malformed`].
@@ -249,7 +250,8 @@ impl PublicKeys {
         self.app.as_str()
     }
 
-    /// Returns the generation of the text. Store it, and ask for no older text from then on.
+    /// Returns the generation of the text. Store it, and require at least this generation from then
+    /// on.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
@@ -262,7 +264,7 @@ impl PublicKeys {
     }
 
     /// Returns the key of a suite to which documents are sealed; without a suite, the default key.
-    /// `None` if there is no key of the suite.
+    /// `None` without a key of the suite.
     pub(crate) fn recipient(&self, suite: Option<Suite>) -> Option<&Arc<KeyVersion>> {
         self.versions
             .iter()

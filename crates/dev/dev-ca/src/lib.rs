@@ -1,8 +1,9 @@
 //! Makes certificates for `sealwire dev`, `sealwire certs` and tests.
 //!
-//! A small authority for a first start, not a public one. It issues server and client certificates
-//! with ECDSA P-256 keys. It issues no sub-authorities, wildcards, or certificates that outlive the
-//! authority. It keeps no list of issued certificates, so revocation needs another authority.
+//! A small authority for a first start, not a public one. The authority issues server and client
+//! certificates with ECDSA P-256 keys. Sub-authorities, wildcards, and certificates that outlive
+//! the authority are not supported. The authority keeps no list of issued certificates, so
+//! revocation needs another authority.
 
 mod files;
 
@@ -101,11 +102,11 @@ impl fmt::Debug for SecretPem {
 pub struct Issued {
     /// The certificate, PEM.
     pub cert_pem: String,
-    /// Its private key, PKCS #8 PEM.
+    /// The certificate's private key, PKCS #8 PEM.
     pub key_pem: SecretPem,
 }
 
-/// Why a certificate cannot be made or an authority cannot be loaded.
+/// The reason why a certificate cannot be made or an authority cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// The text is not one PEM certificate.
@@ -131,7 +132,7 @@ pub enum PkiError {
     /// A server certificate without alternative names matches no address.
     #[error("a server certificate needs at least one alternative name")]
     Nameless,
-    /// The validity ends before it begins, or after the authority's.
+    /// The validity ends before its start, or after the authority's.
     #[error("the validity must end after it begins, and not after the authority's own ({0})")]
     Validity(OffsetDateTime),
     /// The certificate library failed, because of a bug or a lack of randomness.

@@ -1,8 +1,8 @@
 //! Runs a test of this executable in a child process, which reports to its parent by lines on a
 //! pipe.
 //!
-//! The pipe is the child's standard input. The test harness writes lines of its own to standard
-//! output, and standard error shows panics of the child.
+//! The pipe is the child's standard input. Standard output has lines of the test harness, and
+//! standard error shows panics of the child.
 
 use std::env;
 use std::fs::File;
@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-/// Turns a hang into a failure. Longer than a database server can take to start, on the slowest
-/// machine.
+/// Time after which a test that hangs fails. Longer than a database server can take to start on the
+/// slowest machine.
 pub const HANG: Duration = Duration::from_secs(300);
 
-/// Returns how often a child is killed: `SEALWIRE_KILL_ROUNDS`, or `default`.
+/// Returns the number of times that a child is killed: `SEALWIRE_KILL_ROUNDS`, or `default`.
 pub fn rounds(default: u64) -> u64 {
     env::var("SEALWIRE_KILL_ROUNDS").map_or(default, |rounds| {
         rounds.parse().expect("a number of rounds")
@@ -90,7 +90,7 @@ pub fn report(lines: &str) {
         .expect("the parent reads");
 }
 
-/// Returns whether a child ended by `SIGKILL`, and not by a panic or as a test that passed.
+/// Returns true if a child ended by `SIGKILL`, and not by a panic or by passing its test.
 pub fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::KILL.as_raw())
 }

@@ -1,9 +1,9 @@
-//! Environment of tests and benches: a PostgreSQL of their own, its certificates, PKCS #11 tokens,
-//! free ports, a proxy that breaks connections, a transit server, and a moto server. Never part of
-//! the program.
+//! Environment of tests and benches: a private PostgreSQL, its certificates, PKCS #11 tokens, free
+//! ports, a proxy that breaks connections, a transit server, and a moto server. Never part of the
+//! program.
 //!
 //! Every helper here blocks and starts its own threads and processes. Each is removed after its
-//! owner ends, in whatever way. Linux only, because it reads `/proc`.
+//! owner ends, in whatever way. Linux only, because the crate reads `/proc`.
 
 mod certificates;
 pub mod child;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::child::HANG;
 use crate::{Certificates, free_ports};
 
-/// A moto server on a port of 127.0.0.1. It ends when this value is dropped.
+/// A moto server on a port of 127.0.0.1, stopped when this value is dropped.
 #[derive(Debug)]
 pub struct Moto {
     port: u16,
@@ -30,7 +30,7 @@ pub struct MotoResponse {
 }
 
 impl Moto {
-    /// Starts a server that logs into `folder`, with TLS if there are certificates.
+    /// Starts a server that logs into `folder`, with TLS if certificates are given.
     ///
     /// # Errors
     /// If the program is missing or does not start.
@@ -82,7 +82,7 @@ impl Moto {
     /// check by default.
     ///
     /// # Errors
-    /// If the response is no HTTP.
+    /// If the response is not HTTP.
     pub fn request(
         &self,
         service: &str,

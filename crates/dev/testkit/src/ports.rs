@@ -14,7 +14,7 @@ const COUNT: u32 = 7_000;
 /// Distance between the starting ports of processes with consecutive process ids.
 const APART: u32 = 97;
 
-/// The reservations of this process. They end with the process.
+/// The reservations of this process, which end with the process.
 static RESERVED: Mutex<Vec<(u16, UnixListener)>> = Mutex::new(Vec::new());
 
 /// Returns ports of 127.0.0.1 without a listener. No other call gets such a port while this process
@@ -37,9 +37,10 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
     })
 }
 
-/// Reserves `port` if nobody has and nothing listens there. The reservation is a Unix socket with
-/// an abstract name, which the kernel gives to one process at a time. Without it, the check whether
-/// a port is free would make the port look taken to a program that starts there at this moment.
+/// Reserves `port` if no process has reserved it and nothing listens there. The reservation is a
+/// Unix socket with an abstract name, which the kernel gives to one process at a time. Without a
+/// reservation, the check whether a port is free would make the port look taken to a program that
+/// starts there at this moment.
 fn reserve(port: u16) -> bool {
     let name = format!("sealwire-test-port-{port}");
     let Ok(reservation) =

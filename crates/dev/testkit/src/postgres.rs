@@ -1,9 +1,9 @@
 //! A private PostgreSQL server from installed programs, without network access. Tests can start,
 //! stop, kill and freeze it.
 //!
-//! A server lives in a folder of its own below the system's folder for temporary files. Clients
-//! reach it over a socket there, or over loopback with TLS. Disk writes are real (`fsync` is on)
-//! unless a test disables them. A watchdog removes the server however its owner ends.
+//! A server has a separate folder below the system's folder for temporary files. Clients reach it
+//! over a socket there, or over loopback with TLS. Disk writes are real (`fsync` is on) unless a
+//! test disables them. A watchdog removes the server however its owner ends.
 
 mod binaries;
 mod citus;
@@ -93,8 +93,8 @@ impl Failure {
 pub struct Options {
     /// If true (the default), commits are on disk. False only if nothing is measured or killed.
     pub fsync: bool,
-    /// Other settings by name, such as `("synchronous_commit", "off")` or
-    /// `("max_connections", "20")`.
+    /// Settings by name that are not listed above, such as `("max_connections", "20")` or
+    /// `("synchronous_commit", "off")`.
     pub settings: Vec<(String, String)>,
 }
 
@@ -126,7 +126,7 @@ impl Options {
 pub enum Stop {
     /// Closes connections, rolls back open transactions and writes everything to disk.
     Fast,
-    /// Stops like a crash of the server alone. The server recovers at its next start.
+    /// Stops like a crash of the server process only. The server recovers at its next start.
     Immediate,
     /// Sends SIGKILL to all of the server's processes.
     Kill,
@@ -165,8 +165,8 @@ impl Postgres {
         })
     }
 
-    /// One server for all tests of a program, each with a database of its own; for tests that
-    /// neither stop it nor change its settings. Removed when the program ends.
+    /// Returns the server that all tests of a program share, each with a separate database. For
+    /// tests that neither stop it nor change its settings. Removed when the program ends.
     ///
     /// # Panics
     /// If the server cannot be started.
@@ -492,8 +492,8 @@ impl Drop for Postgres {
     }
 }
 
-/// Returns true if the pid file says that this server accepts connections. The file of a killed
-/// server may still exist.
+/// Returns true if the pid file shows that this server accepts connections. The file of a killed
+/// server can still exist.
 fn ready(pid_file: &Path, pid: u32) -> bool {
     let Ok(text) = fs::read_to_string(pid_file) else {
         return false;

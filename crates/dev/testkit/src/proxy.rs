@@ -16,7 +16,7 @@ pub enum Direction {
     ToClient,
 }
 
-/// A proxy with threads of its own. Dropping the proxy cuts its connections.
+/// A proxy with separate threads. Dropping the proxy cuts its connections.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -92,8 +92,8 @@ impl Proxy {
         self.shared.lock().refuse = refuse;
     }
 
-    /// Sets whether nothing passes: connections stay, new ones are accepted, and nothing is
-    /// answered. Bytes sent meanwhile pass afterwards.
+    /// Sets whether nothing passes. Connections stay open and new ones are accepted, but no byte is
+    /// forwarded. Bytes sent meanwhile are forwarded afterwards.
     pub fn black_hole(&self, hole: bool) {
         self.shared.lock().hole = hole;
         self.shared.changed.notify_all();
@@ -302,7 +302,7 @@ mod tests {
         stream
     }
 
-    /// Returns the response to a piece; `None` if none comes in time.
+    /// Returns the response to a piece; `None` if none arrives in time.
     fn ask(stream: &mut TcpStream, piece: &[u8]) -> Option<Vec<u8>> {
         let mut answer = vec![0; 1024];
         let _ = stream.write_all(piece);

@@ -8,11 +8,12 @@ use tempfile::TempDir;
 
 use crate::Failure;
 
-/// Names the environment variable with the configuration file. The module reads it when it is
-/// initialized, so a test of the module runs in a child process with this variable.
+/// Name of the environment variable with the path of the configuration file. The module reads the
+/// variable when it is initialized, so a test of the module runs in a child process with this
+/// variable.
 pub const CONFIGURATION: &str = "SOFTHSM2_CONF";
 
-/// A folder with tokens of its own, removed when dropped.
+/// A private folder with tokens, removed when dropped.
 #[derive(Debug)]
 pub struct SoftHsm {
     folder: TempDir,

@@ -1,10 +1,10 @@
 //! A server that speaks the protocol of HashiCorp Vault and OpenBao, as far as a client of the
 //! transit engine needs it.
 //!
-//! It does real TLS, real AES-256-GCM with associated data and versions of keys, and it checks
-//! policies, lifetimes of tokens, secret ids, wrapping tokens and client certificates. It is set up
-//! by the same requests as a real server, so one suite of tests runs on both. Statuses and texts
-//! are those of OpenBao 2.6. Error texts repeat the request: a client must not quote them.
+//! The server does real TLS, real AES-256-GCM with associated data and versions of keys. Policies,
+//! lifetimes of tokens, secret ids, wrapping tokens and client certificates are checked. The same
+//! requests set up this server and a real one, so one suite of tests runs on both. Statuses and
+//! texts are those of OpenBao 2.6. Error texts repeat the request: a client must not quote them.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -61,7 +61,7 @@ pub enum TransitFault {
     LoseResponse,
 }
 
-/// A server on a port of 127.0.0.1. It ends when this value is dropped.
+/// A server on a port of 127.0.0.1, stopped when this value is dropped.
 pub struct TransitServer {
     port: u16,
     acceptor: TlsAcceptor,
@@ -118,17 +118,17 @@ impl TransitServer {
         Ok(())
     }
 
-    /// Stops the server like a kill: all connections end, also in the middle of a request, and
+    /// Stops the server like a kill: all connections end, even in the middle of a request, and
     /// nothing listens.
     pub fn stop(&mut self) {
         if let Some((stop, thread)) = self.running.take() {
             drop(stop);
-            // A panic there was printed there.
+            // A panic of the thread is already printed.
             let _ = thread.join();
         }
     }
 
-    /// Mounts a transit engine, if it is not there, with a key.
+    /// Mounts a transit engine with a key, unless it is already mounted.
     pub fn add_key(&self, mount: &str, key: &str) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.mounts.insert(mount.to_owned());
@@ -165,7 +165,7 @@ impl TransitServer {
         std::mem::take(&mut self.state().requests)
     }
 
-    /// Moves the server's clock ahead, by which tokens expire.
+    /// Moves the server's clock ahead. Tokens expire by this clock.
     pub fn advance(&self, time: Duration) {
         self.state().ahead += time;
     }
@@ -203,7 +203,7 @@ fn server_config(certificates: &Certificates) -> io::Result<ServerConfig> {
         .map_err(io::Error::other)
 }
 
-/// Asks for a client certificate and accepts any, as real servers do: the login decides.
+/// Requests a client certificate and accepts any, as real servers do: the login decides.
 #[derive(Debug)]
 struct AnyClient(WebPkiSupportedAlgorithms);
 
@@ -267,7 +267,7 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, state: Arc<Mutex<S
             let service = service_fn(move |request| {
                 serve(request, Arc::clone(&state), Arc::clone(&certificate))
             });
-            // An error ends the connection, as some faults want it.
+            // An error ends the connection, as some faults require.
             let builder = hyper::server::conn::http1::Builder::new();
             let _ = builder
                 .serve_connection(TokioIo::new(stream), service)
@@ -340,7 +340,7 @@ async fn serve(
     Ok(match outcome {
         Ok(Value::Null) => respond(204, ""),
         Ok(value) => respond(200, &value.to_string()),
-        // Real servers repeat the input in some texts.
+        // Some texts of real servers repeat the input.
         Err((status, text)) => respond(
             status,
             &json!({ "errors": [format!("{text} {} {}", parsed.body, parsed.token())] })
@@ -370,7 +370,7 @@ struct ParsedRequest {
     path: String,
     method: String,
     body: Value,
-    /// The response is to be wrapped.
+    /// True if the response must be wrapped.
     wrap: bool,
     certificate: Arc<Option<Vec<u8>>>,
 }
@@ -405,9 +405,9 @@ const NO_SECRET_ID: Outcome = Err((400, "invalid role or secret ID"));
 struct IssuedToken {
     policies: Vec<String>,
     ttl: Duration,
-    /// `None`: it does not expire.
+    /// `None` if the token does not expire.
     expires: Option<Instant>,
-    /// No renewal goes beyond this.
+    /// Latest time to which a renewal can extend the token.
     latest: Option<Instant>,
     renewable: bool,
 }
@@ -418,7 +418,7 @@ struct LoginRole {
     policies: Vec<String>,
     ttl: Duration,
     max_ttl: Duration,
-    /// How often a secret id can be used. Zero: without limit.
+    /// Number of times that a secret id can be used. Zero: without limit.
     secret_id_uses: u64,
     /// The certificate of a certificate role.
     certificate: Vec<u8>,
@@ -442,7 +442,7 @@ impl TransitKey {
     }
 }
 
-/// Everything that the server knows. Names begin with their namespace.
+/// The state of the server. Names start with their namespace.
 #[derive(Default)]
 struct ServerState {
     ahead: Duration,
@@ -497,7 +497,7 @@ impl ServerState {
             [mount, action @ ("encrypt" | "decrypt"), key] => {
                 self.transit(mount, action, key, parsed)
             }
-            // Everything else sets the server up.
+            // All further requests set the server up, and need the root token.
             _ if parsed.token() != ROOT_TOKEN => DENIED,
             _ => self.set_up(&segments, parsed),
         }

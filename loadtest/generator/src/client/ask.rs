@@ -1,4 +1,4 @@
-//! One request and its response on a connection, outside of a load.
+//! A single request and its response on a connection, outside of a load.
 
 use std::io;
 use std::time::{Duration, Instant};

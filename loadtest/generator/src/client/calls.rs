@@ -1,7 +1,7 @@
 //! In-flight requests of one connection, found by msgid without a search.
 
-/// Bits of a msgid that hold a slot number. The bits above count uses of the slot, so that a
-/// response to an earlier request in the slot is recognised.
+/// Number of bits of a msgid that hold a slot number. The higher bits count uses of the slot, so
+/// that a response to an earlier request in the slot is recognised.
 const PLACE_BITS: u32 = 20;
 /// Maximum number of in-flight requests on one connection.
 pub(crate) const UNDER_WAY_MAX: usize = 1 << PLACE_BITS;

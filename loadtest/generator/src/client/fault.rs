@@ -18,7 +18,7 @@ pub(crate) enum Fault {
     /// A connection ended with requests in flight.
     #[error("the engine was lost: {0}")]
     Lost(String),
-    /// The generator fell behind its schedule, so the figures would describe the generator.
+    /// The generator was later than its schedule, so the figures would describe the generator.
     #[error("the generator was the bottleneck: {0}")]
     Bottleneck(String),
 }
@@ -34,7 +34,7 @@ impl Fault {
     pub(crate) const fn status(&self) -> u8 {
         match self {
             Self::Failed(_) | Self::Unanswered(_) => 1,
-            // The argument parser uses 2.
+            // Exit status 2 belongs to the argument parser.
             Self::Wrong(_) => 3,
             Self::Lost(_) => 4,
             Self::Bottleneck(_) => 5,

@@ -11,8 +11,8 @@ use sealwire_wire::{
 use crate::load::{Call, Method, Scope, Suite};
 use crate::random::Random;
 
-/// A msgid of five bytes, so that any other 32-bit msgid fits in its place, behind the array
-/// header, the type and the marker.
+/// A msgid of five bytes, so that any other 32-bit msgid fits in its place, after the array header,
+/// the type and the marker.
 pub(crate) const MSGID: u32 = 0x8000_0000;
 const MSGID_AT: std::ops::Range<usize> = 3..7;
 /// Values in a response besides its payload: the array, type, msgid and nil, the map, its two keys
@@ -58,7 +58,7 @@ fn values(document: &[u8]) -> u64 {
     count
 }
 
-/// One encoded request.
+/// An encoded request.
 #[derive(Debug)]
 pub(crate) struct Frame {
     /// The plaintext document.
@@ -192,7 +192,7 @@ pub(crate) fn encode(
 /// every key kept.
 ///
 /// # Errors
-/// Fails if one of them is no MessagePack.
+/// Fails if one of them is not MessagePack.
 pub(crate) fn every_field_changed(plain: &[u8], other: &[u8]) -> Result<bool, Malformed> {
     let (mut plain, mut other) = (TokenReader::new(plain), TokenReader::new(other));
     let mut is_field = false;
@@ -207,7 +207,7 @@ pub(crate) fn every_field_changed(plain: &[u8], other: &[u8]) -> Result<bool, Ma
         if !is_good {
             return Ok(false);
         }
-        // Each field follows its key; the array behind the first key begins with maps.
+        // Each field follows its key; the array after the first key starts with maps.
         is_field = matches!(sent, Token::Str(_)) && !is_field;
     }
     Ok(other.is_at_end())

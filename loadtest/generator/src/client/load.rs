@@ -15,7 +15,7 @@ pub(crate) const CALLERS_MAX: u32 = 100_000;
 /// Maximum fields of a request, from the engine's limit on values in a message.
 pub(crate) const FIELDS_MAX: u32 = 1_500_000;
 
-/// One load.
+/// Description of a load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Load {
     /// The engine under load.
@@ -38,7 +38,7 @@ pub(crate) struct Load {
     pub(crate) check: u32,
     /// Number of different documents per kind, used in rotation.
     pub(crate) distinct: u32,
-    /// Send requests even while the engine has told the client to wait.
+    /// Send requests even while the engine has asked the client to wait.
     pub(crate) ignore_retry: bool,
     /// Seed of the random numbers.
     pub(crate) seed: u64,

@@ -1,8 +1,8 @@
 //! A responder that does no work. The rate that a generator reaches against the responder is the
 //! generator's own limit.
 //!
-//! The responder uses real mutual TLS and real messages in one thread. It makes one response per
-//! document, of the same size as the engine's, and reuses the response. `decrypt` of such a
+//! The responder uses real mutual TLS and real messages in one thread. For each document it makes a
+//! single response, of the same size as the engine's, and reuses the response. `decrypt` of such a
 //! response gives the document, so a client's checks succeed. The responder can send wrong
 //! responses on request, to test that a client detects them.
 
@@ -49,8 +49,8 @@ pub(crate) struct NullServer {
 }
 
 impl NullServer {
-    /// Uses the certificates of a `sealwire dev` folder. One of every `wrong_every` document
-    /// responses is wrong; 0: none.
+    /// Uses the certificates of a `sealwire dev` folder. Makes every `wrong_every`-th document
+    /// response wrong; 0: none.
     ///
     /// # Errors
     /// [`Fault::Failed`] with the file that is not usable.
@@ -134,7 +134,7 @@ impl NullServer {
     }
 
     fn answer(&mut self, stream: &mut Stream, boundary: &FrameLayout, message: &[u8]) {
-        // A cancelled request has already got its response.
+        // A cancelled request already has its response.
         let MessageHeader::Request { msgid, method } = boundary.head else {
             return;
         };
@@ -218,7 +218,7 @@ impl NullServer {
     }
 }
 
-/// Bytes behind the payload in a result: a key of 11 bytes and a number of one byte.
+/// Number of bytes after the payload in a result: a key of 11 bytes and a number of one byte.
 const AFTER_PAYLOAD: usize = 12;
 
 fn result(payload: &[u8]) -> Vec<u8> {

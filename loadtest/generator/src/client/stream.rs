@@ -1,8 +1,8 @@
-//! One end of a TLS connection on a nonblocking socket: sends messages, and receives complete
+//! A TLS connection on a nonblocking socket, of either side: sends messages, and receives complete
 //! messages.
 //!
 //! Optimised for many small messages. Messages appended between two flushes share TLS records and
-//! system calls, and one read takes all available data. Nothing is allocated per message. The
+//! system calls, and a read takes all available data. Nothing is allocated per message. The
 //! generator and the null responder both use this type.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -15,8 +15,8 @@ use sealwire_wire::{FrameLayout, Limits, Scan, ScanError, Scanner};
 
 /// Size of one socket read in bytes, and of the scratch buffer of [`Stream::receive`].
 pub(crate) const READ_BYTES: usize = 256 << 10;
-/// Bytes encrypted at a time: a few records, so that little waits in TLS, where it cannot be
-/// counted.
+/// Maximum bytes encrypted at a time: a few records. Bytes that wait in TLS cannot be counted, so
+/// few should wait there.
 const SEAL_BYTES: usize = 64 << 10;
 
 /// A connection after its handshake.
@@ -27,7 +27,8 @@ pub(crate) struct Stream {
     scanner: Scanner,
     /// Bytes of incomplete messages.
     input: Vec<u8>,
-    /// True if some of them arrived with the end of the handshake and were not processed yet.
+    /// True if some of these bytes arrived with the end of the handshake and were not processed
+    /// yet.
     is_early: bool,
     /// Messages to send. The bytes before `sealed` were already passed to TLS.
     out: Vec<u8>,
@@ -92,7 +93,7 @@ impl Stream {
         negotiated(&self.tls)
     }
 
-    /// Returns the buffer for new messages. They are sent by the next [`Stream::flush`].
+    /// Returns the buffer for new messages. The next [`Stream::flush`] sends them.
     pub(crate) fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }

@@ -81,7 +81,7 @@ impl Connect {
         };
         Ok(Target {
             server_name,
-            // The folder has no state of an engine elsewhere.
+            // The folder's configuration does not describe an engine at another address.
             state: if self.connect.is_none() { state } else { None },
             ca: file(&self.ca, "ca.pem"),
             cert: file(&self.cert, "client.pem"),

@@ -12,15 +12,15 @@ const PROTOCOL: &str = "protocol";
 /// The outcome of one probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The value came back equal.
+    /// The returned value was equal.
     Ok,
-    /// The value came back different, or a field was not sealed.
+    /// The returned value was different, or a field was not sealed.
     Wrong,
     /// The engine responded with the error of this code.
     Error(&'static str),
-    /// There was no response within the time limit.
+    /// No response arrived within the time limit.
     Timeout,
-    /// There was no connection, or the connection ended before the response.
+    /// No connection was possible, or the connection ended before the response.
     Unreachable,
 }
 

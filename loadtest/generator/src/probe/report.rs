@@ -39,8 +39,8 @@ pub(crate) struct ProbeReport {
     pub(crate) ok: u64,
     /// Failed probes by kind: `wrong`, `timeout`, `unreachable`, or an error code.
     pub(crate) failures: BTreeMap<&'static str, u64>,
-    /// Times of successful probes from when they were due, in microseconds. Without a success there
-    /// are none.
+    /// Times of successful probes from when they were due, in microseconds; `None` without a
+    /// success.
     pub(crate) p50_us: Option<f64>,
     pub(crate) p99_us: Option<f64>,
     pub(crate) max_us: Option<f64>,

@@ -1,4 +1,4 @@
-//! The listener for `/metrics`, in plain HTTP/1.1. Its requests are not authenticated.
+//! The listener for `/metrics`, in plain HTTP/1.1, without authentication.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! One plot as SVG: two axes, with marks between them.
+//! A plot as SVG: two axes, with marks between them.
 //!
 //! Colours come from the page's style sheet by class, so that they follow the reader's light or
 //! dark setting. Measured values are in a group `series` and have colours; axes and notes are grey.
@@ -23,7 +23,7 @@ const POINTS_MAX: usize = 60;
 /// Maximum number of points that are drawn large.
 const DOTS_LARGE: usize = 14;
 
-/// One axis of a plot.
+/// An axis of a plot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis {
     pub(crate) scale: Scale,
@@ -84,8 +84,8 @@ pub(crate) fn class(name: &str, series: usize) -> String {
     format!("{name} s{}", series % COLOURS)
 }
 
-/// Lines upwards from the lower axis, and what is written below them: of all, if there is room,
-/// else of powers of ten, as far as none runs into another.
+/// Draws vertical lines from the lower axis, and labels below them. All lines get labels if there
+/// is room, otherwise powers of ten; a label that would overlap another is left out.
 pub(crate) fn lower_axis(
     svg: &mut Html,
     scale: Scale,

@@ -1,8 +1,8 @@
 //! Markup built from fixed literals and escaped text.
 //!
-//! Names of elements, classes and attributes are literals; everything else, whether text or the
-//! value of an attribute, goes through [`Html::text`] or an attribute and is escaped. There is no
-//! other way in, so a name in a file cannot become markup.
+//! Names of elements, classes and attributes are literals. Everything else, whether text or the
+//! value of an attribute, goes through [`Html::text`] or an attribute and is escaped. A name in a
+//! file therefore cannot become markup.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -72,8 +72,8 @@ impl Html {
         }
     }
 
-    /// JSON for a `script` block that no browser runs. Within JSON these characters are in strings
-    /// only, where an escape of JSON means the same.
+    /// Appends JSON for a `script` block that no browser runs. In JSON these characters occur only
+    /// within strings, where a JSON escape has the same meaning.
     pub(crate) fn json(&mut self, json: &str) -> &mut Self {
         for character in json.chars() {
             match character {
@@ -103,10 +103,10 @@ impl fmt::Write for Escaped<'_> {
                 '>' => self.0.push_str("&gt;"),
                 '"' => self.0.push_str("&quot;"),
                 '\'' => self.0.push_str("&#39;"),
-                // Not allowed in HTML, not even escaped. The allowed control characters are
+                // HTML forbids these characters, even escaped. The allowed control characters are
                 // harmless.
                 '\0'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' => self.0.push('\u{fffd}'),
-                // These characters would change the direction of the following text.
+                // Such characters would change the direction of the following text.
                 '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => self.0.push('\u{fffd}'),
                 other => self.0.push(other),
             }

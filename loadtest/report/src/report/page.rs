@@ -1,4 +1,5 @@
-//! The page: warnings first, then the plots, the tables behind them, and the data of the files.
+//! The page: warnings first, then the plots, the tables with their figures, and the data of the
+//! files.
 
 use super::compare;
 use super::html::Html;

@@ -110,7 +110,7 @@ impl Axes {
     }
 }
 
-/// Returns one plot with its title and explanation. Empty if there is no data.
+/// Returns a plot with its title and explanation. Empty without data.
 pub(crate) fn figure(title: &'static str, how: &'static str, chart: Option<Html>) -> Html {
     let mut html = Html::default();
     if let Some(chart) = chart {
@@ -170,7 +170,7 @@ impl Subject<'_> {
     ) -> Chart {
         let mut chart = Chart::new(self.time_axis(), y, Size::Half);
         for (series, class) in self.classes() {
-            // NaN breaks the line where there is no value.
+            // NaN breaks the line where a value is missing.
             let points: Vec<_> = class
                 .over_time
                 .iter()

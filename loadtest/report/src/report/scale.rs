@@ -87,8 +87,8 @@ impl Scale {
         }
     }
 
-    /// Returns true if a tick is a power of ten on a logarithmic axis. Those are labelled if there
-    /// is no room for all.
+    /// Returns true if a tick is a power of ten on a logarithmic axis. If not all ticks fit, only
+    /// these get labels.
     pub(crate) fn is_major(self, tick: f64) -> bool {
         let power = tick.log10();
         !matches!(self, Self::Log { .. }) || (power - power.round()).abs() < 1e-6
@@ -101,7 +101,7 @@ impl Scale {
             Self::Log { from, to } => (value / from).ln() / (to / from).ln(),
             Self::Tail { decades } => -(1.0 - value).log10() / decades,
         };
-        // Values at an end count as within, despite rounding.
+        // Values at an end count as within the axis, despite rounding.
         (-1e-6..=1.0 + 1e-6)
             .contains(&at)
             .then(|| at.clamp(0.0, 1.0))

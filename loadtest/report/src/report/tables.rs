@@ -1,4 +1,5 @@
-//! The text and tables of the report: warnings, conditions, and the figures behind the plots.
+//! The text and tables of the report: warnings, conditions, and the figures from which plots are
+//! drawn.
 
 use super::html::Html;
 use super::scale::{digits, short, time_us, whole};
@@ -13,8 +14,8 @@ pub(crate) struct Group<'a> {
 /// Maximum number of listed values per condition; beyond that, only their number is shown.
 const VALUES_MAX: usize = 3;
 
-/// Returns the warnings that a reader must know before any figure.
-/// Failed calls are told of single loads only: a sweep goes on until calls fail.
+/// Returns the warnings that a reader must know before any figure. Warns of failed requests in
+/// single loads only, because a sweep continues until requests fail.
 pub(crate) fn warnings(single: &[&Run], sweeps: &[&Sweep]) -> Html {
     let mut html = Html::default();
     for run in single.iter().filter(|run| run.generator.was_bottleneck) {

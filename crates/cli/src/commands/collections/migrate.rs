@@ -13,7 +13,7 @@ use crate::commands::Failure;
 use crate::commands::documents::DocumentProgress;
 use crate::commands::operator::EngineArgs;
 
-/// What to migrate.
+/// The collection and the options of a migration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Migration<'a> {
     pub(super) app: &'a str,
@@ -22,7 +22,7 @@ pub(super) struct Migration<'a> {
     pub(super) dry_run: bool,
 }
 
-/// Totals of a walk through the collection.
+/// Totals of a pass through the collection.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 struct MigrationReport {
     app: String,
@@ -31,11 +31,11 @@ struct MigrationReport {
     migrated: u64,
     /// Ids of records that do not prove who sealed them.
     unauthenticated: Vec<String>,
-    /// True if these were converted.
+    /// True if these records were converted.
     accepted: bool,
     /// Ids of records that do not open.
     unopened: Vec<String>,
-    /// Ids of records whose row says that their subject was erased.
+    /// Ids of records whose row marks their subject as erased.
     erased: Vec<String>,
     /// True if the collection reads authenticated records only.
     finished: bool,
@@ -271,8 +271,8 @@ mod tests {
                 .to_string()
                 .ends_with("people reads authenticated records only\n")
         );
-        // Such records do not open, and do not keep the collection open. The operator can see which
-        // they are.
+        // Such records do not open, and do not prevent the end of the migration. The operator can
+        // see them in the report.
         let erased = MigratedObjects {
             finished: true,
             erased: vec!["d".to_owned()],

@@ -19,7 +19,7 @@ use crate::commands::properties::{self, PropertyInput};
 
 /// Pause between lines of progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
-/// Errors in sequence after which a request that is safe to repeat is given up.
+/// Number of consecutive errors after which a request that is safe to repeat fails.
 const FAILURES_MAX: u32 = 60;
 
 /// Settings of a new collection of objects.
@@ -127,8 +127,7 @@ fn texts(names: &[String]) -> Vec<&str> {
     names.iter().map(String::as_str).collect()
 }
 
-/// Changes a schema. With `wait`, repeats the change for as long as the response is a conflict that
-/// passes.
+/// Changes a schema. With `wait`, repeats the change while the response is a temporary conflict.
 pub(super) async fn alter(
     control: &ControlTarget,
     call: CollectionCall<'_>,
@@ -146,9 +145,9 @@ pub(super) async fn alter(
         })
 }
 
-/// Repeats a change while it conflicts with a state that passes. Passes the conflict to `tell` at
-/// once, and then about every [`PROGRESS_EVERY`]. Dropping the future is safe: a change is made
-/// whole or not at all.
+/// Repeats a change while it conflicts with a temporary state. Passes the conflict to `tell` at
+/// once, and then about every [`PROGRESS_EVERY`]. Dropping the future is safe, because a change is
+/// atomic.
 pub(super) async fn repeated<T>(
     change: impl AsyncFn() -> Result<T, Failure>,
     tell: impl FnMut(&str),
@@ -156,10 +155,9 @@ pub(super) async fn repeated<T>(
     repeated_while(change, passing_conflict, tell).await
 }
 
-/// Repeats a request that is safe to repeat, while it fails with an error that can pass by itself:
-/// the request came at a bad time, the engine or its database is unavailable, or the response was
-/// lost. Gives up after [`FAILURES_MAX`] such errors in sequence, but waits for conflicts without
-/// end.
+/// Repeats a request that is safe to repeat, while it fails with a temporary error. Such an error
+/// is a conflict, a missed deadline, an unavailable engine or database, or a lost response. Fails
+/// after [`FAILURES_MAX`] such errors in sequence, but waits for conflicts without limit.
 pub(in crate::commands) async fn repeated_safely<T>(
     request: impl AsyncFn() -> Result<T, Failure>,
     tell: impl FnMut(&str),
@@ -176,7 +174,7 @@ pub(in crate::commands) async fn repeated_safely<T>(
     repeated_while(request, passing, tell).await
 }
 
-/// Returns the pause and the message of an error that can pass by itself.
+/// Returns the pause and the message of a temporary error.
 fn passing_failure(failure: &Failure) -> Option<(Duration, String)> {
     let error = failure.downcast_ref::<Error>()?;
     let pause = match error {
@@ -212,7 +210,7 @@ async fn repeated_while<T>(
     }
 }
 
-/// Returns the pause and the message of a conflict that passes by itself.
+/// Returns the pause and the message of a temporary conflict.
 fn passing_conflict(failure: &Failure) -> Option<(Duration, String)> {
     match failure.downcast_ref::<Error>() {
         Some(Error::Rpc(RpcError {

@@ -1,6 +1,6 @@
 //! `recovery` and `root recover`: a recovery key in shares, and opening a store with them.
 //!
-//! The recovery key exists in memory alone, while it is split or joined. No share and no key is
+//! The recovery key exists only in memory, while it is split or joined. No share and no key is
 //! printed; shares go to files that only their owner can read.
 
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -25,7 +25,8 @@ use super::{CommandOutput, Failure, RootStore, StoreArgs};
 
 /// File with the public key, in the folder of the shares.
 const PUBLIC_KEY_FILE: &str = "recovery.pub";
-/// Maximum bytes of a file with a share, or of all shares on standard input: 255 take 24 KiB.
+/// Maximum bytes of a file with a share, or of all shares on standard input: 255 shares take 24
+/// KiB.
 const INPUT_BYTES_MAX: usize = 64 << 10;
 
 /// Arguments of `recovery`.
@@ -114,8 +115,7 @@ pub(super) struct RootKeyArgs {
 }
 
 impl RootKeyArgs {
-    /// Rejects a root key that neither the operator nor a file of this machine names. Returns its
-    /// id.
+    /// Rejects a root key unless the operator or a file of this machine names it. Returns its id.
     fn check(&self, store: &RootStore, record: &RootRecord) -> Result<String, Failure> {
         let id = record.active.to_string();
         let known = KnownRoots::read(&store.config)?.look_up(record);
@@ -286,8 +286,8 @@ async fn check(
     ))
 }
 
-/// Gives every root key of the store a slot of each named provider, with shares in place of the
-/// providers that are lost.
+/// Gives every root key of the store a slot of each named provider. Shares replace the providers
+/// that are lost.
 pub(super) async fn recover(
     store: &RootStore,
     shares: &[Share],
@@ -327,7 +327,7 @@ pub(super) async fn recover(
     }
     let mut steps = CommitSteps::default();
     if record.sealed_unix_s.is_some() {
-        // Its root keys are at hand, and no provider has to be asked.
+        // The root keys of the store are already unwrapped, so unsealing needs no provider.
         steps.made(store.control.unseal().await)?;
     }
     let mut generation = 0;
@@ -347,7 +347,8 @@ pub(super) async fn recover(
     ))
 }
 
-/// Returns the slots of the named providers, which new ones replace. None of them may unwrap now.
+/// Returns the slots of the named providers, which new slots replace. Fails if such a slot still
+/// unwraps.
 async fn replaced(
     store: &RootStore,
     record: &RootRecord,
@@ -449,7 +450,7 @@ impl ShareArgs {
                 shares.extend(standard_shares()?);
             } else {
                 let failed = |what: &dyn std::fmt::Display| format!("{}: {what}", file.display());
-                // Its errors name the file.
+                // The errors of this function name the file.
                 let bytes = sealwire_service::trusted_file::read(
                     file,
                     FileKind::Secret,
@@ -492,8 +493,8 @@ fn standard_shares() -> Result<Vec<Share>, Failure> {
     shares.collect()
 }
 
-/// Reads text to its end, or to an empty line. One allocation: a growing buffer would leave copies
-/// of shares behind.
+/// Reads text to its end, or to an empty line. Allocates the full size once: a growing buffer would
+/// leave copies of shares behind.
 fn read_text(
     mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
     to_empty_line: bool,
@@ -535,7 +536,7 @@ impl EchoOff {
 
 impl Drop for EchoOff {
     fn drop(&mut self) {
-        // Nothing is left to do if the terminal is gone.
+        // If the terminal is gone, its settings no longer matter.
         let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &self.0);
     }
 }

@@ -13,9 +13,9 @@ use crate::commands::Failure;
 use crate::commands::collections::repeated_safely;
 use crate::commands::documents::DocumentProgress;
 
-/// State of a key version that opens, and that seals if no newer one does.
+/// State of a key version that opens, and that also seals if it is the newest.
 const ACTIVE: &str = "active";
-/// State of a key version that rows name and the app does not have.
+/// State of a key version that rows name but the app does not have.
 const MISSING: &str = "missing";
 const PROVEN: &str = "proven: no engine writes objects under an older key version, and no live engine begins to write \
     tokens under one";
@@ -42,7 +42,7 @@ struct KeyRows {
 #[derive(Debug, Serialize)]
 struct CollectionRows {
     kind: String,
-    /// Empty for a deleted collection.
+    /// Name of the collection; empty if it was deleted.
     collection: String,
     number: u32,
     rows: u64,
@@ -84,8 +84,9 @@ pub(super) async fn take(
 }
 
 impl AppCensus {
-    /// Adds up the pages of a census. `last`: the key versions after the count. A version that was
-    /// active before or after it counts as active, because rows could come under it meanwhile.
+    /// Adds up the pages of a census. `last` is the list of key versions after the count. A version
+    /// that was active before or after the count counts as active, because rows could be written
+    /// under it meanwhile.
     fn new(app: &str, pages: Vec<Census>, last: &[CensusKey]) -> Self {
         let proven = pages.first().is_some_and(|page| page.proven);
         let generation = pages.first().map_or(0, |page| page.generation);
@@ -129,7 +130,7 @@ impl AppCensus {
         }
     }
 
-    /// Keeps one key version, if one is named.
+    /// Keeps one key version, if `key` names one.
     pub(super) fn only(mut self, key: Option<&str>) -> Result<Self, Failure> {
         if let Some(key) = key {
             self.keys.retain(|of| of.key.key == key);
@@ -140,7 +141,7 @@ impl AppCensus {
         Ok(self)
     }
 
-    /// Fails if rows are under a key version, or could come under it.
+    /// Fails if rows are under a key version, or could be written under it.
     pub(super) fn expect_none(&self, key: &str) -> Result<(), String> {
         let Some(found) = self.keys.iter().find(|of| of.key.key == key) else {
             return Err(format!("app {} has no key version {key}", self.app));

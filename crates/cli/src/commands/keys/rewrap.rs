@@ -22,7 +22,7 @@ use crate::commands::documents::DocumentProgress;
 pub(super) struct RewrapJob<'a> {
     pub(super) app: &'a str,
     pub(super) collection: Option<&'a str>,
-    /// Rows per second.
+    /// Maximum number of rows per second.
     pub(super) rate: Option<u32>,
 }
 
@@ -134,12 +134,12 @@ impl RowPacer {
         }
     }
 
-    /// Waits for as long as `rows` take at the rate, counted from the end of the last wait.
+    /// Waits for the time that `rows` take at the rate, counted from the end of the last wait.
     async fn wait(&mut self, rows: u64) {
         let Some(rate) = self.rate else { return };
         self.free += Duration::from_secs_f64(rows as f64 / f64::from(rate));
         tokio::time::sleep_until(self.free).await;
-        // Time that requests took longer than the rate is not made up for.
+        // Slow requests do not allow a higher rate later.
         self.free = self.free.max(Instant::now());
     }
 }

@@ -1,7 +1,7 @@
 //! Clauses of queries, as arguments.
 //!
-//! `PROPERTY=TEXT` sends a text, `PROPERTY:=JSON` any JSON value, so that nothing depends on how a
-//! value looks.
+//! `PROPERTY=TEXT` sends a text, and `PROPERTY:=JSON` any JSON value. So the type of a value does
+//! not depend on its form.
 
 use std::fmt;
 
@@ -12,12 +12,12 @@ use sealwire_payload::{WalkLimits, json};
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Clause {
     property: String,
-    /// One MessagePack map of the clause.
+    /// The clause as a MessagePack map.
     bytes: Vec<u8>,
 }
 
 impl fmt::Debug for Clause {
-    /// Writes the property alone, since the value is a customer's.
+    /// Writes only the property, because the value belongs to a customer.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Clause")
             .field(&self.property)
@@ -29,7 +29,7 @@ impl Clause {
     /// Reads `PROPERTY=TEXT` or `PROPERTY:=JSON`.
     ///
     /// # Errors
-    /// A sentence that says what to write.
+    /// A sentence that shows the expected form.
     pub(super) fn equal(text: &str) -> Result<Self, String> {
         let (property, value) = split(
             text,
@@ -45,7 +45,7 @@ impl Clause {
     /// Reads `PROPERTY=TEXT,TEXT` or `PROPERTY:=[JSON,JSON]`.
     ///
     /// # Errors
-    /// A sentence that says what to write.
+    /// A sentence that shows the expected form.
     pub(super) fn one_of(text: &str) -> Result<Self, String> {
         let rule = "write PROPERTY=TEXT,TEXT, or PROPERTY:=[JSON,JSON] for other values and for texts with commas";
         let (property, value) = split(text, rule)?;
@@ -70,7 +70,7 @@ impl Clause {
     /// Reads `PROPERTY=TEXT`.
     ///
     /// # Errors
-    /// A sentence that says what to write.
+    /// A sentence that shows the expected form.
     pub(super) fn prefix(text: &str) -> Result<Self, String> {
         let rule = "write PROPERTY=TEXT; a prefix is text";
         match split(text, rule)? {
@@ -114,7 +114,7 @@ pub(super) fn array(clauses: &[&Clause]) -> Vec<u8> {
 /// The value of a clause.
 enum Value<'a> {
     Text(&'a str),
-    /// One MessagePack value.
+    /// A MessagePack value.
     Json(Vec<u8>),
 }
 

@@ -1,7 +1,7 @@
 //! Objects and changes in files: one JSON object, an array of objects, or JSON lines.
 //!
-//! JSON lines are read as they are sent, so that a file can be larger than memory. Each item keeps
-//! its place, because errors name the line.
+//! JSON lines are sent while they are read, so that a file can be larger than memory. Each item
+//! keeps its place, because errors name the line.
 
 use std::fmt;
 use std::fs::File;
@@ -15,10 +15,10 @@ use sealwire_wire::OBJECTS_MAX;
 
 use crate::commands::Failure;
 
-/// Bytes of items after which a request is sent. A request of one item can be longer.
+/// Bytes of items after which a request is sent. A request with a single item can be longer.
 const BATCH_BYTES_MAX: usize = 8 << 20;
 
-/// The place of an item in its source. Numbers of lines begin with 1, those of elements with 0.
+/// The place of an item in its source. Lines are numbered from 1, elements from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ItemLocation {
     /// The whole file.
@@ -27,7 +27,7 @@ pub(super) enum ItemLocation {
     Element(usize),
     /// A line.
     Line(usize),
-    /// A name that an argument gives: an id, or a property of a clause.
+    /// The name from an argument: an id, or a property of a clause.
     Name(String),
 }
 
@@ -53,9 +53,9 @@ impl ItemLocation {
     }
 }
 
-/// Items of one request, and their places.
+/// The items of one request, and their places.
 pub(super) struct ItemBatch {
-    /// One MessagePack array.
+    /// The items as a MessagePack array.
     pub(super) payload: Vec<u8>,
     /// A place for each item.
     pub(super) places: Vec<ItemLocation>,
@@ -100,10 +100,10 @@ fn text_of(object: &[u8], property: &str) -> Result<Option<String>, Failure> {
     Ok(None)
 }
 
-/// One MessagePack value and its place.
+/// A MessagePack value and its place.
 type Item = (ItemLocation, Vec<u8>);
 
-/// Cuts a source of items into requests.
+/// Splits a source of items into requests.
 pub(super) struct ItemBatches {
     items: Box<dyn Iterator<Item = Result<Item, Failure>>>,
     next: Option<Item>,
@@ -133,7 +133,7 @@ impl ItemBatches {
             skipped += 1;
         }
         let is_array = first.trim_ascii_start().starts_with(b"[");
-        // A syntax error in the first line can mean that the object goes on in the next.
+        // A syntax error in the first line can mean that the object continues in the next line.
         let error = match json::to_msgpack(first.trim_ascii_end(), limits()) {
             Err(error @ JsonError::Syntax(_)) if !first.is_empty() => Some(error),
             _ => None,
@@ -143,7 +143,7 @@ impl ItemBatches {
             text.append(&mut first);
             reader.read_to_end(&mut text)?;
             let items = document(&text).map_err(|failure| match error {
-                // Only JSON lines have a second line that begins so.
+                // Only JSON lines have a second line that starts with a brace.
                 Some(error) if text[start..].trim_ascii_start().starts_with(b"{") => {
                     in_line(skipped + 1, &error)
                 }
@@ -255,8 +255,8 @@ impl Iterator for Lines {
     }
 }
 
-/// Returns the error of an invalid line. The parser counts lines from the beginning of its text, so
-/// they are left out.
+/// Returns the error of an invalid line. The parser numbers lines from the start of its text, so
+/// its line number is removed.
 fn in_line(line: usize, error: &JsonError) -> Failure {
     let text = error.to_string();
     let text = text

@@ -12,7 +12,7 @@ use sealwire_payload::{WalkLimits, json};
 
 use crate::commands::Failure;
 
-/// Prints objects. The header of the text comes before the first object.
+/// Prints objects. The header of the text precedes the first object.
 pub(super) struct ObjectPrinter {
     as_json: bool,
     has_header: bool,

@@ -98,7 +98,7 @@ pub(super) fn list(
     })
 }
 
-/// Prints pages as they come. A page can be empty before the end.
+/// Prints pages as they arrive. A page before the last can be empty.
 async fn pages(
     wanted: &PageArgs,
     as_json: bool,

@@ -63,8 +63,8 @@ pub(super) fn add(args: &AddArgs) -> Result<(), Failure> {
     )
 }
 
-/// Returns the key of a request: the given one, and behind the first request with the request's
-/// number.
+/// Returns the idempotency key of a request. The first request has the given key; later requests
+/// append their number.
 fn numbered(key: &str, number: usize) -> String {
     if number == 1 {
         key.to_owned()
@@ -79,8 +79,8 @@ pub(super) fn update(input: &InputArgs, common: &Common) -> Result<(), Failure> 
     })
 }
 
-/// Sends the items of a file in requests of bounded size. `send` gets the number of the request,
-/// from 1.
+/// Sends the items of a file in requests of bounded size. `send` receives the number of the
+/// request, from 1.
 fn write(
     input: &InputArgs,
     common: &Common,
@@ -137,8 +137,8 @@ pub(super) fn expire(named: &Named, when: &When, common: &Common) -> Result<(), 
     )
 }
 
-/// Changes named objects in requests of bounded size. `change` gets the position of the first of
-/// its ids.
+/// Changes named objects in requests of bounded size. `change` receives the position of the first
+/// of its ids.
 fn each(
     ids: &[String],
     common: &Common,
@@ -168,8 +168,8 @@ fn each(
     }
 }
 
-/// Prints the error of each part of a request on a line of its own, and returns the error of the
-/// request. `places` are those of the items of the request.
+/// Prints the error of each part of a request on a separate line, and returns the error of the
+/// request. `places` holds the places of the request's items.
 fn explained(error: Error, places: &[ItemLocation]) -> Failure {
     match &error {
         Error::Rpc(rpc) if tell_parts(rpc, places) => {
@@ -201,7 +201,7 @@ pub(super) fn explained_read(error: Error, places: &[ItemLocation]) -> Failure {
     }
 }
 
-/// Prints the errors of the parts of a request. Returns false if there are none.
+/// Prints the errors of the parts of a request. Returns false if the response has no such errors.
 fn tell_parts(error: &RpcError, places: &[ItemLocation]) -> bool {
     let parts = error.details.iter().find_map(|detail| match &detail.value {
         DetailValue::Errors(errors) => Some(&**errors),
@@ -228,7 +228,7 @@ fn of_request(error: Error) -> Failure {
     }
 }
 
-/// Returns the place of a part for people. A path in a request begins with the position of an item:
+/// Returns the place of a part for people. A path in a request starts with the position of an item:
 /// `$[2].email`.
 fn located(path: &str, places: &[ItemLocation]) -> String {
     let item = path

@@ -1,4 +1,4 @@
-//! A permit to send one request, and what its result says about the endpoint.
+//! A permit to send one request, and the effect of the result on the endpoint's health.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,14 +44,15 @@ impl Counter {
     }
 
     fn of_others(&self, endpoint: usize) -> u64 {
-        // The two numbers are not read at once.
+        // The two numbers are not read at the same time.
         self.all
             .load(Ordering::Relaxed)
             .saturating_sub(self.of(endpoint))
     }
 }
 
-/// Requests that endpoints worked on, and deadlines that they missed beside that work.
+/// Number of requests that endpoints worked on, and of deadlines that they missed between such
+/// requests.
 pub(super) struct WorkCounters {
     worked: Counter,
     missed: Counter,
@@ -79,12 +80,12 @@ pub(crate) struct Lease {
     endpoint: usize,
     term: u32,
     leased_at: Instant,
-    /// Requests that the endpoint had worked on by then.
+    /// Number of requests that the endpoint had worked on at the start of the lease.
     worked_before: u64,
-    /// What other endpoints had done by then.
+    /// Counts of the other endpoints at the start of the lease.
     others_before: WorkCounts,
-    /// The deadline is cut by the retry time of a job, which is as if the caller dropped the
-    /// request.
+    /// True if the retry time of a job cuts the deadline. A missed deadline then counts like a
+    /// request that the caller dropped.
     is_cut: bool,
     is_reported: bool,
     inner: Arc<Inner>,
@@ -123,8 +124,8 @@ impl Lease {
     }
 
     /// Reports the result of the request to the endpoint's health. Connection failures are counted
-    /// separately, once per connection. The work of an immediate request shows only that the
-    /// network threads live.
+    /// separately, once per connection. The response to an immediate request shows only that the
+    /// network threads are alive.
     pub(crate) fn report(&mut self, answer: &Answer, course: &Course) {
         self.is_reported = true;
         if matches!(answer, Err(Failure::Deadline)) {
@@ -256,13 +257,13 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // A caller can have a deadline of its own, and give a request up by dropping it.
+        // A caller can have a shorter deadline, and abandon a request by dropping it.
         if !self.is_reported && self.leased_at.elapsed() >= GIVEN_UP_AFTER {
             self.miss(&mut self.inner.table(), true, Instant::now());
         }
         self.connection.in_flight().fetch_sub(1, Ordering::Relaxed);
-        // One permit is free again, for a request that found every usable connection full while
-        // other endpoints were down.
+        // A permit is free again, for a request that found every usable connection full while other
+        // endpoints were down.
         self.inner.changed.notify_one();
     }
 }

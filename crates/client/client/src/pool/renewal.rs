@@ -1,8 +1,8 @@
-//! Replacement of connections under a running client: those under certificates that were renewed
-//! since, and old ones. No request fails.
+//! Replacement of connections under a running client: old connections, and those whose certificates
+//! were renewed. No request fails.
 //!
-//! A connection is kept until a new one is proven to work, because the endpoint may not trust a
-//! renewed certificate yet, or may have all the connections that it permits.
+//! A connection is kept until a new one is proven to work. Otherwise requests could fail, because
+//! the endpoint may not trust a renewed certificate yet, or may permit no further connection.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::jitter;
 
 /// Time between checks of the certificate files and of the connections' ages.
 pub(super) const LOOK_PERIOD: Duration = Duration::from_secs(10);
-/// Time until another attempt to replace old connections of an endpoint to which no new one gets
-/// through; up to twice as long, so that many clients do not return together.
+/// Time until the next attempt to replace old connections of an endpoint to which no new connection
+/// succeeds. The actual time is up to twice as long, so that many clients do not return together.
 const OLD_RETRY_PERIOD: Duration = Duration::from_secs(150);
 
 impl Inner {
@@ -39,9 +39,9 @@ impl Inner {
         });
     }
 
-    /// Replaces connections that were opened before `since`, one endpoint after another. All of an
-    /// endpoint end at once, because they are of certificates that soon are not accepted; requests
-    /// open others.
+    /// Replaces connections that were opened before `since`, one endpoint after another. All
+    /// connections of an endpoint end at once, because their certificates will soon be rejected;
+    /// requests open new ones.
     async fn renew(&self, since: Instant) {
         let is_before =
             |slot: &Slot| matches!(slot, Slot::Taken { since: made, .. } if *made < since);
@@ -90,7 +90,7 @@ impl Inner {
             .unwrap_or_else(PoisonError::into_inner) = failed;
     }
 
-    /// Replaces old connections, each by a new one.
+    /// Replaces old connections one by one.
     async fn replace_old(&self) {
         let now = Instant::now();
         let is_old = |slot: &Slot| matches!(slot, Slot::Taken { old_at, .. } if *old_at <= now);
@@ -117,7 +117,7 @@ impl Inner {
                         Instant::now() + OLD_RETRY_PERIOD + jitter::part_of(OLD_RETRY_PERIOD);
                     break;
                 };
-                // It can have ended meanwhile. The new connection then closes.
+                // The old connection can have ended meanwhile. The new connection then closes.
                 if let Some(slot) = target.slots.iter_mut().find(|slot| is_old(slot)) {
                     slot.retire();
                     *slot = self.taken(connection, Instant::now());
@@ -130,7 +130,7 @@ impl Inner {
 }
 
 impl Slot {
-    /// Empties the slot. Its connection closes after its last request.
+    /// Empties the slot. The connection closes after its last request.
     fn retire(&mut self) {
         if let Self::Taken { connection, .. } = std::mem::replace(self, Self::Empty) {
             connection.state().retire();

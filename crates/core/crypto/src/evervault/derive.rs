@@ -20,7 +20,7 @@ pub(crate) enum Kdf {
 }
 
 impl Kdf {
-    /// Both derivations.
+    /// All derivations.
     pub(super) const ALL: [Self; 2] = [Self::None, Self::X963];
 
     pub(super) fn other(self) -> Self {

@@ -113,7 +113,7 @@ impl FileVersion {
     }
 }
 
-/// The first 55 bytes of a file. None of them is authenticated.
+/// The first 55 bytes of a file. No part of them is authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileHeader {
     /// The version of the file.
@@ -211,7 +211,8 @@ impl FileHeader {
     }
 }
 
-/// The public metadata of a whole file, readable without opening it. None of it is authenticated.
+/// The public metadata of a whole file, readable without opening it. No part of it is
+/// authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileInspection {
     /// The version of the file.

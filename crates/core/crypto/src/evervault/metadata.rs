@@ -91,7 +91,7 @@ impl<'a> Metadata<'a> {
             match known {
                 Some(key) if seen[key] => return None,
                 Some(0) => metadata.role = Some(reader.str_utf8().ok()?),
-                // These two values are advisory and no policy uses them, so another type is not an
+                // Origin and time are advisory and no policy uses them, so another type is not an
                 // error.
                 Some(1) => metadata.origin = integer_or_skip(&mut reader)?,
                 Some(_) => metadata.encrypted_at = integer_or_skip(&mut reader)?,

@@ -2,12 +2,12 @@
 //!
 //! Each client writes numbers in its own way: `1`, `1.0`, `1e+21`, an integer of any size, or a
 //! numeric string as typed. A text that no 64-bit value holds exactly is returned as text. A card
-//! number of 20 digits or a `007` must not come back as another number. A float holds a text
-//! exactly if the float prints as that text, so `0.1` is a float.
+//! number of 20 digits or a `007` must not turn into another number. A float holds a text exactly
+//! if the float prints as that text, so `0.1` is a float.
 
 use std::fmt::{self, Write as _};
 
-/// A number that was opened or is to be sealed.
+/// A number that was opened or will be sealed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
     /// A non-negative integer.

@@ -74,7 +74,7 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Creates an opener with an app's keys. It tries every active version.
+    /// Creates an opener with an app's keys, which tries every active version.
     #[must_use]
     pub fn new(keys: &Arc<AppKeys>, legacy: Legacy) -> Self {
         let body = Zeroizing::new(Vec::new());
@@ -86,8 +86,8 @@ impl Opener {
         }
     }
 
-    /// Makes the opener use and extend the cache of keys that other requests opened. The published
-    /// clients use one ephemeral key for 15 seconds, so many requests share it.
+    /// Makes the opener use and extend the cache of keys that other requests opened. Many requests
+    /// share an ephemeral key, because the published clients use each for 15 seconds.
     #[must_use]
     pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
         Self {
@@ -116,8 +116,8 @@ impl Opener {
         }
     }
 
-    /// Returns the number of Diffie-Hellmans so far, which dominate the cost. One value needs at
-    /// most one per active version of its curve.
+    /// Returns the number of Diffie-Hellmans so far, which dominate the cost. A value needs at most
+    /// one per active version of its curve.
     #[must_use]
     #[inline]
     pub fn agreements(&self) -> usize {
@@ -230,8 +230,8 @@ fn read(tag: Tag, datatype: Datatype, payload: &[u8]) -> Result<Opened<'_>, Cann
         true => Metadata::split(payload).ok_or(CannotOpen)?,
         false => (Metadata::default(), payload),
     };
-    // Security relevant: a `TENZ` string relabelled `Tk9D` to drop its role authenticates. It fails
-    // here, because its metadata is never UTF-8.
+    // Security relevant: a `TENZ` string relabelled `Tk9D` to drop its role authenticates. Such a
+    // string fails here, because its metadata is never UTF-8.
     let text = std::str::from_utf8(text).map_err(|_| CannotOpen)?;
     let value = match datatype {
         Datatype::String => OpenedValue::Text(text),

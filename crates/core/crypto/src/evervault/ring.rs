@@ -1,9 +1,9 @@
 //! Candidate keys for a value: one Diffie-Hellman per ephemeral key and key version, cached for a
 //! request.
 //!
-//! A value names no key version, so each active version of its curve is tried, newest first. The
-//! version that opened the last value of an ephemeral key is tried first for the next value. A
-//! value that opens under no version costs one Diffie-Hellman per version.
+//! A value does not name its key version, so each active version of its curve is tried, newest
+//! first. The version that opened the last value of an ephemeral key is tried first for the next
+//! value. A value that opens under no version costs one Diffie-Hellman per version.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -28,8 +28,8 @@ use crate::{AppKeys, CannotOpen, Error, KeyVersion, PublicKey};
 /// Limit per call: OpenSSL counts bytes in a C int.
 const CALL_BYTES_MAX: usize = 1 << 30;
 
-/// Opens one file. A file names no key version, so [`FileOpener::candidates`] can return several
-/// openers to try in order.
+/// Opens one file. A file does not name its key version, so [`FileOpener::candidates`] can return
+/// several openers to try in order.
 pub struct FileOpener {
     context: CipherCtx,
     checksum: crc32fast::Hasher,
@@ -174,7 +174,7 @@ impl FileOpener {
         Ok(rest)
     }
 
-    /// Returns the data role. It is complete only after the whole file was passed to
+    /// Returns the data role. The role is complete only after the whole file was passed to
     /// [`FileOpener::update`].
     #[must_use]
     pub fn role(&self) -> Option<&str> {

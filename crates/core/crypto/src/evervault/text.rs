@@ -316,8 +316,8 @@ pub(super) fn point(chars: &[u8; POINT_CHARS]) -> Result<[u8; POINT_BYTES], Cann
     Ok(point)
 }
 
-/// The public parts of a string, readable without a key. None of them is authenticated. A role is
-/// known only after the string opens.
+/// The public parts of a string, readable without a key. No part of them is authenticated. The role
+/// is known only after the string opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inspection {
     /// The tag, which identifies how the string was made.

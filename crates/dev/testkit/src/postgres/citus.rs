@@ -19,8 +19,8 @@ pub struct Citus {
 }
 
 impl Citus {
-    /// Starts a coordinator and workers. Returns `None`, and says so, if `SEALWIRE_TEST_CITUS` is
-    /// not set.
+    /// Starts a coordinator and workers. Returns `None`, and prints a message, if
+    /// `SEALWIRE_TEST_CITUS` is not set.
     ///
     /// # Errors
     /// Any [`Failure`], with the server's output.
@@ -41,8 +41,8 @@ impl Citus {
         }))
     }
 
-    /// One cluster with three workers for all tests of a program, as [`Postgres::shared`] is one
-    /// server. `None` without Citus.
+    /// Returns a cluster with three workers that all tests of a program share, as
+    /// [`Postgres::shared`] returns a server. `None` without Citus.
     ///
     /// # Panics
     /// If a server cannot be started.

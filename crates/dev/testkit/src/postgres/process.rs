@@ -42,8 +42,8 @@ pub(super) fn signal(pids: &[u32], signal: Signal) {
     }
 }
 
-/// Waits until all processes have ended or are zombies. Returns false if some still run after
-/// `patience`.
+/// Waits until all processes have ended or are zombies. Returns false if some still run after the
+/// given time.
 pub(super) fn gone(pids: &[u32], patience: Duration) -> bool {
     let until = Instant::now() + patience;
     while pids

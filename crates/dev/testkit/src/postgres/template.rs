@@ -134,8 +134,8 @@ fn fed(command: &mut Command, input: &str) -> std::io::Result<Output> {
     child.wait_with_output()
 }
 
-/// Returns 32 random hexadecimal digits for the password. Other users of the machine can reach the
-/// server's port during a test.
+/// Returns 32 random hexadecimal digits for the password. During a test, further users of the
+/// machine can reach the server's port.
 fn random() -> std::io::Result<String> {
     use std::io::Read;
     let mut bytes = [0; 16];

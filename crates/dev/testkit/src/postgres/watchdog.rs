@@ -2,8 +2,8 @@
 //!
 //! The watchdog reads from a pipe to which nobody writes. The pipe ends when its owner closes it or
 //! dies, even by SIGKILL. Then the watchdog stops every process that works in the server's folder,
-//! and removes the folder. It runs as the server's user, who can see the working folders of those
-//! processes. Root in a container sometimes cannot.
+//! and removes the folder. The watchdog runs as the server's user, who can see the working folders
+//! of those processes. Root in a container sometimes cannot.
 
 use std::io;
 use std::path::Path;
