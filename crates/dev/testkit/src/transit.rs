@@ -35,6 +35,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
 
+use crate::ports::listen_on;
 use crate::{Certificates, free_ports};
 
 /// The token that may do everything.
@@ -97,7 +98,7 @@ impl TransitServer {
         if self.running.is_some() {
             return Ok(());
         }
-        let listener = TcpListener::bind(self.socket())?;
+        let listener = listen_on(self.port)?;
         listener.set_nonblocking(true)?;
         let (stop, stopped) = oneshot::channel::<()>();
         let runtime = tokio::runtime::Builder::new_current_thread()
