@@ -8,7 +8,6 @@
 //! [`trusted_file::TrustedFile`].
 
 use std::fmt;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use rustls::{ClientConfig, RootCertStore};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-use crate::trusted_file::{self, FileError, FileErrorReason, FileKind};
+use crate::trusted_file::{self, FileError, FileKind};
 
 /// Maximum length of a PEM file, in bytes. A certificate has about 1 KB, and a bundle of all public
 /// authorities has about 250 KB.
@@ -138,10 +137,7 @@ pub fn key_of(pem: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
 ///
 /// [`TlsFileError`].
 pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
-    let pem = read_pem(file).map_err(|reason| FileError {
-        path: file.to_owned(),
-        reason,
-    })?;
+    let pem = read_pem(file)?;
     items(&pem, CERTIFICATE).map_err(|reason| TlsFileError::Pem {
         file: file.to_owned(),
         reason,
@@ -251,17 +247,9 @@ impl fmt::Debug for ContentDigest {
 ///
 /// # Errors
 ///
-/// Any [`FileErrorReason`] except [`FileErrorReason::Exposed`].
-pub fn read_pem(file: &Path) -> Result<Zeroizing<Vec<u8>>, FileErrorReason> {
-    let (file, metadata) = trusted_file::open_regular(file)?;
-    // The content is read into one allocation, because a growing buffer leaves copies behind.
-    let length = metadata.len();
-    if length > PEM_BYTES_MAX {
-        return Err(FileErrorReason::TooLong(PEM_BYTES_MAX));
-    }
-    let mut content = Zeroizing::new(Vec::with_capacity(length as usize + 1));
-    file.take(length).read_to_end(&mut content)?;
-    Ok(content)
+/// [`FileError`], which names the file.
+pub fn read_pem(file: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
+    trusted_file::read_unchecked(file, PEM_BYTES_MAX)
 }
 
 #[cfg(test)]

@@ -143,47 +143,65 @@ impl TrustedFile {
     /// # Errors
     /// [`FileErrorReason::TooLong`] for more than `bytes_max` bytes; [`FileErrorReason::Io`].
     pub fn read(self, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, FileError> {
-        let Self {
+        read_bounded(self.path, self.file, &self.metadata, bytes_max)
+    }
+}
+
+/// Reads a regular file of at most `bytes_max` bytes without checking which users can access it. A
+/// named pipe does not block. Blocks on the file system.
+///
+/// # Errors
+/// Any [`FileError`] but [`FileErrorReason::Exposed`].
+pub fn read_unchecked(path: &Path, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, FileError> {
+    let path = path.to_owned();
+    match open_regular(&path) {
+        Ok((file, metadata)) => read_bounded(path, file, &metadata, bytes_max),
+        Err(reason) => Err(FileError { path, reason }),
+    }
+}
+
+/// Reads a file into one allocation.
+fn read_bounded(
+    path: PathBuf,
+    mut file: File,
+    metadata: &Metadata,
+    bytes_max: u64,
+) -> Result<Zeroizing<Vec<u8>>, FileError> {
+    let length = metadata.len();
+    if length > bytes_max {
+        return Err(FileError {
             path,
-            mut file,
-            metadata,
-        } = self;
-        let length = metadata.len();
-        if length > bytes_max {
-            return Err(FileError {
-                path,
-                reason: FileErrorReason::TooLong(bytes_max),
-            });
-        }
-        // An additional byte detects a file that grew. A file that reports a length of 0 can have
-        // up to `bytes_max` bytes.
-        let room = if length == 0 { bytes_max } else { length };
-        let mut bytes = Zeroizing::new(vec![0; room as usize + 1]);
-        let mut filled = 0;
-        while filled < bytes.len() {
-            match file.read(&mut bytes[filled..]) {
-                Ok(0) => break,
-                Ok(more) => filled += more,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    return Err(FileError {
-                        path,
-                        reason: error.into(),
-                    });
-                }
+            reason: FileErrorReason::TooLong(bytes_max),
+        });
+    }
+    // An additional byte detects a file that grew. A file that reports a length of 0 can have
+    // up to `bytes_max` bytes.
+    let room = if length == 0 { bytes_max } else { length };
+    let mut bytes = Zeroizing::new(vec![0; room as usize + 1]);
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match file.read(&mut bytes[filled..]) {
+            Ok(0) => break,
+            Ok(more) => filled += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                return Err(FileError {
+                    path,
+                    reason: error.into(),
+                });
             }
         }
-        if filled as u64 > room {
-            let reason = if filled as u64 > bytes_max {
-                FileErrorReason::TooLong(bytes_max)
-            } else {
-                io::Error::other("it grew while it was read").into()
-            };
-            return Err(FileError { path, reason });
-        }
-        bytes.truncate(filled);
-        Ok(bytes)
     }
+    if filled as u64 > room {
+        let reason = if filled as u64 > bytes_max {
+            FileErrorReason::TooLong(bytes_max)
+        } else {
+            io::Error::other("it grew while it was read").into()
+        };
+        return Err(FileError { path, reason });
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
 }
 
 /// Opens a file, checks it as [`TrustedFile::open`] does, and reads it.
@@ -212,7 +230,7 @@ pub fn quoted(path: &Path) -> String {
 }
 
 /// Opens a regular file. Does not wait for the other end of a named pipe.
-pub(crate) fn open_regular(path: &Path) -> Result<(File, Metadata), FileErrorReason> {
+fn open_regular(path: &Path) -> Result<(File, Metadata), FileErrorReason> {
     let flags = OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = OpenOptions::new()
         .read(true)

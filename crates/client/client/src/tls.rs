@@ -181,7 +181,7 @@ fn digest(pems: &[Pem; 3]) -> ContentDigest {
 fn text(pem: &Pem) -> Result<Zeroizing<Vec<u8>>, Error> {
     match pem {
         Pem::File(path) if Pem::is_content(path) => Err(Error::Config(NOT_A_PATH.into())),
-        Pem::File(path) => tls_files::read_pem(path).map_err(|error| unusable(pem, error)),
+        Pem::File(path) => tls_files::read_pem(path).map_err(|error| unusable(pem, error.reason)),
         Pem::Bytes(bytes) => Ok(Zeroizing::new(bytes.clone())),
     }
 }

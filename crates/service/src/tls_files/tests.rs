@@ -103,6 +103,14 @@ fn client_config_takes_a_pair_and_no_other() {
 }
 
 #[test]
+fn files_that_state_no_length_are_read_and_folders_are_not() {
+    // Files of /proc have a length of 0.
+    assert!(!read_pem(Path::new("/proc/self/status")).unwrap().is_empty());
+    let error = read_pem(Path::new("/proc/self")).unwrap_err().to_string();
+    assert!(error.contains("must be a regular file"), "{error}");
+}
+
+#[test]
 fn content_digest_follows_contents_and_not_times() {
     let folder = Folder::create();
     let files = [folder.path("client.pem"), folder.path("client-key.pem")];
