@@ -5,10 +5,11 @@
 //!
 //! At most 64 connections are open. When another connection arrives, the connection that was idle
 //! for the longest time is closed. Idle or stalled connections therefore never block a health
-//! check. Clients are not authenticated, so the address must only be reachable by operators.
+//! check. A connection ends after 10 seconds, or 5 seconds later if its response is not read yet. Clients are not authenticated, so the address must only be reachable by operators.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -22,9 +23,11 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
 use crate::log_throttle::LogThrottle;
 
@@ -33,6 +36,10 @@ use crate::log_throttle::LogThrottle;
 const CONNECTIONS_MAX: usize = 64;
 /// Time limit for the headers of a request, which also limits the time of an idle connection.
 const HEADER_MS_MAX: u64 = 5_000;
+/// Age at which a connection ends after its current response.
+const AGE_MAX: Duration = Duration::from_secs(10);
+/// Time that is left for that response.
+const LAST_RESPONSE_MAX: Duration = Duration::from_secs(5);
 /// Buffer per connection and direction, in bytes. This is the minimum of hyper. A health check
 /// sends about 200 bytes.
 const BUFFER_BYTES_MAX: usize = 8_192;
@@ -205,7 +212,7 @@ fn micros(start: Instant) -> u64 {
 
 /// Serves the requests of one connection. Dropping this future closes the socket.
 async fn converse<R: AdminRoutes>(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     routes: Arc<R>,
     start: Instant,
     last: Arc<AtomicU64>,
@@ -215,12 +222,23 @@ async fn converse<R: AdminRoutes>(
         let response = respond(&*routes, request.method(), request.uri().path());
         async move { Ok::<_, std::convert::Infallible>(response) }
     });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_millis(HEADER_MS_MAX))
-        .max_buf_size(BUFFER_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(Duration::from_millis(HEADER_MS_MAX))
+            .max_buf_size(BUFFER_BYTES_MAX)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let served = match timeout(AGE_MAX, connection.as_mut()).await {
+        Ok(served) => served,
+        // A client that does not read its response would otherwise keep the connection for ever.
+        Err(_) => {
+            connection.as_mut().graceful_shutdown();
+            timeout(LAST_RESPONSE_MAX, connection)
+                .await
+                .unwrap_or(Ok(()))
+        }
+    };
     if let Err(error) = served {
         // The peer is slow, has disconnected or does not speak HTTP. This is not an error of the
         // program.

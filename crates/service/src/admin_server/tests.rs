@@ -238,3 +238,23 @@ fn dropping_frees_the_address_and_closes_what_is_open() {
     assert!(matches!(socket.read(&mut [0; 1]), Ok(0) | Err(_)));
     assert!(Socket::connect(address).is_err());
 }
+
+/// The clock is paused, so no time passes while something can run.
+#[tokio::test(start_paused = true)]
+async fn connections_end_although_their_response_is_not_read() {
+    let (mut client, stream) = tokio::io::duplex(16);
+    let serving = tokio::spawn(converse(
+        stream,
+        Arc::new(Routes),
+        Instant::now(),
+        Arc::default(),
+    ));
+    let request = b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n";
+    tokio::io::AsyncWriteExt::write_all(&mut client, request)
+        .await
+        .unwrap();
+    timeout(AGE_MAX + 2 * LAST_RESPONSE_MAX, serving)
+        .await
+        .expect("the connection ends")
+        .unwrap();
+}
