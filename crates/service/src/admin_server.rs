@@ -5,18 +5,17 @@
 //!
 //! At most 64 connections are open. When another connection arrives, the connection that was idle
 //! for the longest time is closed. Idle or stalled connections therefore never block a health
-//! check. A connection ends after 10 seconds, or 5 seconds later if its response is not read yet. Clients are not authenticated, so the address must only be reachable by operators.
+//! check. After 10 seconds a response ends its connection, and after 20 seconds a connection is cut. Clients are not authenticated, so the address must only be reachable by operators.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -36,10 +35,13 @@ use crate::log_throttle::LogThrottle;
 const CONNECTIONS_MAX: usize = 64;
 /// Time limit for the headers of a request, which also limits the time of an idle connection.
 const HEADER_MS_MAX: u64 = 5_000;
-/// Age at which a connection ends after its current response.
+/// Age of a connection from which on a response announces its end by `Connection: close`. A client
+/// therefore sends no request into a connection that is being closed.
 const AGE_MAX: Duration = Duration::from_secs(10);
-/// Time that is left for that response.
-const LAST_RESPONSE_MAX: Duration = Duration::from_secs(5);
+/// Age at which a connection is cut. A client that does not read its response would otherwise keep
+/// the connection for ever. Any other client has had a response with `Connection: close`, or was
+/// idle for too long.
+const CUT_AGE: Duration = Duration::from_secs(20);
 /// Buffer per connection and direction, in bytes. This is the minimum of hyper. A health check
 /// sends about 200 bytes.
 const BUFFER_BYTES_MAX: usize = 8_192;
@@ -217,29 +219,23 @@ async fn converse<R: AdminRoutes>(
     start: Instant,
     last: Arc<AtomicU64>,
 ) {
+    let opened = tokio::time::Instant::now();
     let service = service_fn(move |request: Request<Incoming>| {
         last.store(micros(start), Ordering::Relaxed);
-        let response = respond(&*routes, request.method(), request.uri().path());
+        let mut response = respond(&*routes, request.method(), request.uri().path());
+        if opened.elapsed() >= AGE_MAX {
+            response
+                .headers_mut()
+                .insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         async move { Ok::<_, std::convert::Infallible>(response) }
     });
-    let mut connection = pin!(
-        http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(Duration::from_millis(HEADER_MS_MAX))
-            .max_buf_size(BUFFER_BYTES_MAX)
-            .serve_connection(TokioIo::new(stream), service)
-    );
-    let served = match timeout(AGE_MAX, connection.as_mut()).await {
-        Ok(served) => served,
-        // A client that does not read its response would otherwise keep the connection for ever.
-        Err(_) => {
-            connection.as_mut().graceful_shutdown();
-            timeout(LAST_RESPONSE_MAX, connection)
-                .await
-                .unwrap_or(Ok(()))
-        }
-    };
-    if let Err(error) = served {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(Duration::from_millis(HEADER_MS_MAX))
+        .max_buf_size(BUFFER_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Ok(Err(error)) = timeout(CUT_AGE, connection).await {
         // The peer is slow, has disconnected or does not speak HTTP. This is not an error of the
         // program.
         tracing::debug!(%error, "admin connection ended");

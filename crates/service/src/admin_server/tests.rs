@@ -1,6 +1,8 @@
 use std::io::{Read, Write};
 use std::net::TcpStream as Socket;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
 use super::*;
 
 struct Routes;
@@ -239,22 +241,62 @@ fn dropping_frees_the_address_and_closes_what_is_open() {
     assert!(Socket::connect(address).is_err());
 }
 
+/// Serves one end of a pipe of `bytes` bytes. Returns the other end.
+fn serve_pipe(bytes: usize) -> (tokio::io::DuplexStream, tokio::task::JoinHandle<()>) {
+    let (client, stream) = tokio::io::duplex(bytes);
+    let last = Arc::default();
+    let connection = converse(stream, Arc::new(Routes), Instant::now(), last);
+    (client, tokio::spawn(connection))
+}
+
+const REQUEST: &[u8] = b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n";
+
 /// The clock is paused, so no time passes while something can run.
 #[tokio::test(start_paused = true)]
-async fn connections_end_although_their_response_is_not_read() {
-    let (mut client, stream) = tokio::io::duplex(16);
-    let serving = tokio::spawn(converse(
-        stream,
-        Arc::new(Routes),
-        Instant::now(),
-        Arc::default(),
-    ));
-    let request = b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n";
-    tokio::io::AsyncWriteExt::write_all(&mut client, request)
-        .await
-        .unwrap();
-    timeout(AGE_MAX + 2 * LAST_RESPONSE_MAX, serving)
+async fn connection_whose_response_is_not_read_is_cut() {
+    let (mut client, serving) = serve_pipe(16);
+    client.write_all(REQUEST).await.unwrap();
+    timeout(2 * CUT_AGE, serving)
         .await
         .expect("the connection ends")
         .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_connection_is_told_to_close_before_it_closes() {
+    let (mut client, serving) = serve_pipe(4_096);
+    let mut responses = Vec::new();
+    while opened_for(&responses) < AGE_MAX {
+        client.write_all(REQUEST).await.unwrap();
+        responses.push(read_response(&mut client).await);
+        tokio::time::sleep(REQUEST_INTERVAL).await;
+    }
+    assert!(
+        responses
+            .iter()
+            .all(|text| !text.contains("connection: close"))
+    );
+
+    client.write_all(REQUEST).await.unwrap();
+    let mut text = String::new();
+    client.read_to_string(&mut text).await.unwrap();
+    assert!(
+        text.contains("connection: close") && text.ends_with("live\n"),
+        "{text}"
+    );
+    serving.await.unwrap();
+}
+
+const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
+
+fn opened_for(responses: &[String]) -> Duration {
+    REQUEST_INTERVAL * u32::try_from(responses.len()).unwrap()
+}
+
+async fn read_response(client: &mut tokio::io::DuplexStream) -> String {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"live\n") {
+        bytes.push(client.read_u8().await.unwrap());
+    }
+    String::from_utf8(bytes).unwrap()
 }
