@@ -18,7 +18,7 @@ use super::{
     add_property, alter, client, create, create_app, doc, drop_property, in_time, is_fenced, query,
     rpc_error, text,
 };
-use crate::cluster::engines::{APP, Cluster, run, until};
+use crate::cluster::engines::{APP, Cluster, EngineProcess, run, until};
 
 const COLLECTION: &str = "people";
 /// Requests of each kind while the engine has an old schema.
@@ -69,6 +69,18 @@ impl Drop for ControlLock {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Stops the process of an engine and waits until the database has executed the queries that the
+/// engine sent before. Such a query could otherwise run after a change of the schema.
+async fn pause(cluster: &Cluster<'_>, engine: &EngineProcess) {
+    engine.signal("STOP");
+    let active = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND state = 'active' AND pid <> pg_backend_pid()";
+    until("queries of the paused engine", async || {
+        (cluster.database.sql(active).unwrap() == "0").then_some(())
+    })
+    .await;
 }
 
 async fn value(client: &Client, id: &str) -> Result<String, Error> {
@@ -130,7 +142,7 @@ fn a_paused_engine_is_kept_out_until_it_knows_the_new_schema() {
             .unwrap();
         assert_eq!(value(&paused, &id).await.unwrap(), "41");
 
-        two.signal("STOP");
+        pause(&cluster, &two).await;
         alter(&operator, COLLECTION, drop_property("level"))
             .await
             .unwrap();
@@ -262,7 +274,7 @@ fn a_paused_engine_writes_nothing_under_an_old_version_behind_a_proven_count() {
         let id = add(&fresh, r#"{"level": "a"}"#).await.unwrap();
         add(&paused, r#"{"level": "b"}"#).await.unwrap();
 
-        two.signal("STOP");
+        pause(&cluster, &two).await;
         let ask = AppOperation::Rotate {
             kind: RotateKind::Token,
         };
