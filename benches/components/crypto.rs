@@ -218,10 +218,10 @@ fn token(criterion: &mut Criterion) {
     group.bench_function("fingerprint_of_value/16B", |b| {
         b.iter(|| keys.fingerprint_of_value(1, &context, value.0, black_box(value.1)));
     });
-    group.bench_function("fingerprint_of_call/16B", |b| {
+    group.bench_function("fingerprint_of_request/16B", |b| {
         let client = keys.principal("relay.acme.example");
         b.iter(|| {
-            keys.fingerprint_of_call(
+            keys.fingerprint_of_request(
                 1,
                 &context,
                 &client,

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use sealwire_benches::document::{APP, document};
-use sealwire_wire::{Call, Encrypt, Limits, Reply, Scan, Scanner, reply, request};
+use sealwire_wire::{Encrypt, Limits, Request, Response, Scan, Scanner, request, response};
 
 const FIELDS: [usize; 4] = [1, 30, 2_000, 60_000];
 /// Bytes per read if a message arrives in pieces.
@@ -61,8 +61,8 @@ fn calls(criterion: &mut Criterion) {
             };
             b.iter(|| {
                 assert!(matches!(
-                    Call::decode(black_box(&message), &boundary),
-                    Ok(Call::Encrypt(_))
+                    Request::decode(black_box(&message), &boundary),
+                    Ok(Request::Encrypt(_))
                 ))
             });
         });
@@ -80,14 +80,14 @@ fn replies(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("encode", fields), |b| {
             b.iter(|| {
                 out.clear();
-                let document = reply::Document::begin(&mut out, 7);
+                let document = response::Document::start(&mut out, 7);
                 out.extend_from_slice(black_box(&payload));
                 document.finish(&mut out, 1, (&[], 0), &[], &[]);
             });
         });
         group.bench_function(BenchmarkId::new("decode", fields), |b| {
             b.iter(|| {
-                let reply = Reply::decode(black_box(&out)).expect("decodes");
+                let reply = Response::decode(black_box(&out)).expect("decodes");
                 sealwire_wire::Document::decode(reply.outcome.expect("a result"))
                     .expect("decodes")
                     .payload

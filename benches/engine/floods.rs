@@ -632,7 +632,7 @@ impl Neighbour {
                         Err(io::Error::other("the neighbour was rejected"))
                     };
                 }
-                Scan::Refused { .. } | Scan::Discard { .. } => {
+                Scan::Rejected { .. } | Scan::Discard { .. } => {
                     return Err(io::Error::other("not a response"));
                 }
             }

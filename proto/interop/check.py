@@ -80,7 +80,7 @@ def token_hash(v, secret):
         return tk.fingerprint_of_value(secret, v["app"], v["collection"], context, *field)
     key = bytes.fromhex(v["idempotency_key"])
     client = v.get("principal", "")
-    return tk.fingerprint_of_call(secret, v["app"], v["collection"], context, client, key, v["index"], *field)
+    return tk.fingerprint_of_request(secret, v["app"], v["collection"], context, client, key, v["index"], *field)
 
 
 def check_token_row(v):
@@ -191,7 +191,7 @@ def check_token_exchange(ask, rounds):
         assert theirs["id"] == identity.hex()
         if field:
             of_value = tk.fingerprint_of_value(keys[1], app, collection, context, *field)
-            of_call = tk.fingerprint_of_call(keys[1], app, collection, context, client, call, index, *field)
+            of_call = tk.fingerprint_of_request(keys[1], app, collection, context, client, call, index, *field)
             assert (theirs["of_value"], theirs["of_call"]) == (of_value.hex(), of_call.hex())
         opened = tk.open(keys, set(keys), app, collection, identity, bytes.fromhex(theirs["row"]))
         assert opened == (tk.context_hash(keys[1], app, context), fingerprint, token, field)

@@ -51,7 +51,7 @@ def principal_hash(secret, app, principal):
     return _hash(secret, b"context", _u32(app), b"\xff" * 7 + b"\xfe", _sized(principal.encode()))
 
 
-def fingerprint_of_call(secret, app, collection, context, principal, key, index, datatype, value):
+def fingerprint_of_request(secret, app, collection, context, principal, key, index, datatype, value):
     place = _u32(app) + _u32(collection) + context_hash(secret, app, context) + principal_hash(secret, app, principal)
     return _hash(secret, b"fingerprint", b"\x03", place, _u32(index), _sized(key), bytes([datatype]), _sized(value))
 

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use sealwire_client::{
-    CallOptions, Client, Document, DocumentCall, Encapsulation, Encoding, Envelope, Error, Format,
+    CommonParams, Client, Document, DocumentParams, Encapsulation, Encoding, Envelope, Error, Format,
     Info, Inspect, Inspection, KeyScope, MaskList, MaskRule, Masking, OnError, Outside, Reading,
     RetryLimits, RuleFields, Suite, TokenLookupScope, TokenizeOptions, Unbound, UnknownFields,
     Unmatched, Writing, shared,
@@ -291,21 +291,21 @@ impl DocumentRequest {
         payload: &'a [u8],
         deadline_ms: Option<u32>,
         writing: W,
-    ) -> DocumentCall<'a, W> {
-        DocumentCall {
+    ) -> DocumentParams<'a, W> {
+        DocumentParams {
             select: self.select.as_deref().map(texts),
             unmatched: self.unmatched,
             encapsulations: texts(&self.encapsulations),
             context: &self.context,
             on_error: self.on_error,
-            options: CallOptions {
+            options: CommonParams {
                 deadline_ms,
                 min_generation: self.min_generation,
                 reason: self.reason.as_deref(),
                 traceparent: self.traceparent.as_deref(),
             },
             writing,
-            ..DocumentCall::new(&self.app, payload)
+            ..DocumentParams::new(&self.app, payload)
         }
     }
 }

@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use sealwire_benches::document::{APP, document};
 use sealwire_wire::{
-    CallOptions, Encrypt, KeyScope, Limits, MessageHeader, Scan, Scanner, Writing, request,
+    CommonParams, Encrypt, KeyScope, Limits, MessageHeader, Scan, Scanner, Writing, request,
 };
 
 /// A msgid of five bytes, so that any other of 32 bits fits in its place: behind the array's head,
@@ -62,9 +62,9 @@ impl Frame {
             MSGID,
             &Encrypt {
                 writing,
-                options: CallOptions {
+                options: CommonParams {
                     deadline_ms,
-                    ..CallOptions::default()
+                    ..CommonParams::default()
                 },
                 ..Encrypt::new(APP, &payload)
             },
@@ -243,7 +243,7 @@ impl BenchConnection {
                     }
                 }
                 Scan::Incomplete => break,
-                Scan::Refused { .. } | Scan::Discard { .. } => {
+                Scan::Rejected { .. } | Scan::Discard { .. } => {
                     self.open = false;
                     break;
                 }

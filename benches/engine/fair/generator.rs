@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sealwire_benches::stats::{Random, Summary};
 use sealwire_benches::thread_cpu;
 use sealwire_msgpack::TokenReader;
-use sealwire_wire::{DetailValue, Document, ErrorCode, Reply, RpcError};
+use sealwire_wire::{DetailValue, Document, ErrorCode, Response, RpcError};
 
 use crate::child::{EngineChild, Folder};
 use crate::fair::connection::{BenchConnection, Frame, Pending, READ_BYTES, identity};
@@ -582,7 +582,7 @@ impl Generator {
             return Err(io::Error::other(format!("a wrong answer: {wrong}")));
         }
         let replies = self.replies.iter().map(|(frame, message)| {
-            let reply = Reply::decode(message).map_err(io::Error::other)?;
+            let reply = Response::decode(message).map_err(io::Error::other)?;
             let result = reply.outcome.map_err(io::Error::other)?;
             let sealed = Document::decode(result).map_err(io::Error::other)?.payload;
             Ok((self.frames[*frame].payload.as_slice(), sealed))
@@ -623,7 +623,7 @@ fn judge(message: &[u8], values: u64, frame: &Frame) -> Result<Verdict, String> 
             Err(wrong())
         };
     }
-    let Err(error) = Reply::decode(message)
+    let Err(error) = Response::decode(message)
         .map_err(|error| error.to_string())?
         .outcome
     else {

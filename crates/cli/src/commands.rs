@@ -134,16 +134,16 @@ pub fn run() -> ExitCode {
 }
 
 /// Ends the calls of PKCS #11 modules, even when a failure of standard output unwinds the stack.
-struct EndOfCalls;
+struct EndOfRequests;
 
-impl Drop for EndOfCalls {
+impl Drop for EndOfRequests {
     fn drop(&mut self) {
         sealwire_kek::pkcs11::end_calls();
     }
 }
 
 fn run_command() -> ExitCode {
-    let calls = EndOfCalls;
+    let calls = EndOfRequests;
     let (Args { command }, as_json) = match program::parse_arguments() {
         Ok(parsed) => parsed,
         Err(status) => return status,

@@ -7,7 +7,7 @@ use sealwire_wire::control::{
 };
 use sealwire_wire::{
     Counted, Document, ErrorCode, ErrorFormat, FIELD_ERRORS_MAX, Found, Health, Info, Inspection,
-    Reply, Tokens, TraceContext, decode_protocol_error, reply,
+    Response, Tokens, TraceContext, decode_protocol_error, response,
 };
 
 use crate::Seed;
@@ -28,28 +28,28 @@ macro_rules! round {
 pub(crate) fn run(message: &[u8]) {
     if let Ok(error) = decode_protocol_error(message) {
         let mut out = Vec::new();
-        reply::protocol_error(&mut out, &error);
+        response::protocol_error(&mut out, &error);
         assert_eq!(decode_protocol_error(&out), Ok(error));
     }
     result(message);
-    let Ok(decoded) = Reply::decode(message) else {
+    let Ok(decoded) = Response::decode(message) else {
         return;
     };
     match decoded.outcome {
         Ok(bytes) => result(bytes),
         Err(error) => {
             let mut out = Vec::new();
-            reply::error(&mut out, decoded.msgid, &error, ErrorFormat::Map);
+            response::error(&mut out, decoded.msgid, &error, ErrorFormat::Map);
             assert_eq!(
-                Reply::decode(&out),
-                Ok(Reply {
+                Response::decode(&out),
+                Ok(Response {
                     msgid: decoded.msgid,
                     outcome: Err(error.clone())
                 })
             );
             out.clear();
-            reply::error(&mut out, decoded.msgid, &error, ErrorFormat::Text);
-            assert!(Reply::decode(&out).is_ok_and(|text| text.outcome.is_err()));
+            response::error(&mut out, decoded.msgid, &error, ErrorFormat::Text);
+            assert!(Response::decode(&out).is_ok_and(|text| text.outcome.is_err()));
         }
     }
 }
@@ -69,7 +69,7 @@ fn result(bytes: &[u8]) {
         }
         if ours {
             let mut out = Vec::new();
-            let begun = reply::Document::begin(&mut out, 7);
+            let begun = response::Document::start(&mut out, 7);
             out.extend_from_slice(document.payload);
             let errors = (&document.errors[..], document.errors_omitted);
             begun.finish(
@@ -79,7 +79,7 @@ fn result(bytes: &[u8]) {
                 &document.unmatched,
                 &document.encapsulations,
             );
-            let again = Reply::decode(&out)
+            let again = Response::decode(&out)
                 .expect("a written reply")
                 .outcome
                 .expect("a result");
@@ -199,8 +199,8 @@ fn written() -> Vec<Seed> {
     let error =
         sealwire_wire::RpcError::overloaded(sealwire_wire::OverloadReason::Backlog, 5, Some(6));
     let (mut reply_bytes, mut notice) = (Vec::new(), Vec::new());
-    reply::error(&mut reply_bytes, 7, &error, ErrorFormat::Map);
-    reply::protocol_error(&mut notice, &error);
+    response::error(&mut reply_bytes, 7, &error, ErrorFormat::Map);
+    response::protocol_error(&mut notice, &error);
     let mut counted = Vec::new();
     Health.encode(&mut counted);
     vec![

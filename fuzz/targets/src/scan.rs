@@ -2,7 +2,7 @@
 //! decoder stays within each message.
 
 use sealwire_wire::{
-    Call, Disposition, FrameLayout, Limits, Method, RpcError, Scan, ScanError, Scanner, Span,
+    Disposition, FrameLayout, Limits, Method, Request, RpcError, Scan, ScanError, Scanner, Span,
     decode_cancel, decode_errors, request,
 };
 
@@ -87,7 +87,7 @@ fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> Vec<Seen
                 seen.push(Seen::Message { at: taken, found });
                 taken += found.bytes;
             }
-            Scan::Refused {
+            Scan::Rejected {
                 error, disposition, ..
             } => {
                 assert!(!RpcError::from(error).message.is_empty());
@@ -111,16 +111,16 @@ fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> Vec<Seen
 fn decode(message: &[u8], found: &FrameLayout) {
     let _ = decode_cancel(message);
     let _ = decode_errors(message);
-    let call = match Call::decode(message, found) {
+    let call = match Request::decode(message, found) {
         Ok(call) => call,
         Err(error) => return assert!(!RpcError::from(error).message.is_empty()),
     };
     assert!(same(&again(&call), &call));
     let payload = match call {
-        Call::Encrypt(call) | Call::Rewrap(call) => call.payload,
-        Call::Decrypt(call) => call.payload,
-        Call::Tokenize(call) => call.payload,
-        Call::Detokenize(call) => call.payload,
+        Request::Encrypt(call) | Request::Rewrap(call) => call.payload,
+        Request::Decrypt(call) => call.payload,
+        Request::Tokenize(call) => call.payload,
+        Request::Detokenize(call) => call.payload,
         _ => return,
     };
     let Some(Span { start, end }) = found.payload else {
@@ -131,17 +131,17 @@ fn decode(message: &[u8], found: &FrameLayout) {
 }
 
 /// Encodes a request as a client does.
-fn again(call: &Call<'_>) -> Vec<u8> {
+fn again(call: &Request<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     request::call(&mut out, 7, call);
     out
 }
 
-fn same(message: &[u8], call: &Call<'_>) -> bool {
+fn same(message: &[u8], call: &Request<'_>) -> bool {
     let Scan::Message(found) = Scanner::for_requests(Limits::default()).scan(message) else {
         return false;
     };
-    Call::decode(message, &found).as_ref() == Ok(call)
+    Request::decode(message, &found).as_ref() == Ok(call)
 }
 
 /// Returns the messages without the rejections. A message can be rejected for its length while it

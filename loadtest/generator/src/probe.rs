@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sealwire_client::{CallOptions, Client, Decrypt, Encrypt, Error};
+use sealwire_client::{Client, CommonParams, Decrypt, Encrypt, Error};
 use sealwire_service::admin_server::AdminServer;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -256,9 +256,9 @@ async fn probe(
     let placed = client.stats().attempts;
     let sealed = client
         .encrypt(Encrypt {
-            options: CallOptions {
+            options: CommonParams {
                 deadline_ms: Some(deadline_ms),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..Encrypt::new(app, plain)
         })
@@ -276,9 +276,9 @@ async fn probe(
     };
     let placed = client.stats().attempts;
     let call = Decrypt {
-        options: CallOptions {
+        options: CommonParams {
             deadline_ms: Some(deadline_ms),
-            ..CallOptions::default()
+            ..CommonParams::default()
         },
         ..Decrypt::new(app, &sealed.payload)
     };

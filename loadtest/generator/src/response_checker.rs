@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::time::Instant;
 
 use sealwire_msgpack::{Malformed, TokenReader};
-use sealwire_wire::{Document, ErrorCode, FrameLayout, MessageHeader, Reply, RpcError};
+use sealwire_wire::{Document, ErrorCode, FrameLayout, MessageHeader, Response, RpcError};
 
 use crate::ask::end_by_notice;
 use crate::calls::Calls;
@@ -239,8 +239,8 @@ impl Book {
             }
             return Ok(());
         }
-        match Reply::decode(message) {
-            Ok(Reply {
+        match Response::decode(message) {
+            Ok(Response {
                 outcome: Err(error),
                 ..
             }) => Err(error),
@@ -324,7 +324,7 @@ impl Book {
 
 /// Returns the document in a complete response message.
 fn payload(message: &[u8]) -> Result<&[u8], Malformed> {
-    let result = Reply::decode(message)?.outcome;
+    let result = Response::decode(message)?.outcome;
     let none = Malformed::Expected {
         expected: "a result",
         found: "an error",

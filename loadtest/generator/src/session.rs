@@ -5,13 +5,13 @@ use std::net::{TcpStream, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealwire_wire::{Document, Info, Reply, Scanner, request};
+use sealwire_wire::{Document, Info, Response, Scanner, request};
 
 use crate::ask::{PATIENCE, ask, result};
 use crate::calls::Calls;
 use crate::fault::Fault;
 use crate::frames::{self, Frame};
-use crate::load::{Call, Load, Method};
+use crate::load::{Load, Method, Request};
 use crate::random::Random;
 use crate::stream::{READ_BYTES, Stream};
 
@@ -50,7 +50,7 @@ pub(crate) struct Link {
 /// Encoded requests of one kind.
 #[derive(Debug)]
 pub(crate) struct SessionKind {
-    pub(crate) call: Call,
+    pub(crate) call: Request,
     /// The encoded requests, at least one.
     pub(crate) frames: Vec<Frame>,
 }
@@ -139,7 +139,7 @@ fn connect(load: &Load) -> Result<Vec<Stream>, Fault> {
 impl SessionKind {
     fn make(
         load: &Load,
-        call: &Call,
+        call: &Request,
         stream: &mut Stream,
         scratch: &mut [u8],
         random: &mut Random,
@@ -155,7 +155,7 @@ impl SessionKind {
                 let payload = plain.clone();
                 return Ok(Frame::new(&load.app, call, call.method, plain, &payload));
             };
-            let patient = Call {
+            let patient = Request {
                 deadline_ms: None,
                 ..call.clone()
             };
@@ -170,7 +170,7 @@ impl SessionKind {
                     &plain,
                 );
                 let answer = ask(stream, scratch)?;
-                match Reply::decode(&answer)
+                match Response::decode(&answer)
                     .map_err(|error| Fault::Wrong(error.to_string()))?
                     .outcome
                 {

@@ -4,7 +4,7 @@ use crate::fault::Fault;
 use crate::generator::interval_s;
 use crate::histograms::{RequestCounts, Spread};
 use crate::host;
-use crate::load::{ArrivalRule, Call, Load, Method};
+use crate::load::{ArrivalRule, Load, Method, Request};
 use crate::results::{
     Class, Conditions, EngineUsage, Generator, Mode, RUN, Run, ServerCpu, Totals,
 };
@@ -160,14 +160,14 @@ pub(crate) fn conditions(load: &Load, processes: u32, (tls, version): (&str, &st
 
 fn classes(load: &Load, part: &Part) -> Vec<Class> {
     let all: f64 = load.calls.iter().map(|call| call.weight).sum();
-    let class = |(call, tally): (&Call, &RequestCounts)| {
+    let class = |(call, tally): (&Request, &RequestCounts)| {
         class(call, tally, call.weight / all, interval_s(load))
     };
     load.calls.iter().zip(&part.tallies).map(class).collect()
 }
 
 /// Returns the results of one kind of request. `weight` is its share of all requests.
-pub(crate) fn class(call: &Call, tally: &RequestCounts, weight: f64, interval_s: f64) -> Class {
+pub(crate) fn class(call: &Request, tally: &RequestCounts, weight: f64, interval_s: f64) -> Class {
     Class {
         name: call.name.clone(),
         method: call.method.name().to_owned(),
@@ -348,7 +348,7 @@ mod tests {
         check(OPEN, part(slow), None);
         // Slow requests of another class do not excuse the send delay.
         let mut mix = load(OPEN);
-        mix.calls.push(crate::load::Call {
+        mix.calls.push(crate::load::Request {
             name: "slow".to_owned(),
             ..mix.calls[0].clone()
         });

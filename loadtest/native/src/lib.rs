@@ -19,7 +19,7 @@ pub use replies::{Replies, Reply};
 /// document.
 #[napi(object)]
 #[derive(Default)]
-pub struct Call {
+pub struct Request {
     /// The app.
     pub app: String,
     /// One MessagePack value.
@@ -69,7 +69,7 @@ pub struct Info {
 
 /// Encodes an `encrypt` request.
 #[napi(catch_unwind)]
-pub fn encrypt(msgid: u32, call: Call) -> Result<Buffer> {
+pub fn encrypt(msgid: u32, call: Request) -> Result<Buffer> {
     let writing = Writing {
         suite: named("suite", call.suite.as_deref(), Suite::from_name)?,
         key_scope: named("keyScope", call.key_scope.as_deref(), KeyScope::from_name)?
@@ -86,7 +86,7 @@ pub fn encrypt(msgid: u32, call: Call) -> Result<Buffer> {
 
 /// Encodes a `decrypt` request.
 #[napi(catch_unwind)]
-pub fn decrypt(msgid: u32, call: Call) -> Result<Buffer> {
+pub fn decrypt(msgid: u32, call: Request) -> Result<Buffer> {
     frame(&call, wire::Reading::default(), |out, call| {
         wire::request::decrypt(out, msgid, call)
     })
@@ -94,7 +94,7 @@ pub fn decrypt(msgid: u32, call: Call) -> Result<Buffer> {
 
 /// Encodes a `tokenize` request.
 #[napi(catch_unwind)]
-pub fn tokenize(msgid: u32, call: Call) -> Result<Buffer> {
+pub fn tokenize(msgid: u32, call: Request) -> Result<Buffer> {
     let minting = TokenizeOptions {
         collection: collection(&call)?,
         idempotency_key: call.idempotency_key.as_deref(),
@@ -108,7 +108,7 @@ pub fn tokenize(msgid: u32, call: Call) -> Result<Buffer> {
 
 /// Encodes a `detokenize` request.
 #[napi(catch_unwind)]
-pub fn detokenize(msgid: u32, call: Call) -> Result<Buffer> {
+pub fn detokenize(msgid: u32, call: Request) -> Result<Buffer> {
     let within = TokenLookupScope {
         collection: collection(&call)?,
     };
@@ -185,7 +185,7 @@ fn named<T>(key: &str, name: Option<&str>, from_name: fn(&str) -> Option<T>) -> 
     name.map(known).transpose()
 }
 
-fn collection(call: &Call) -> Result<&str> {
+fn collection(call: &Request) -> Result<&str> {
     call.collection
         .as_deref()
         .ok_or_else(|| refused("collection is missing".into()))
@@ -193,9 +193,9 @@ fn collection(call: &Call) -> Result<&str> {
 
 /// Fills in the common parts of a document request, and calls `append` to encode it.
 fn frame<W: Default>(
-    call: &Call,
+    call: &Request,
     writing: W,
-    append: impl FnOnce(&mut Vec<u8>, &wire::DocumentCall<'_, W>),
+    append: impl FnOnce(&mut Vec<u8>, &wire::DocumentParams<'_, W>),
 ) -> Result<Buffer> {
     let made;
     let payload: &[u8] = match (&call.payload, call.fields) {
@@ -217,18 +217,18 @@ fn frame<W: Default>(
         _ => return Err(refused("a call has either payload or fields".into())),
     };
     let mut out = Vec::with_capacity(payload.len() + 256);
-    let call = wire::DocumentCall {
+    let call = wire::DocumentParams {
         select: call
             .select
             .as_ref()
             .map(|paths| paths.iter().map(String::as_str).collect()),
         context: call.context.as_deref().unwrap_or_default(),
-        options: wire::CallOptions {
+        options: wire::CommonParams {
             deadline_ms: call.deadline_ms,
-            ..wire::CallOptions::default()
+            ..wire::CommonParams::default()
         },
         writing,
-        ..wire::DocumentCall::new(&call.app, payload)
+        ..wire::DocumentParams::new(&call.app, payload)
     };
     append(&mut out, &call);
     Ok(out.into())

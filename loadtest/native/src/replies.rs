@@ -79,7 +79,7 @@ impl Replies {
                     );
                     self.read += boundary.bytes;
                 }
-                Scan::Refused { error, .. } => return Err(broken(error.to_string())),
+                Scan::Rejected { error, .. } => return Err(broken(error.to_string())),
                 Scan::Discard { .. } => return Err(broken("a message that is too long".into())),
             }
         }
@@ -114,7 +114,7 @@ fn read(message: &[u8], head: MessageHeader) -> std::result::Result<Option<Reply
             ..failed(decode_protocol_error(message)?)
         })),
         MessageHeader::Response { .. } => {
-            let reply = sealwire_wire::Reply::decode(message)?;
+            let reply = sealwire_wire::Response::decode(message)?;
             let read = match reply.outcome {
                 Ok(result) => succeeded(result)?,
                 Err(error) => failed(error),

@@ -215,13 +215,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 write_suite,
                 read_suites,
             } = settings.clone();
-            let ask = AppOperation::Set {
+            let operation = AppOperation::Set {
                 format,
                 epoch_ms,
                 write_suite,
                 read_suites,
             };
-            let change = target.run(async |control| control.change_app(name, ask).await)?;
+            let change = target.run(async |control| control.change_app(name, operation).await)?;
             print(target.engine.json, change.app.as_slice())
         }
         AppsCommand::List { target } => print(
@@ -373,14 +373,14 @@ fn import(args: &ImportArgs) -> Result<(), Failure> {
         |error: Failure| -> Failure { format!("{}: {error}", args.key_file.display()).into() };
     let key = read_key(&args.key_file).map_err(with_file_name)?;
     let text = std::str::from_utf8(&key).map_err(|_| with_file_name("not a private key".into()))?;
-    let ask = AppOperation::Import {
+    let operation = AppOperation::Import {
         suite: args.suite,
         private_key: Secret(text),
         seals: args.seals,
     };
     let change = args
         .target
-        .run(async |control| control.change_app(&args.name, ask).await)?;
+        .run(async |control| control.change_app(&args.name, operation).await)?;
     print_keys(args.target.engine.json, &[change])
 }
 
@@ -413,12 +413,12 @@ impl AppOrKeyArgs {
     /// Changes an app or a key, and prints it.
     fn change<'a>(
         &'a self,
-        ask: impl FnOnce(Option<&'a str>) -> AppOperation<'a>,
+        operation: impl FnOnce(Option<&'a str>) -> AppOperation<'a>,
     ) -> Result<(), Failure> {
-        let ask = ask(self.key_id.as_deref());
+        let operation = operation(self.key_id.as_deref());
         let change = self
             .target
-            .run(async |control| control.change_app(&self.name, ask).await)?;
+            .run(async |control| control.change_app(&self.name, operation).await)?;
         if self.key_id.is_some() {
             return print_keys(self.target.engine.json, &[change]);
         }

@@ -10,7 +10,7 @@ use clap::{Subcommand, ValueEnum};
 use sealwire_service::output::outln;
 use sealwire_wire::EXPIRES_S_MAX;
 use sealwire_wire::control::{
-    Collection, CollectionCall, CollectionOperation, CreateCollection, Kind, Scope, TokenFormat,
+    Collection, CollectionOperation, CollectionRequest, CreateCollection, Kind, Scope, TokenFormat,
 };
 
 use super::operator::{EngineArgs, TargetArgs};
@@ -178,7 +178,7 @@ struct Times {
 }
 
 impl Times {
-    fn ask(&self) -> CollectionOperation<'_> {
+    fn operation(&self) -> CollectionOperation<'_> {
         CollectionOperation::Set {
             expires_s: self.expires_s.map(Some).or(self.never.then_some(None)),
             retention_s: self
@@ -212,7 +212,7 @@ enum ScopeName {
 }
 
 impl Rules {
-    fn ask(&self, kind: KindName) -> CollectionOperation<'_> {
+    fn operation(&self, kind: KindName) -> CollectionOperation<'_> {
         CollectionOperation::Create(CreateCollection {
             format: match self.format {
                 TokenFormatName::Opaque => TokenFormat::Opaque,
@@ -248,13 +248,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             objects,
             target,
         } => match rules.kind {
-            Some(kind) => change(app, name, rules.ask(kind), target),
+            Some(kind) => change(app, name, rules.operation(kind), target),
             None => {
                 let properties = objects.properties()?;
                 change(
                     app,
                     name,
-                    objects.ask(&properties, rules.expires_s, rules.retention_s),
+                    objects.operation(&properties, rules.expires_s, rules.retention_s),
                     target,
                 )
             }
@@ -266,10 +266,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             wait,
             target,
         } => {
-            let call = CollectionCall {
+            let call = CollectionRequest {
                 app,
                 collection: name,
-                ask: changes.ask(),
+                operation: changes.operation(),
             };
             let changed = target.run(async |control| schema::alter(&control, call, *wait).await)?;
             print(target.engine.json, changed.collection.as_slice())
@@ -301,7 +301,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             name,
             times,
             target,
-        } => change(app, name, times.ask(), target),
+        } => change(app, name, times.operation(), target),
         CollectionsCommand::Delete {
             app,
             name,
@@ -320,13 +320,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn change(
     app: &str,
     collection: &str,
-    ask: CollectionOperation,
+    operation: CollectionOperation,
     target: &TargetArgs,
 ) -> Result<(), Failure> {
-    let call = CollectionCall {
+    let call = CollectionRequest {
         app,
         collection,
-        ask,
+        operation,
     };
     let changed = target.run(async |control| control.change_collection(call).await)?;
     print(target.engine.json, changed.collection.as_slice())

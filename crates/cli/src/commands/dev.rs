@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use sealwire_access::Principal;
 use sealwire_client::control::{
-    AppCall, AppOperation, CollectionCall, CollectionOperation, CreateCollection, Kind, Page,
-    PrincipalCall, PrincipalOperation, RoleCall, RoleOperation, TokenFormat,
+    AppOperation, AppRequest, CollectionOperation, CollectionRequest, CreateCollection, Kind, Page,
+    PrincipalOperation, PrincipalRequest, RoleOperation, RoleRequest, TokenFormat,
 };
 use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Pem};
 use sealwire_payload::{WalkLimits, json};
@@ -161,23 +161,23 @@ async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
     let operator = client(folder, control, dev_folder::OPERATOR_CERT).await?;
     there(
         operator
-            .change_app(AppCall {
+            .change_app(AppRequest {
                 app: dev_folder::DEMO_APP,
-                ask: AppOperation::Create,
+                operation: AppOperation::Create,
             })
             .await,
     )?;
     for (collection, kind, format) in COLLECTIONS {
-        let ask = CollectionOperation::Create(CreateCollection {
+        let operation = CollectionOperation::Create(CreateCollection {
             format,
             ..CreateCollection::new(kind)
         });
         there(
             operator
-                .change_collection(CollectionCall {
+                .change_collection(CollectionRequest {
                     app: dev_folder::DEMO_APP,
                     collection,
-                    ask,
+                    operation,
                 })
                 .await,
         )?;
@@ -193,22 +193,22 @@ async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
         .iter()
         .all(|role| role.role != dev_folder::CLIENT_ROLE)
     {
-        let ask = RoleOperation::Set {
+        let operation = RoleOperation::Set {
             grants: vec![CLIENT_GRANT],
         };
         operator
-            .change_role(RoleCall {
+            .change_role(RoleRequest {
                 role: dev_folder::CLIENT_ROLE,
-                ask,
+                operation,
             })
             .await?;
-        let ask = PrincipalOperation::Grant {
+        let operation = PrincipalOperation::Grant {
             role: dev_folder::CLIENT_ROLE,
         };
         operator
-            .change_principal(PrincipalCall {
+            .change_principal(PrincipalRequest {
                 principal: dev_folder::CLIENT_PRINCIPAL,
-                ask,
+                operation,
             })
             .await?;
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use sealwire_client::public_keys::{self, EncapsulationPlace, SealOptions, Sealed};
 use sealwire_client::{
-    CallOptions, Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode,
+    CommonParams, Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode,
     FieldError, Format, KeyScope, OnError, Outside, Reading, Rewrap, Suite, Unbound, Unmatched,
     Writing,
 };
@@ -115,9 +115,9 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
             select: common.select(),
             unmatched: common.unmatched(),
             context: common.context(),
-            options: CallOptions {
+            options: CommonParams {
                 reason: common.reason.as_deref(),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             writing: Writing {
                 suite: args.suite.map(Suite::from),
@@ -156,9 +156,9 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
                 select: common.select(),
                 unmatched: common.unmatched(),
                 context: common.context(),
-                options: CallOptions {
+                options: CommonParams {
                     reason: common.reason.as_deref(),
-                    ..CallOptions::default()
+                    ..CommonParams::default()
                 },
                 on_error,
                 writing: Reading {
@@ -192,9 +192,9 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
                 select: common.select(),
                 unmatched: common.unmatched(),
                 context: common.context(),
-                options: CallOptions {
+                options: CommonParams {
                     reason: common.reason.as_deref(),
-                    ..CallOptions::default()
+                    ..CommonParams::default()
                 },
                 on_error,
                 writing: Writing {

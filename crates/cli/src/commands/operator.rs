@@ -13,9 +13,9 @@ use sealwire_store::StoreError;
 use sealwire_store_embedded::FileStore;
 use sealwire_wire::RpcError;
 use sealwire_wire::control::{
-    AppCall, AppChanged, AppOperation, Apps, CheckCall, Checked, CollectionCall, CollectionChanged,
-    Collections, Page, PrincipalCall, PrincipalChanged, Principals, Records, RoleCall, RoleChanged,
-    Roles,
+    AppChanged, AppOperation, AppRequest, Apps, CheckRequest, Checked, CollectionChanged,
+    CollectionRequest, Collections, Page, PrincipalChanged, PrincipalRequest, Principals, Records,
+    RoleChanged, RoleRequest, Roles,
 };
 
 use super::connect::ConnectArgs;
@@ -162,9 +162,9 @@ impl ControlTarget {
     pub(super) async fn change_app(
         &self,
         app: &str,
-        ask: AppOperation<'_>,
+        operation: AppOperation<'_>,
     ) -> Result<AppChanged, Failure> {
-        let call = AppCall { app, ask };
+        let call = AppRequest { app, operation };
         Ok(match self {
             Self::Engine(client) => client.change_app(call).await?,
             Self::File(control, _) => control::change_app(control, call).await?,
@@ -191,7 +191,7 @@ impl ControlTarget {
     /// Changes a collection.
     pub(super) async fn change_collection(
         &self,
-        call: CollectionCall<'_>,
+        call: CollectionRequest<'_>,
     ) -> Result<CollectionChanged, Failure> {
         Ok(match self {
             Self::Engine(client) => client.change_collection(call).await?,
@@ -215,7 +215,7 @@ impl ControlTarget {
     }
 
     /// Creates, changes or deletes a role.
-    pub(super) async fn change_role(&self, call: RoleCall<'_>) -> Result<RoleChanged, Failure> {
+    pub(super) async fn change_role(&self, call: RoleRequest<'_>) -> Result<RoleChanged, Failure> {
         Ok(match self {
             Self::Engine(client) => client.change_role(call).await?,
             Self::File(control, _) => control::change_role(&**control.store(), &call).await?,
@@ -241,7 +241,7 @@ impl ControlTarget {
     /// Grants a role to a principal, or revokes it.
     pub(super) async fn change_principal(
         &self,
-        call: PrincipalCall<'_>,
+        call: PrincipalRequest<'_>,
     ) -> Result<PrincipalChanged, Failure> {
         Ok(match self {
             Self::Engine(client) => client.change_principal(call).await?,
@@ -250,7 +250,7 @@ impl ControlTarget {
     }
 
     /// Checks whether a principal is permitted to do something.
-    pub(super) async fn check(&self, call: CheckCall<'_>) -> Result<Checked, Failure> {
+    pub(super) async fn check(&self, call: CheckRequest<'_>) -> Result<Checked, Failure> {
         Ok(match self {
             Self::Engine(client) => client.check(call).await?,
             Self::File(control, mode) => {
@@ -262,11 +262,11 @@ impl ControlTarget {
 
 /// Reads a list page by page. `ask` returns a page and the start of the next.
 async fn every<T>(
-    ask: impl AsyncFn(Page<'_>) -> Result<(Vec<T>, Option<String>), Failure>,
+    operation: impl AsyncFn(Page<'_>) -> Result<(Vec<T>, Option<String>), Failure>,
 ) -> Result<Vec<T>, Failure> {
     let (mut all, mut after): (Vec<T>, Option<String>) = (Vec::new(), None);
     loop {
-        let (page, next) = ask(Page {
+        let (page, next) = operation(Page {
             after: after.as_deref(),
             limit: Some(PAGE),
         })

@@ -2,7 +2,9 @@
 
 use clap::Subcommand;
 use sealwire_service::output::{errln, outln};
-use sealwire_wire::control::{CheckCall, Checked, Principal, PrincipalCall, PrincipalOperation};
+use sealwire_wire::control::{
+    CheckRequest, Checked, Principal, PrincipalOperation, PrincipalRequest,
+};
 
 use super::operator::TargetArgs;
 use super::{ConfigArgs, Failure, kek};
@@ -125,7 +127,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 (app.as_deref(), collection.as_deref(), reason.as_deref());
             let property = property.as_deref();
             check(
-                CheckCall {
+                CheckRequest {
                     principal,
                     operation,
                     app,
@@ -141,10 +143,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn change(
     principal: &str,
-    ask: PrincipalOperation<'_>,
+    operation: PrincipalOperation<'_>,
     target: &TargetArgs,
 ) -> Result<(), Failure> {
-    let call = PrincipalCall { principal, ask };
+    let call = PrincipalRequest {
+        principal,
+        operation,
+    };
     let changed = target.run(async |control| control.change_principal(call).await)?;
     print(target.engine.json, changed.principal.as_slice())
 }
@@ -179,11 +184,17 @@ fn recover(principal: &str, config: Config, json: bool) -> Result<(), Failure> {
             )
             .into());
         }
-        let ask = PrincipalOperation::Grant {
+        let operation = PrincipalOperation::Grant {
             role: ADMINISTRATOR,
         };
-        control::change_principal(&**store.control.store(), PrincipalCall { principal, ask })
-            .await?;
+        control::change_principal(
+            &**store.control.store(),
+            PrincipalRequest {
+                principal,
+                operation,
+            },
+        )
+        .await?;
         Ok(store.control.generation().await?)
     })?;
     if json {
@@ -214,7 +225,7 @@ fn is_named(principal: &str, kind: PrincipalKind, name: &str) -> bool {
         .is_some_and(|principal| (principal.kind(), principal.as_str()) == (kind, name))
 }
 
-fn check(call: CheckCall<'_>, target: &TargetArgs) -> Result<(), Failure> {
+fn check(call: CheckRequest<'_>, target: &TargetArgs) -> Result<(), Failure> {
     let checked = target.run(async |control| control.check(call).await)?;
     let text = described(&checked);
     if target.engine.json {

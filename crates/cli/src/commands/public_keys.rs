@@ -1,12 +1,12 @@
 //! `public-keys` and `apps public-keys`: fetch the public keys of an app, for clients that seal
 //! without an engine. `seal` reads the files that these commands write.
 
-use sealwire_client::CallOptions;
+use sealwire_client::CommonParams;
 use std::fs;
 use std::path::PathBuf;
 
 use sealwire_client::Client;
-use sealwire_client::control::PublicKeysCall;
+use sealwire_client::control::PublicKeysRequest;
 use sealwire_client::public_keys::{
     Expected, PublicKeys, Signed, VerifyingKey, signer_from_base64,
 };
@@ -103,11 +103,11 @@ pub(super) fn run_as_operator(app: &str, engine: &EngineArgs) -> Result<(), Fail
 
 async fn fetch(client: &Client, app: &str, reason: Option<&str>) -> Result<Signed, Failure> {
     Ok(client
-        .signed_public_keys(PublicKeysCall {
+        .signed_public_keys(PublicKeysRequest {
             app,
-            options: CallOptions {
+            options: CommonParams {
                 reason,
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
         })
         .await?)

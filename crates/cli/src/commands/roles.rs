@@ -4,7 +4,7 @@
 use clap::Subcommand;
 use sealwire_access::{self as access, Grant};
 use sealwire_service::output::{errln, outln};
-use sealwire_wire::control::{Role, RoleCall, RoleOperation};
+use sealwire_wire::control::{Role, RoleOperation, RoleRequest};
 
 use super::Failure;
 use super::operator::TargetArgs;
@@ -63,24 +63,24 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         } => {
             let grants = grants.iter().map(String::as_str).collect();
             change(
-                RoleCall {
+                RoleRequest {
                     role,
-                    ask: RoleOperation::Set { grants },
+                    operation: RoleOperation::Set { grants },
                 },
                 target,
             )
         }
         RolesCommand::Delete { role, target } => change(
-            RoleCall {
+            RoleRequest {
                 role,
-                ask: RoleOperation::Delete,
+                operation: RoleOperation::Delete,
             },
             target,
         ),
     }
 }
 
-fn change(call: RoleCall<'_>, target: &TargetArgs) -> Result<(), Failure> {
+fn change(call: RoleRequest<'_>, target: &TargetArgs) -> Result<(), Failure> {
     let changed = target.run(async |control| control.change_role(call).await)?;
     if changed.role.as_ref().is_some_and(can_guess) {
         errln!(

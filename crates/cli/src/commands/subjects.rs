@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use sealwire_audit::{Filter, RecordView};
 use sealwire_client::{
-    CallOptions, Client, SubjectErased, SubjectExport, SubjectName, SubjectTarget,
+    Client, CommonParams, SubjectErased, SubjectExport, SubjectName, SubjectTarget,
 };
 use sealwire_service::output::{errln, outln};
 use serde_json::json;
@@ -156,9 +156,9 @@ struct Common {
 impl Common {
     fn target<'a>(&'a self, subject: SubjectName<'a>) -> SubjectTarget<'a> {
         SubjectTarget {
-            options: CallOptions {
+            options: CommonParams {
                 reason: self.reason.as_deref(),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..SubjectTarget::new(&self.app, subject)
         }

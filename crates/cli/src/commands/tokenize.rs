@@ -1,7 +1,7 @@
 //! `tokenize` and `detokenize`: read a JSON file and write a JSON file.
 
 use sealwire_client::{
-    CallOptions, Detokenize, OnError, TokenLookupScope, Tokenize, TokenizeOptions,
+    CommonParams, Detokenize, OnError, TokenLookupScope, Tokenize, TokenizeOptions,
 };
 
 use super::Failure;
@@ -57,9 +57,9 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
             select: common.select(),
             unmatched: common.unmatched(),
             context: common.context(),
-            options: CallOptions {
+            options: CommonParams {
                 reason: common.reason.as_deref(),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             on_error: on_error(args.report),
             writing,
@@ -76,9 +76,9 @@ pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
             select: common.select(),
             unmatched: common.unmatched(),
             context: common.context(),
-            options: CallOptions {
+            options: CommonParams {
                 reason: common.reason.as_deref(),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             on_error: on_error(args.report),
             writing: TokenLookupScope {

@@ -4,7 +4,7 @@ use std::io::BufRead as _;
 
 use clap::Subcommand;
 use sealwire_client::{
-    CallOptions, Client, Counted, Listing, Sweep, Token, TokenMap, TokenSearch, Tokens,
+    Client, CommonParams, Counted, Listing, Sweep, Token, TokenMap, TokenSearch, Tokens,
 };
 use sealwire_payload::{WalkLimits, json};
 use sealwire_service::output::{errln, outln};
@@ -213,9 +213,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 impl Common {
     pub(super) fn map(&self) -> TokenMap<'_> {
         TokenMap {
-            options: CallOptions {
+            options: CommonParams {
                 reason: self.reason.as_deref(),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..TokenMap::new(&self.app, &self.collection)
         }

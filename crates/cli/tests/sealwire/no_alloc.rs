@@ -12,7 +12,7 @@ use sealwire_crypto::{
     AppId, AppKeys, Curve, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, KeyVersion,
     Opener, Sealer,
 };
-use sealwire_engine::jobs::field_errors::{FieldErrors, FieldFault};
+use sealwire_engine::jobs::field_errors::{FieldErrors, FieldFailure};
 use sealwire_engine::jobs::field_opener::{Evervault, FieldOpener};
 use sealwire_engine::jobs::field_sealer::FieldSealer;
 use sealwire_engine::jobs::masks::disclosure::Disclosure;
@@ -128,7 +128,7 @@ fn document(fields: u32) -> Vec<u8> {
 fn walk(
     input: &[u8],
     containers: Containers,
-    mut transform: impl Transform<Error = FieldFault>,
+    mut transform: impl Transform<Error = FieldFailure>,
 ) -> (Vec<u8>, u64) {
     let mut out = Vec::with_capacity(input.len() * 20);
     let everything = Arc::new(Selection::everything());

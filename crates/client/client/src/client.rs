@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sealwire_wire::{
-    CallOptions, DEADLINE_MS_MAX, Decrypt, Detokenize, DocumentCall, Encrypt, ErrorCode,
+    CommonParams, DEADLINE_MS_MAX, Decrypt, Detokenize, DocumentParams, Encrypt, ErrorCode,
     FieldError, Health, Info, Inspect, Inspection, Malformed, Mask, Rewrap, Tokenize,
     TokenizeOptions, request,
 };
@@ -44,7 +44,7 @@ pub struct Document {
     /// Positions of those paths in `select` that match nothing in the document.
     pub unmatched: Vec<u32>,
     /// Encapsulations that fields of the document refer to. Keep them with the document, for
-    /// [`DocumentCall::encapsulations`]: without them the fields do not open again.
+    /// [`DocumentParams::encapsulations`]: without them the fields do not open again.
     pub encapsulations: Vec<String>,
 }
 
@@ -265,14 +265,14 @@ impl Client {
 
     async fn document<'a, W: Clone>(
         &self,
-        call: DocumentCall<'a, W>,
+        call: DocumentParams<'a, W>,
         course: Course,
-        encode: fn(&mut Vec<u8>, u32, &DocumentCall<'a, W>),
+        encode: fn(&mut Vec<u8>, u32, &DocumentParams<'a, W>),
     ) -> Result<Document, Error> {
         request::check_payload(call.payload).map_err(Error::Payload)?;
         let encode = |out: &mut Vec<u8>, msgid, options| {
             let call = call.clone();
-            encode(out, msgid, &DocumentCall { options, ..call });
+            encode(out, msgid, &DocumentParams { options, ..call });
         };
         let result = self.call_on_data(call.options, course, encode).await?;
         Document::decode(&result).map_err(Error::Protocol)
@@ -398,9 +398,9 @@ impl Client {
     /// Performs one data request. `encode` receives the options with the remaining time.
     pub(crate) async fn call_on_data<'a>(
         &self,
-        options: CallOptions<'a>,
+        options: CommonParams<'a>,
         course: Course,
-        encode: impl Fn(&mut Vec<u8>, u32, CallOptions<'a>),
+        encode: impl Fn(&mut Vec<u8>, u32, CommonParams<'a>),
     ) -> Result<Bytes, Error> {
         let deadline = self.deadline_of(options.deadline_ms);
         let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {

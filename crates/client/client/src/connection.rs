@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use sealwire_wire::{
-    Disposition, ErrorCode, Limits, MessageHeader, Notification, Reply, Scan, Scanner,
+    Disposition, ErrorCode, Limits, MessageHeader, Notification, Response, Scan, Scanner,
     decode_protocol_error,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -143,7 +143,7 @@ impl Connection {
             Ok(Err(_)) => return Err(Failure::Disconnected("the runtime is shutting down".into())),
             Err(_) => return Err(Failure::Deadline),
         };
-        match Reply::decode(&message) {
+        match Response::decode(&message) {
             Ok(reply) => {
                 if matches!(&reply.outcome, Err(error) if error.code == ErrorCode::Unauthenticated)
                 {
@@ -277,7 +277,7 @@ fn hand_out(scanner: &mut Scanner, buffer: &mut BytesMut, state: &State) -> Resu
                     MessageHeader::Notification { .. } | MessageHeader::Request { .. } => {}
                 }
             }
-            Scan::Refused {
+            Scan::Rejected {
                 head,
                 error,
                 disposition,

@@ -5,10 +5,11 @@
 //! was rejected with a retry time.
 
 use sealwire_wire::control::{
-    AppCall, AppChanged, Apps, Census, CensusCall, CheckCall, Checked, CollectionCall,
-    CollectionChanged, Collections, CollectionsCall, Control, Instances, MigrateCall,
-    MigratedObjects, Page, PrincipalCall, PrincipalChanged, Principals, PublicKeys, PublicKeysCall,
-    Records, RewrapRowsCall, RewrappedRows, RoleCall, RoleChanged, Roles, RootOperation, RootState,
+    AppChanged, AppRequest, Apps, Census, CensusRequest, CheckRequest, Checked, CollectionChanged,
+    CollectionRequest, Collections, CollectionsRequest, Control, Instances, MigrateRequest,
+    MigratedObjects, Page, PrincipalChanged, PrincipalRequest, Principals, PublicKeys,
+    PublicKeysRequest, Records, RewrapRowsRequest, RewrappedRows, RoleChanged, RoleRequest, Roles,
+    RootOperation, RootState,
 };
 use sealwire_wire::{Malformed, request};
 
@@ -43,7 +44,7 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn change_app(&self, call: AppCall<'_>) -> Result<AppChanged, Error> {
+    pub async fn change_app(&self, call: AppRequest<'_>) -> Result<AppChanged, Error> {
         self.control(Control::App(call), Course::once(), AppChanged::decode)
             .await
     }
@@ -54,7 +55,7 @@ impl Client {
     /// As above.
     pub async fn collections(&self, app: &str, page: Page<'_>) -> Result<Collections, Error> {
         self.control(
-            Control::Collections(CollectionsCall { app, page }),
+            Control::Collections(CollectionsRequest { app, page }),
             Course::default(),
             Collections::decode,
         )
@@ -67,7 +68,7 @@ impl Client {
     /// As above.
     pub async fn change_collection(
         &self,
-        call: CollectionCall<'_>,
+        call: CollectionRequest<'_>,
     ) -> Result<CollectionChanged, Error> {
         self.control(
             Control::Collection(call),
@@ -82,7 +83,7 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn keys_census(&self, call: CensusCall<'_>) -> Result<Census, Error> {
+    pub async fn keys_census(&self, call: CensusRequest<'_>) -> Result<Census, Error> {
         self.control(Control::Census(call), Course::default(), Census::decode)
             .await
     }
@@ -92,7 +93,7 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn keys_rewrap(&self, call: RewrapRowsCall<'_>) -> Result<RewrappedRows, Error> {
+    pub async fn keys_rewrap(&self, call: RewrapRowsRequest<'_>) -> Result<RewrappedRows, Error> {
         self.control(
             Control::RewrapRows(call),
             Course::default(),
@@ -109,7 +110,7 @@ impl Client {
     /// As above.
     pub async fn collections_migrate(
         &self,
-        call: MigrateCall<'_>,
+        call: MigrateRequest<'_>,
     ) -> Result<MigratedObjects, Error> {
         self.control(
             Control::Migrate(call),
@@ -155,7 +156,7 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn change_role(&self, call: RoleCall<'_>) -> Result<RoleChanged, Error> {
+    pub async fn change_role(&self, call: RoleRequest<'_>) -> Result<RoleChanged, Error> {
         self.control(Control::Role(call), Course::once(), RoleChanged::decode)
             .await
     }
@@ -179,7 +180,7 @@ impl Client {
     /// As above.
     pub async fn change_principal(
         &self,
-        call: PrincipalCall<'_>,
+        call: PrincipalRequest<'_>,
     ) -> Result<PrincipalChanged, Error> {
         self.control(
             Control::Principal(call),
@@ -193,7 +194,7 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn check(&self, call: CheckCall<'_>) -> Result<Checked, Error> {
+    pub async fn check(&self, call: CheckRequest<'_>) -> Result<Checked, Error> {
         self.control(Control::Check(call), Course::default(), Checked::decode)
             .await
     }
@@ -203,7 +204,7 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn public_keys(&self, call: PublicKeysCall<'_>) -> Result<PublicKeys, Error> {
+    pub async fn public_keys(&self, call: PublicKeysRequest<'_>) -> Result<PublicKeys, Error> {
         self.control(
             Control::PublicKeys(call),
             Course::default(),
@@ -220,7 +221,7 @@ impl Client {
     #[cfg(feature = "public-keys")]
     pub async fn signed_public_keys(
         &self,
-        call: PublicKeysCall<'_>,
+        call: PublicKeysRequest<'_>,
     ) -> Result<public_keys::Signed, Error> {
         let PublicKeys {
             keys,

@@ -39,7 +39,7 @@ pub use pacer::{Pacer, PacerStats, RetryLimits};
 #[cfg(feature = "public-keys")]
 pub use sealwire_public_keys as public_keys;
 pub use sealwire_wire::{
-    AddObjects, CallOptions, Counted, Decrypt, Detail, DetailValue, Detokenize, DocumentCall,
+    AddObjects, CommonParams, Counted, Decrypt, Detail, DetailValue, Detokenize, DocumentParams,
     Encapsulation, Encoding, Encrypt, Envelope, ErrorCode, FieldError, Format, Found, Health, Info,
     Inspect, Inspection, ItemError, KeyScope, Listing, Malformed, Mask, MaskList, MaskRule,
     Masking, Object, ObjectVersion, Objects, ObjectsChanged, OnError, Outside, PropertyDisclosure,

@@ -5,9 +5,9 @@
 
 use bytes::Bytes;
 use sealwire_wire::{
-    AddObjects, Counted, Listing, Objects, ObjectsCall, ObjectsChanged, ObjectsOperation,
-    PropertyDisclosure, SubjectErased, SubjectExport, SubjectFound, SubjectTarget, SubjectsCall,
-    SubjectsOperation, Sweep, TokenMap, request,
+    AddObjects, Counted, Listing, Objects, ObjectsChanged, ObjectsOperation, ObjectsRequest,
+    PropertyDisclosure, SubjectErased, SubjectExport, SubjectFound, SubjectTarget,
+    SubjectsOperation, SubjectsRequest, Sweep, TokenMap, request,
 };
 
 use crate::client::Client;
@@ -47,11 +47,11 @@ impl Client {
         ids: &[&str],
         disclosure: PropertyDisclosure<'_>,
     ) -> Result<Objects, Error> {
-        let ask = ObjectsOperation::Get {
+        let operation = ObjectsOperation::Get {
             ids: ids.to_vec(),
             disclosure,
         };
-        Objects::decode(&self.objects(map, ask, Course::on_tokens()).await?)
+        Objects::decode(&self.objects(map, operation, Course::on_tokens()).await?)
             .map_err(Error::Protocol)
     }
 
@@ -87,12 +87,16 @@ impl Client {
         ids: &[&str],
         versions: Option<Vec<u64>>,
     ) -> Result<Counted, Error> {
-        let ask = ObjectsOperation::Delete {
+        let operation = ObjectsOperation::Delete {
             ids: ids.to_vec(),
             versions,
         };
-        Counted::decode(&self.objects(map, ask, Course::once_on_tokens()).await?)
-            .map_err(Error::Protocol)
+        Counted::decode(
+            &self
+                .objects(map, operation, Course::once_on_tokens())
+                .await?,
+        )
+        .map_err(Error::Protocol)
     }
 
     /// Returns a page of the objects for which all clauses hold. `clauses` is a MessagePack array
@@ -109,13 +113,13 @@ impl Client {
         limit: Option<u32>,
     ) -> Result<Objects, Error> {
         request::check_payload(clauses).map_err(Error::Payload)?;
-        let ask = ObjectsOperation::Query {
+        let operation = ObjectsOperation::Query {
             clauses,
             disclosure,
             after,
             limit,
         };
-        Objects::decode(&self.objects(map, ask, Course::on_tokens()).await?)
+        Objects::decode(&self.objects(map, operation, Course::on_tokens()).await?)
             .map_err(Error::Protocol)
     }
 
@@ -129,11 +133,11 @@ impl Client {
         listing: Listing<'_>,
         disclosure: PropertyDisclosure<'_>,
     ) -> Result<Objects, Error> {
-        let ask = ObjectsOperation::List {
+        let operation = ObjectsOperation::List {
             listing,
             disclosure,
         };
-        Objects::decode(&self.objects(map, ask, Course::on_tokens()).await?)
+        Objects::decode(&self.objects(map, operation, Course::on_tokens()).await?)
             .map_err(Error::Protocol)
     }
 
@@ -147,11 +151,11 @@ impl Client {
         ids: &[&str],
         expires_s: Option<u64>,
     ) -> Result<Counted, Error> {
-        let ask = ObjectsOperation::Expire {
+        let operation = ObjectsOperation::Expire {
             ids: ids.to_vec(),
             expires_s,
         };
-        Counted::decode(&self.objects(map, ask, Course::on_tokens()).await?)
+        Counted::decode(&self.objects(map, operation, Course::on_tokens()).await?)
             .map_err(Error::Protocol)
     }
 
@@ -251,12 +255,12 @@ impl Client {
     async fn subjects(
         &self,
         target: SubjectTarget<'_>,
-        ask: SubjectsOperation<'_>,
+        operation: SubjectsOperation<'_>,
         course: Course,
     ) -> Result<Bytes, Error> {
         let encode = |out: &mut Vec<u8>, msgid, options| {
             let target = SubjectTarget { options, ..target };
-            request::subjects(out, msgid, &SubjectsCall { target, ask });
+            request::subjects(out, msgid, &SubjectsRequest { target, operation });
         };
         self.call_on_data(target.options, course, encode).await
     }
@@ -264,13 +268,13 @@ impl Client {
     async fn objects(
         &self,
         map: TokenMap<'_>,
-        ask: ObjectsOperation<'_>,
+        operation: ObjectsOperation<'_>,
         course: Course,
     ) -> Result<Bytes, Error> {
         let encode = |out: &mut Vec<u8>, msgid, options| {
             let map = TokenMap { options, ..map };
-            let ask = ask.clone();
-            request::objects(out, msgid, &ObjectsCall { map, ask });
+            let operation = operation.clone();
+            request::objects(out, msgid, &ObjectsRequest { map, operation });
         };
         self.call_on_data(map.options, course, encode).await
     }

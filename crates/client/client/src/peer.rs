@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sealwire_wire::{
-    Call, FrameLayout, Limits, MessageHeader, Scan, Scanner, decode_cancel, reply,
+    FrameLayout, Limits, MessageHeader, Request, Scan, Scanner, decode_cancel, response,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::timeout;
@@ -94,7 +94,7 @@ impl Peer {
     /// Responds to a request with a document.
     pub(crate) async fn answer(&mut self, msgid: u32, payload: &[u8]) {
         let mut out = Vec::new();
-        let document = reply::Document::begin(&mut out, msgid);
+        let document = response::Document::start(&mut out, msgid);
         out.extend_from_slice(payload);
         document.finish(&mut out, 1, (&[], 0), &[], &[]);
         self.say(&out).await;
@@ -103,23 +103,23 @@ impl Peer {
 
 fn heard(boundary: &FrameLayout, message: &[u8]) -> PeerMessage {
     match boundary.head {
-        MessageHeader::Request { msgid, .. } => match Call::decode(message, boundary).unwrap() {
-            Call::Encrypt(call) | Call::Rewrap(call) => PeerMessage::Call {
+        MessageHeader::Request { msgid, .. } => match Request::decode(message, boundary).unwrap() {
+            Request::Encrypt(call) | Request::Rewrap(call) => PeerMessage::Call {
                 msgid,
                 payload: call.payload.to_vec(),
                 deadline_ms: call.options.deadline_ms,
             },
-            Call::Decrypt(call) => PeerMessage::Call {
+            Request::Decrypt(call) => PeerMessage::Call {
                 msgid,
                 payload: call.payload.to_vec(),
                 deadline_ms: call.options.deadline_ms,
             },
-            Call::Tokenize(call) => PeerMessage::Tokenize {
+            Request::Tokenize(call) => PeerMessage::Tokenize {
                 msgid,
                 idempotency_key: call.writing.idempotency_key.map(<[u8]>::to_vec),
             },
-            Call::Tokens(_) | Call::Control(_) => PeerMessage::Small(msgid),
-            Call::Health => PeerMessage::Health(msgid),
+            Request::Tokens(_) | Request::Control(_) => PeerMessage::Small(msgid),
+            Request::Health => PeerMessage::Health(msgid),
             other => panic!("{other:?}"),
         },
         MessageHeader::Notification { .. } => PeerMessage::Cancel(decode_cancel(message).unwrap()),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sealwire_wire::{CallOptions, ErrorFormat, RpcError, ScanError, reply};
+use sealwire_wire::{CommonParams, ErrorFormat, RpcError, ScanError, response};
 use tokio::io::{AsyncReadExt, BufWriter, DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -186,9 +186,9 @@ async fn a_deadline_is_sent_kept_and_cancels() {
         tokio::spawn(async move {
             client
                 .encrypt(Encrypt {
-                    options: CallOptions {
+                    options: CommonParams {
                         deadline_ms: Some(700),
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..Encrypt::new("a", &[1])
                 })
@@ -307,7 +307,7 @@ async fn the_servers_deadline_is_a_deadline_and_other_errors_come_whole() {
         let (msgid, payload) = peer.hear_call().await;
         let late = RpcError::new(ErrorCode::DeadlineExceeded, "late");
         let mut out = Vec::new();
-        reply::error(
+        response::error(
             &mut out,
             msgid,
             if payload == [1] { &late } else { &overloaded },
@@ -337,7 +337,7 @@ async fn a_message_of_a_server_has_no_control_characters() {
         };
         let (msgid, _) = peer.hear_call().await;
         let mut out = Vec::new();
-        reply::error(
+        response::error(
             &mut out,
             msgid,
             &RpcError::new(ErrorCode::Internal, said.to_owned()),
@@ -418,7 +418,7 @@ async fn the_server_says_why_it_closes() {
     let mut peer = next_peer(&mut peers).await;
     peer.hear_call().await;
     let mut out = Vec::new();
-    reply::protocol_error(
+    response::protocol_error(
         &mut out,
         &RpcError::new(ErrorCode::BadRequest, "reserved marker 0xc1"),
     );

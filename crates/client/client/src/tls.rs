@@ -225,7 +225,7 @@ mod tests {
     use rustls::pki_types::PrivateKeyDer;
     use rustls::pki_types::pem::PemObject as _;
     use rustls::server::WebPkiClientVerifier;
-    use sealwire_wire::{Health, reply};
+    use sealwire_wire::{Health, response};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
     use tokio::time::timeout;
@@ -334,7 +334,7 @@ mod tests {
                     let mut request = [0; 64];
                     if stream.read(&mut request).await.is_ok() {
                         let mut out = Vec::new();
-                        reply::begin(&mut out, 0);
+                        response::start(&mut out, 0);
                         Health.encode(&mut out);
                         stream.write_all(&out).await.unwrap();
                         stream.flush().await.unwrap();

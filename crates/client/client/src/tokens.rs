@@ -1,7 +1,7 @@
 //! The token requests without a document. All are safe to repeat.
 
 use sealwire_wire::{
-    Counted, Found, Listing, Sweep, TokenMap, TokenSearch, Tokens, TokensCall, TokensOperation,
+    Counted, Found, Listing, Sweep, TokenMap, TokenSearch, Tokens, TokensOperation, TokensRequest,
     request,
 };
 
@@ -117,20 +117,24 @@ impl Client {
         self.counted(map, TokensOperation::Prune(sweep)).await
     }
 
-    async fn counted(&self, map: TokenMap<'_>, ask: TokensOperation<'_>) -> Result<Counted, Error> {
-        let result = self.tokens(map, ask).await?;
+    async fn counted(
+        &self,
+        map: TokenMap<'_>,
+        operation: TokensOperation<'_>,
+    ) -> Result<Counted, Error> {
+        let result = self.tokens(map, operation).await?;
         Counted::decode(&result).map_err(Error::Protocol)
     }
 
     async fn tokens(
         &self,
         map: TokenMap<'_>,
-        ask: TokensOperation<'_>,
+        operation: TokensOperation<'_>,
     ) -> Result<bytes::Bytes, Error> {
         let encode = |out: &mut Vec<u8>, msgid, options| {
             let map = TokenMap { options, ..map };
-            let ask = ask.clone();
-            request::tokens(out, msgid, &TokensCall { map, ask });
+            let operation = operation.clone();
+            request::tokens(out, msgid, &TokensRequest { map, operation });
         };
         self.call_on_data(map.options, Course::on_tokens(), encode)
             .await

@@ -136,7 +136,7 @@ fn answer_token(request: &Value) -> Result<Value, Box<dyn Error>> {
         let row = seal(Some((datatype, &*value)))?;
         let of_value = keys.fingerprint_of_value(collection, &context, datatype, &value);
         let client = keys.principal(text("principal")?);
-        let of_call = keys.fingerprint_of_call(
+        let of_call = keys.fingerprint_of_request(
             collection,
             &context,
             &client,

@@ -50,9 +50,8 @@ fn a_row_is_the_only_thing_allocated() {
     let mut principal = keys.principal("");
     assert_eq!(allocations(|| principal = keys.principal("relay")), 0);
     assert_eq!(
-        allocations(
-            || _ = keys.fingerprint_of_call(2, &context, &principal, b"key", 0, value.0, value.1)
-        ),
+        allocations(|| _ =
+            keys.fingerprint_of_request(2, &context, &principal, b"key", 0, value.0, value.1)),
         0
     );
     let new = NewToken {

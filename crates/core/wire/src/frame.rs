@@ -32,7 +32,7 @@ pub enum MessageHeader {
 
 impl MessageHeader {
     /// Returns the msgid for the response. Only a request gets a response.
-    pub const fn answer_to(&self) -> Option<u32> {
+    pub const fn response_id(&self) -> Option<u32> {
         match self {
             Self::Request { msgid, .. } => Some(*msgid),
             Self::Response { .. } | Self::Notification { .. } => None,
@@ -122,9 +122,9 @@ pub enum Scan {
     /// A whole message. Remove `bytes` from the front of the buffer before the next scan.
     Message(FrameLayout),
     /// The message is rejected. Remove nothing from the buffer.
-    Refused {
+    Rejected {
         /// The header of the message, if it was readable: respond with `error` to its
-        /// [`MessageHeader::answer_to`]. `None` in a second rejection of the same message, which
+        /// [`MessageHeader::response_id`]. `None` in a second rejection of the same message, which
         /// already got its response.
         head: Option<MessageHeader>,
         /// The violation.

@@ -5,37 +5,38 @@
 //! `proto/README.md` is the contract in prose. The tests of this crate compare its tables with this
 //! code.
 //!
-//! A server feeds a [`Scanner`] until it yields a [`FrameLayout`], then calls [`Call::decode`] on
-//! those bytes and writes the response with [`reply`]. While the body of a request is still
+//! A server feeds a [`Scanner`] until it yields a [`FrameLayout`], then calls [`Request::decode`] on
+//! those bytes and writes the response with [`response`]. While the body of a request is still
 //! arriving, [`Scanner::head`] returns its message header and [`Scanner::preview`] predicts its
-//! size. A client writes with [`request`] and reads with a [`Scanner`] and [`Reply::decode`].
+//! size. A client writes with [`request`] and reads with a [`Scanner`] and [`Response::decode`].
 
-mod answer;
-mod call;
-mod call_error;
 mod error;
 mod frame;
 mod header;
+mod invalid_request;
 mod limits;
 mod map;
 mod method;
 mod params;
 mod reading;
-pub mod reply;
 pub mod request;
+mod request_decoder;
+pub mod response;
+mod response_decoder;
 mod results;
 mod scan;
 mod trace;
 
 /// The parameters and results of the control methods.
 pub mod control {
-    pub use crate::call::Control;
     pub use crate::params::{
-        AlterCollection, AppCall, AppOperation, CensusCall, CheckCall, CollectionCall,
-        CollectionOperation, CollectionsCall, CreateCollection, Kind, MigrateCall, Page,
-        PrincipalCall, PrincipalOperation, PropertySpec, PublicKeysCall, RewrapRowsCall, RoleCall,
-        RoleOperation, RootOperation, RotateKind, Scope, Secret, TokenFormat,
+        AlterCollection, AppOperation, AppRequest, CensusRequest, CheckRequest,
+        CollectionOperation, CollectionRequest, CollectionsRequest, CreateCollection, Kind,
+        MigrateRequest, Page, PrincipalOperation, PrincipalRequest, PropertySpec,
+        PublicKeysRequest, RewrapRowsRequest, RoleOperation, RoleRequest, RootOperation,
+        RotateKind, Scope, Secret, TokenFormat,
     };
+    pub use crate::request_decoder::Control;
     pub use crate::results::{
         App, AppChanged, Apps, Census, CensusCount, CensusKey, Checked, Collection,
         CollectionChanged, Collections, Instance, Instances, Key, MigratedObjects, Principal,
@@ -44,13 +45,11 @@ pub mod control {
     };
 }
 
-pub use answer::{Document, FieldError, Reply, decode_protocol_error};
-pub use call::{Call, decode_cancel, decode_errors};
-pub use call_error::CallError;
 pub use error::{Detail, DetailValue, ErrorCode, ErrorFormat, ItemError, OverloadReason, RpcError};
 pub use frame::{
     Disposition, Estimate, FrameLayout, MessageHeader, Preview, Scan, ScanError, Span,
 };
+pub use invalid_request::InvalidRequest;
 pub use limits::{
     APP_BYTES_MAX, CLAUSES_MAX, CONTEXT_BYTES_MAX, CONTEXT_RESERVED, CURSOR_BYTES_MAX,
     DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX, DESCRIPTION_BYTES_MAX, ENCAPSULATION_BYTES_MAX,
@@ -64,13 +63,15 @@ pub use limits::{
 };
 pub use method::{Method, Methods, Notification};
 pub use params::{
-    AddObjects, CallOptions, Decrypt, Detokenize, DocumentCall, Encapsulation, Encoding, Encrypt,
-    Envelope, Format, Inspect, KeyScope, Listing, Mask, MaskList, MaskRule, Masking, ObjectsCall,
-    ObjectsOperation, OnError, Outside, Param, PropertyDisclosure, Reading, Rewrap, RuleFields,
-    SubjectName, SubjectTarget, SubjectsCall, SubjectsOperation, Suite, Sweep, TokenLookupScope,
-    TokenMap, TokenSearch, Tokenize, TokenizeOptions, TokensCall, TokensOperation, Unbound,
-    UnknownFields, Unmatched, Writing, shared,
+    AddObjects, CommonParams, Decrypt, Detokenize, DocumentParams, Encapsulation, Encoding,
+    Encrypt, Envelope, Format, Inspect, KeyScope, Listing, Mask, MaskList, MaskRule, Masking,
+    ObjectsOperation, ObjectsRequest, OnError, Outside, Param, PropertyDisclosure, Reading, Rewrap,
+    RuleFields, SubjectName, SubjectTarget, SubjectsOperation, SubjectsRequest, Suite, Sweep,
+    TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions, TokensOperation,
+    TokensRequest, Unbound, UnknownFields, Unmatched, Writing, shared,
 };
+pub use request_decoder::{Request, decode_cancel, decode_errors};
+pub use response_decoder::{Document, FieldError, Response, decode_protocol_error};
 pub use results::{
     Counted, Found, Health, Info, Inspection, Object, ObjectVersion, Objects, ObjectsChanged,
     SubjectErased, SubjectExport, SubjectFound, SubjectToken, Token, Tokens, ValueKind,

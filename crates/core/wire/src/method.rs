@@ -6,16 +6,17 @@
 
 use std::fmt;
 
-use crate::call::{Call, Control};
-use crate::call_error::CallError;
+use crate::invalid_request::InvalidRequest;
 use crate::params::declare::{self, Parameters};
 use crate::params::rule::{self, Form, Part};
 use crate::params::{
-    AppCall, CensusCall, CheckCall, CollectionCall, CollectionsCall, Decrypt, Detokenize, Encrypt,
-    Inspect, Mask, MigrateCall, ObjectsCall, Page, Param, PrincipalCall, PublicKeysCall, Rewrap,
-    RewrapRowsCall, RoleCall, RootOperation, SubjectsCall, Tokenize, TokensCall,
+    AppRequest, CensusRequest, CheckRequest, CollectionRequest, CollectionsRequest, Decrypt,
+    Detokenize, Encrypt, Inspect, Mask, MigrateRequest, ObjectsRequest, Page, Param,
+    PrincipalRequest, PublicKeysRequest, Rewrap, RewrapRowsRequest, RoleRequest, RootOperation,
+    SubjectsRequest, Tokenize, TokensRequest,
 };
 use crate::reading::Params;
+use crate::request_decoder::{Control, Request};
 
 /// Declares the methods, in the order of the contract's tables: the name on the wire, the listener,
 /// the store that the method needs, and the request with its parameters.
@@ -56,10 +57,10 @@ macro_rules! methods {
             }
 
             /// Reads the parameters of the method.
-            pub(crate) fn read<'a>(self, params: &mut Params<'a>) -> Result<Call<'a>, CallError> {
+            pub(crate) fn read<'a>(self, params: &mut Params<'a>) -> Result<Request<'a>, InvalidRequest> {
                 Ok(match self {
                     $(Self::$variant => {
-                        Call::from(request!(self, params, $set::$case $($request)?))
+                        Request::from(request!(self, params, $set::$case $($request)?))
                     })+
                 })
             }
@@ -116,109 +117,109 @@ macro_rules! request {
 
 methods! {
     /// Replaces the leaves of a payload by envelopes.
-    Encrypt = "encrypt" on data => Call::Encrypt(Encrypt),
+    Encrypt = "encrypt" on data => Request::Encrypt(Encrypt),
     /// Opens every envelope in a payload.
-    Decrypt = "decrypt" on data => Call::Decrypt(Decrypt),
+    Decrypt = "decrypt" on data => Request::Decrypt(Decrypt),
     /// Opens every envelope in a payload and seals it again to the newest key.
-    Rewrap = "rewrap" on data => Call::Rewrap(Rewrap),
+    Rewrap = "rewrap" on data => Request::Rewrap(Rewrap),
     /// Describes one envelope without opening it.
-    Inspect = "inspect" on data => Call::Inspect(Inspect),
+    Inspect = "inspect" on data => Request::Inspect(Inspect),
     /// Replaces the leaves of a payload by tokens.
-    Tokenize = "tokenize" on data tokens => Call::Tokenize(Tokenize),
+    Tokenize = "tokenize" on data tokens => Request::Tokenize(Tokenize),
     /// Replaces the tokens in a payload by their values.
-    Detokenize = "detokenize" on data tokens => Call::Detokenize(Detokenize),
+    Detokenize = "detokenize" on data tokens => Request::Detokenize(Detokenize),
     /// Masks the fields of a payload.
-    Mask = "mask" on data => Call::Mask(Mask),
+    Mask = "mask" on data => Request::Mask(Mask),
     /// Returns the metadata of tokens, without their values.
-    TokensGet = "tokens.get" on data tokens => Call::Tokens(TokensCall),
+    TokensGet = "tokens.get" on data tokens => Request::Tokens(TokensRequest),
     /// Finds the token of a value.
-    TokensFind = "tokens.find" on data tokens => Call::Tokens(TokensCall),
+    TokensFind = "tokens.find" on data tokens => Request::Tokens(TokensRequest),
     /// Lists the tokens of a collection.
-    TokensList = "tokens.list" on data tokens => Call::Tokens(TokensCall),
+    TokensList = "tokens.list" on data tokens => Request::Tokens(TokensRequest),
     /// Removes tokens and their values for good.
-    TokensDelete = "tokens.delete" on data tokens => Call::Tokens(TokensCall),
+    TokensDelete = "tokens.delete" on data tokens => Request::Tokens(TokensRequest),
     /// Sets when tokens expire.
-    TokensExpire = "tokens.expire" on data tokens => Call::Tokens(TokensCall),
+    TokensExpire = "tokens.expire" on data tokens => Request::Tokens(TokensRequest),
     /// Archives expired tokens.
-    TokensArchive = "tokens.archive" on data tokens => Call::Tokens(TokensCall),
+    TokensArchive = "tokens.archive" on data tokens => Request::Tokens(TokensRequest),
     /// Removes archived tokens for good.
-    TokensPrune = "tokens.prune" on data tokens => Call::Tokens(TokensCall),
+    TokensPrune = "tokens.prune" on data tokens => Request::Tokens(TokensRequest),
     /// Adds objects to a collection.
-    ObjectsAdd = "objects.add" on data objects => Call::Objects(ObjectsCall),
+    ObjectsAdd = "objects.add" on data objects => Request::Objects(ObjectsRequest),
     /// Returns objects by id.
-    ObjectsGet = "objects.get" on data objects => Call::Objects(ObjectsCall),
+    ObjectsGet = "objects.get" on data objects => Request::Objects(ObjectsRequest),
     /// Changes objects.
-    ObjectsUpdate = "objects.update" on data objects => Call::Objects(ObjectsCall),
+    ObjectsUpdate = "objects.update" on data objects => Request::Objects(ObjectsRequest),
     /// Removes objects for good.
-    ObjectsDelete = "objects.delete" on data objects => Call::Objects(ObjectsCall),
+    ObjectsDelete = "objects.delete" on data objects => Request::Objects(ObjectsRequest),
     /// Finds objects by their indexed properties.
-    ObjectsQuery = "objects.query" on data objects => Call::Objects(ObjectsCall),
+    ObjectsQuery = "objects.query" on data objects => Request::Objects(ObjectsRequest),
     /// Lists the objects of a collection.
-    ObjectsList = "objects.list" on data objects => Call::Objects(ObjectsCall),
+    ObjectsList = "objects.list" on data objects => Request::Objects(ObjectsRequest),
     /// Sets when objects expire.
-    ObjectsExpire = "objects.expire" on data objects => Call::Objects(ObjectsCall),
+    ObjectsExpire = "objects.expire" on data objects => Request::Objects(ObjectsRequest),
     /// Archives expired objects.
-    ObjectsArchive = "objects.archive" on data objects => Call::Objects(ObjectsCall),
+    ObjectsArchive = "objects.archive" on data objects => Request::Objects(ObjectsRequest),
     /// Removes archived objects for good.
-    ObjectsPrune = "objects.prune" on data objects => Call::Objects(ObjectsCall),
+    ObjectsPrune = "objects.prune" on data objects => Request::Objects(ObjectsRequest),
     /// Returns the id of a data subject, and whether the subject was erased.
-    SubjectsFind = "subjects.find" on data objects => Call::Subjects(SubjectsCall),
+    SubjectsFind = "subjects.find" on data objects => Request::Subjects(SubjectsRequest),
     /// Returns the objects of a data subject.
-    SubjectsExport = "subjects.export" on data objects => Call::Subjects(SubjectsCall),
+    SubjectsExport = "subjects.export" on data objects => Request::Subjects(SubjectsRequest),
     /// Removes the key and the objects of a data subject for good.
-    SubjectsErase = "subjects.erase" on data objects => Call::Subjects(SubjectsCall),
+    SubjectsErase = "subjects.erase" on data objects => Request::Subjects(SubjectsRequest),
     /// Lists apps with their key versions.
     AppsList = "apps.list" on control => Control::Apps(Page),
     /// Creates an app.
-    AppsCreate = "apps.create" on control => Control::App(AppCall),
+    AppsCreate = "apps.create" on control => Control::App(AppRequest),
     /// Creates an app's next key version.
-    AppsRotate = "apps.rotate" on control => Control::App(AppCall),
+    AppsRotate = "apps.rotate" on control => Control::App(AppRequest),
     /// Imports a private key.
-    AppsImport = "apps.import" on control => Control::App(AppCall),
+    AppsImport = "apps.import" on control => Control::App(AppRequest),
     /// Disables an app or a key version.
-    AppsDisable = "apps.disable" on control => Control::App(AppCall),
+    AppsDisable = "apps.disable" on control => Control::App(AppRequest),
     /// Enables a disabled app or key version.
-    AppsEnable = "apps.enable" on control => Control::App(AppCall),
+    AppsEnable = "apps.enable" on control => Control::App(AppRequest),
     /// Disables an app or a key version, and removes it after a delay.
-    AppsDelete = "apps.delete" on control => Control::App(AppCall),
+    AppsDelete = "apps.delete" on control => Control::App(AppRequest),
     /// Cancels a `delete` before its delay ends.
-    AppsRestore = "apps.restore" on control => Control::App(AppCall),
+    AppsRestore = "apps.restore" on control => Control::App(AppRequest),
     /// Changes an app's settings.
-    AppsSet = "apps.set" on control => Control::App(AppCall),
+    AppsSet = "apps.set" on control => Control::App(AppRequest),
     /// Returns the stored control state, with wrapped keys.
     AppsExport = "apps.export" on control => Control::Export(Page),
     /// Lists an app's collections.
-    CollectionsList = "collections.list" on control => Control::Collections(CollectionsCall),
+    CollectionsList = "collections.list" on control => Control::Collections(CollectionsRequest),
     /// Creates a collection.
-    CollectionsCreate = "collections.create" on control => Control::Collection(CollectionCall),
+    CollectionsCreate = "collections.create" on control => Control::Collection(CollectionRequest),
     /// Changes a collection's settings.
-    CollectionsSet = "collections.set" on control => Control::Collection(CollectionCall),
+    CollectionsSet = "collections.set" on control => Control::Collection(CollectionRequest),
     /// Changes the schema of a collection of objects.
-    CollectionsAlter = "collections.alter" on control => Control::Collection(CollectionCall),
+    CollectionsAlter = "collections.alter" on control => Control::Collection(CollectionRequest),
     /// Seals old records of a collection of objects again, in the authenticated format.
-    CollectionsMigrate = "collections.migrate" on control => Control::Migrate(MigrateCall),
+    CollectionsMigrate = "collections.migrate" on control => Control::Migrate(MigrateRequest),
     /// Removes a collection.
-    CollectionsDelete = "collections.delete" on control => Control::Collection(CollectionCall),
+    CollectionsDelete = "collections.delete" on control => Control::Collection(CollectionRequest),
     /// Counts the rows of an app by the key versions that sealed them.
-    KeysCensus = "keys.census" on control => Control::Census(CensusCall),
+    KeysCensus = "keys.census" on control => Control::Census(CensusRequest),
     /// Seals rows of an app again, under the newest key versions.
-    KeysRewrap = "keys.rewrap" on control => Control::RewrapRows(RewrapRowsCall),
+    KeysRewrap = "keys.rewrap" on control => Control::RewrapRows(RewrapRowsRequest),
     /// Lists the instances that serve this control state.
     InstancesList = "instances.list" on control => Control::Instances,
     /// Lists roles with their grants.
     RolesList = "roles.list" on control => Control::Roles(Page),
     /// Creates or replaces a role.
-    RolesSet = "roles.set" on control => Control::Role(RoleCall),
+    RolesSet = "roles.set" on control => Control::Role(RoleRequest),
     /// Removes a role that no principal has.
-    RolesDelete = "roles.delete" on control => Control::Role(RoleCall),
+    RolesDelete = "roles.delete" on control => Control::Role(RoleRequest),
     /// Lists principals with their roles.
     PrincipalsList = "principals.list" on control => Control::Principals(Page),
     /// Gives a role to a principal.
-    PrincipalsGrant = "principals.grant" on control => Control::Principal(PrincipalCall),
+    PrincipalsGrant = "principals.grant" on control => Control::Principal(PrincipalRequest),
     /// Removes one role or all roles from a principal.
-    PrincipalsRevoke = "principals.revoke" on control => Control::Principal(PrincipalCall),
+    PrincipalsRevoke = "principals.revoke" on control => Control::Principal(PrincipalRequest),
     /// Reports whether a principal has a permission, and by which role.
-    PrincipalsCheck = "principals.check" on control => Control::Check(CheckCall),
+    PrincipalsCheck = "principals.check" on control => Control::Check(CheckRequest),
     /// Describes the root key and its slots.
     RootStatus = "root.status" on control => Control::Root(RootOperation),
     /// Creates the root key.
@@ -238,11 +239,11 @@ methods! {
     /// Replaces every slot by a new copy of the root key.
     KekRotate = "kek.rotate" on control => Control::Root(RootOperation),
     /// Returns the signed public keys with which others seal for an app.
-    AppsPublicKeys = "apps.public_keys" on both => Control::PublicKeys(PublicKeysCall),
+    AppsPublicKeys = "apps.public_keys" on both => Control::PublicKeys(PublicKeysRequest),
     /// Describes this server: its version, its methods and its limits.
-    Info = "info" on both => Call::Info,
+    Info = "info" on both => Request::Info,
     /// Reports that the server is healthy.
-    Health = "health" on both => Call::Health,
+    Health = "health" on both => Request::Health,
 }
 
 impl Method {

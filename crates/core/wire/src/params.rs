@@ -17,20 +17,20 @@ mod tokens;
 mod value;
 
 pub use control::{
-    AppCall, AppOperation, CensusCall, CheckCall, CollectionCall, CollectionOperation,
-    CollectionsCall, CreateCollection, Kind, MigrateCall, Page, PrincipalCall, PrincipalOperation,
-    PublicKeysCall, RewrapRowsCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope,
-    Secret, TokenFormat,
+    AppOperation, AppRequest, CensusRequest, CheckRequest, CollectionOperation, CollectionRequest,
+    CollectionsRequest, CreateCollection, Kind, MigrateRequest, Page, PrincipalOperation,
+    PrincipalRequest, PublicKeysRequest, RewrapRowsRequest, RoleOperation, RoleRequest,
+    RootOperation, RotateKind, Scope, Secret, TokenFormat,
 };
 pub use document::{
-    CallOptions, Decrypt, Detokenize, DocumentCall, Encrypt, Envelope, Inspect, Mask, Reading,
+    CommonParams, Decrypt, Detokenize, DocumentParams, Encrypt, Envelope, Inspect, Mask, Reading,
     Rewrap, TokenLookupScope, Tokenize,
 };
 pub use masking::{MaskList, MaskRule, Masking, RuleFields, UnknownFields};
-pub use objects::{ObjectsCall, SubjectName, SubjectTarget, SubjectsCall};
+pub use objects::{ObjectsRequest, SubjectName, SubjectTarget, SubjectsRequest};
 pub use rule::Param;
 pub use schema::{AlterCollection, PropertySpec};
-pub use tokens::{TokenMap, TokensCall};
+pub use tokens::{TokenMap, TokensRequest};
 
 /// The parameters that a server keeps after it has read a message. They are generic over texts and
 /// bytes, which are borrowed from the message or shared by a [`Source`](shared::Source).
@@ -45,7 +45,7 @@ pub mod shared {
 pub type Writing<'a> = shared::Writing<&'a str>;
 /// How `tokenize` makes tokens.
 pub type TokenizeOptions<'a> = shared::TokenizeOptions<&'a str, &'a [u8]>;
-/// An operation of a [`TokensCall`].
+/// An operation of a [`TokensRequest`].
 pub type TokensOperation<'a> = shared::TokensOperation<&'a str, &'a [u8]>;
 /// The parameters of `tokens.find`: a value whose token is returned.
 pub type TokenSearch<'a> = shared::TokenSearch<&'a str, &'a [u8]>;
@@ -53,13 +53,13 @@ pub type TokenSearch<'a> = shared::TokenSearch<&'a str, &'a [u8]>;
 pub type Listing<'a> = shared::Listing<&'a str>;
 /// One bounded step of archiving or pruning.
 pub type Sweep<'a> = shared::Sweep<&'a str>;
-/// An operation of an [`ObjectsCall`].
+/// An operation of an [`ObjectsRequest`].
 pub type ObjectsOperation<'a> = shared::ObjectsOperation<&'a str, &'a [u8]>;
 /// The params of `objects.add`.
 pub type AddObjects<'a> = shared::AddObjects<&'a str, &'a [u8]>;
 /// The properties in a response, and whether they are masked.
 pub type PropertyDisclosure<'a> = shared::PropertyDisclosure<&'a str>;
-/// An operation of a [`SubjectsCall`].
+/// An operation of a [`SubjectsRequest`].
 pub type SubjectsOperation<'a> = shared::SubjectsOperation<&'a str>;
 
 /// Declares an enum for a closed set of names, with conversions to and from the names.
@@ -105,7 +105,7 @@ macro_rules! names {
             fn read(
                 params: &mut crate::reading::Params<'a>,
                 row: &'static crate::params::Param,
-            ) -> Result<Self, crate::call_error::CallError> {
+            ) -> Result<Self, crate::invalid_request::InvalidRequest> {
                 params.known_name(row, Self::from_name)
             }
 

@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 use sealwire_msgpack::{Malformed, Token, TokenReader};
 
-use crate::call_error::CallError;
 use crate::frame::Span;
+use crate::invalid_request::InvalidRequest;
 use crate::limits::{CONTEXT_RESERVED, NAME_BYTES_MAX};
 use crate::method::Method;
 use crate::params::Param;
@@ -29,16 +29,16 @@ impl<'a> Params<'a> {
         message: &'a [u8],
         mut reader: TokenReader<'a>,
         payload: Option<Span>,
-    ) -> Result<Self, CallError> {
+    ) -> Result<Self, InvalidRequest> {
         let left = match reader
             .array_len()
-            .map_err(|_| CallError::ParamsShape { method })?
+            .map_err(|_| InvalidRequest::ParamsShape { method })?
         {
             1 => reader
                 .map_len()
-                .map_err(|_| CallError::ParamsShape { method })?,
+                .map_err(|_| InvalidRequest::ParamsShape { method })?,
             0 if method.params().is_empty() => 0,
-            _ => return Err(CallError::ParamsShape { method }),
+            _ => return Err(InvalidRequest::ParamsShape { method }),
         };
         Ok(Self {
             method,
@@ -52,17 +52,17 @@ impl<'a> Params<'a> {
 
     /// Reads the next key and leaves the reader at its value. Returns `None` at the end of the map,
     /// and an error if a required key is missing there.
-    pub(crate) fn next(&mut self) -> Result<Option<&'static Param>, CallError> {
+    pub(crate) fn next(&mut self) -> Result<Option<&'static Param>, InvalidRequest> {
         let table = self.method.params();
         if self.left == 0 {
             return match self.missing_key() {
-                Some(key) => Err(CallError::Missing { key }),
+                Some(key) => Err(InvalidRequest::Missing { key }),
                 None => Ok(None),
             };
         }
         self.left -= 1;
         let Token::Str(key) = self.reader.token()? else {
-            return Err(CallError::KeyNotText {
+            return Err(InvalidRequest::KeyNotText {
                 method: self.method,
             });
         };
@@ -71,7 +71,7 @@ impl<'a> Params<'a> {
         };
         let param = &table[row];
         if self.seen & (1 << row) != 0 {
-            return Err(CallError::DuplicateKey { key: param.name });
+            return Err(InvalidRequest::DuplicateKey { key: param.name });
         }
         self.seen |= 1 << row;
         Ok(Some(param))
@@ -90,37 +90,37 @@ impl<'a> Params<'a> {
     }
 
     /// Skips a value that must not be an array or a map.
-    pub(crate) fn skip_scalar(&mut self) -> Result<(), CallError> {
+    pub(crate) fn skip_scalar(&mut self) -> Result<(), InvalidRequest> {
         if self.reader.token()?.children() == 0 {
             Ok(())
         } else {
-            Err(CallError::Malformed)
+            Err(InvalidRequest::Malformed)
         }
     }
 
     /// Checks that the map is empty, for methods without params.
-    pub(crate) fn expect_empty(&mut self) -> Result<(), CallError> {
+    pub(crate) fn expect_empty(&mut self) -> Result<(), InvalidRequest> {
         self.next().map(|_| ())
     }
 
     /// Checks that the message ends with its params.
-    pub(crate) fn expect_end(&self) -> Result<(), CallError> {
+    pub(crate) fn expect_end(&self) -> Result<(), InvalidRequest> {
         if self.reader.is_at_end() {
             Ok(())
         } else {
-            Err(CallError::Malformed)
+            Err(InvalidRequest::Malformed)
         }
     }
 
     /// Returns the error for a key that the method does not have.
-    pub(crate) fn unknown_key(&self, key: &[u8]) -> CallError {
+    pub(crate) fn unknown_key(&self, key: &[u8]) -> InvalidRequest {
         let unreadable = key.len() <= NAME_BYTES_MAX && std::str::from_utf8(key).is_err();
         if unreadable {
-            CallError::NotUtf8 {
+            InvalidRequest::NotUtf8 {
                 place: "a parameter name",
             }
         } else {
-            CallError::UnknownKey {
+            InvalidRequest::UnknownKey {
                 method: self.method,
                 key: sanitized_name(key),
             }
@@ -128,20 +128,20 @@ impl<'a> Params<'a> {
     }
 
     /// Returns the error for an unknown key inside a value. The key must be sanitized already.
-    pub(crate) fn unknown_nested_key(&self, key: String) -> CallError {
-        CallError::UnknownKey {
+    pub(crate) fn unknown_nested_key(&self, key: String) -> InvalidRequest {
+        InvalidRequest::UnknownKey {
             method: self.method,
             key,
         }
     }
 
-    pub(crate) fn array_len(&mut self, param: &'static Param) -> Result<u32, CallError> {
+    pub(crate) fn array_len(&mut self, param: &'static Param) -> Result<u32, InvalidRequest> {
         self.reader
             .array_len()
             .map_err(|malformed| value_error(param, malformed))
     }
 
-    pub(crate) fn map_len(&mut self, param: &'static Param) -> Result<u32, CallError> {
+    pub(crate) fn map_len(&mut self, param: &'static Param) -> Result<u32, InvalidRequest> {
         self.reader
             .map_len()
             .map_err(|malformed| value_error(param, malformed))
@@ -149,15 +149,15 @@ impl<'a> Params<'a> {
 
     /// Returns the document and moves the reader behind it. The scan already found its end; a
     /// second pass would double the cost of a large request before its first slice.
-    pub(crate) fn payload(&mut self) -> Result<&'a [u8], CallError> {
+    pub(crate) fn payload(&mut self) -> Result<&'a [u8], InvalidRequest> {
         let here = self
             .payload
             .filter(|span| span.start == self.reader.position())
-            .ok_or(CallError::Malformed)?;
+            .ok_or(InvalidRequest::Malformed)?;
         self.reader = TokenReader::at(self.message, here.end);
         self.message
             .get(here.start..here.end)
-            .ok_or(CallError::Malformed)
+            .ok_or(InvalidRequest::Malformed)
     }
 
     /// Reads a string. A string of more than `bytes_max` bytes is rejected unread, since the time
@@ -166,7 +166,7 @@ impl<'a> Params<'a> {
         &mut self,
         param: &'static Param,
         bytes_max: usize,
-    ) -> Result<&'a str, CallError> {
+    ) -> Result<&'a str, InvalidRequest> {
         if matches!(self.reader.peek()?, Token::Str(text) if text.len() > bytes_max) {
             return Err(broken_rule(param));
         }
@@ -176,7 +176,10 @@ impl<'a> Params<'a> {
     }
 
     /// Reads a text and checks its rule.
-    pub(crate) fn checked_text(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
+    pub(crate) fn checked_text(
+        &mut self,
+        param: &'static Param,
+    ) -> Result<&'a str, InvalidRequest> {
         let text = self.text(param, greatest_len(param))?;
         let is_long_enough = text.len() as u64 >= param.bounds.least;
         if is_long_enough && is_accepted(param.bounds.accepts, text) {
@@ -191,7 +194,7 @@ impl<'a> Params<'a> {
         &mut self,
         param: &'static Param,
         from_name: fn(&str) -> Option<T>,
-    ) -> Result<T, CallError> {
+    ) -> Result<T, InvalidRequest> {
         from_name(self.checked_text(param)?).ok_or(broken_rule(param))
     }
 
@@ -201,7 +204,7 @@ impl<'a> Params<'a> {
         param: &'static Param,
         count_max: usize,
         bytes_max: usize,
-    ) -> Result<Vec<&'a str>, CallError> {
+    ) -> Result<Vec<&'a str>, InvalidRequest> {
         let count = self.array_len(param)?;
         if count == 0 || count as usize > count_max {
             return Err(broken_rule(param));
@@ -222,7 +225,7 @@ impl<'a> Params<'a> {
     pub(crate) fn checked_texts(
         &mut self,
         param: &'static Param,
-    ) -> Result<Vec<&'a str>, CallError> {
+    ) -> Result<Vec<&'a str>, InvalidRequest> {
         let texts = self.texts(param, greatest_len(param), param.bounds.item_bytes_max)?;
         if texts
             .iter()
@@ -235,7 +238,7 @@ impl<'a> Params<'a> {
     }
 
     /// Reads the length of a list and checks its rule. The caller then reads the values.
-    pub(crate) fn list_len(&mut self, param: &'static Param) -> Result<usize, CallError> {
+    pub(crate) fn list_len(&mut self, param: &'static Param) -> Result<usize, InvalidRequest> {
         let count = self.array_len(param)?;
         if in_bounds(param, u64::from(count)) {
             Ok(count as usize)
@@ -245,7 +248,10 @@ impl<'a> Params<'a> {
     }
 
     /// Reads bytes in the form that their rule names.
-    pub(crate) fn bytes_in_form(&mut self, param: &'static Param) -> Result<&'a [u8], CallError> {
+    pub(crate) fn bytes_in_form(
+        &mut self,
+        param: &'static Param,
+    ) -> Result<&'a [u8], InvalidRequest> {
         match param.bounds.form {
             Form::Bytes => self.bytes(param),
             Form::Value => self.value(param, greatest_len(param)),
@@ -255,7 +261,7 @@ impl<'a> Params<'a> {
     }
 
     /// Reads a string or binary and checks its rule.
-    fn bytes(&mut self, param: &'static Param) -> Result<&'a [u8], CallError> {
+    fn bytes(&mut self, param: &'static Param) -> Result<&'a [u8], InvalidRequest> {
         let bytes = match self.reader.peek()? {
             Token::Bin(_) => self.reader.bin()?,
             _ => self.text(param, greatest_len(param))?.as_bytes(),
@@ -271,7 +277,7 @@ impl<'a> Params<'a> {
     }
 
     /// Reads a payload that must be an array. Its values are read later.
-    fn array_payload(&mut self, param: &'static Param) -> Result<&'a [u8], CallError> {
+    fn array_payload(&mut self, param: &'static Param) -> Result<&'a [u8], InvalidRequest> {
         let payload = self.payload()?;
         match TokenReader::new(payload).token() {
             Ok(Token::Array(count)) if in_bounds(param, u64::from(count)) => Ok(payload),
@@ -280,7 +286,7 @@ impl<'a> Params<'a> {
         }
     }
 
-    pub(crate) fn flag(&mut self, param: &'static Param) -> Result<bool, CallError> {
+    pub(crate) fn flag(&mut self, param: &'static Param) -> Result<bool, InvalidRequest> {
         match self.reader.token()? {
             Token::Bool(flag) => Ok(flag),
             _ => Err(wrong_type(param)),
@@ -293,7 +299,7 @@ impl<'a> Params<'a> {
         &mut self,
         param: &'static Param,
         bounds: RangeInclusive<u64>,
-    ) -> Result<u64, CallError> {
+    ) -> Result<u64, InvalidRequest> {
         let number = match self.reader.token()? {
             Token::Uint(number) => Some(number),
             Token::Int(number) => u64::try_from(number).ok(),
@@ -305,7 +311,7 @@ impl<'a> Params<'a> {
     }
 
     /// Reads a number and checks its rule.
-    pub(crate) fn number(&mut self, param: &'static Param) -> Result<u64, CallError> {
+    pub(crate) fn number(&mut self, param: &'static Param) -> Result<u64, InvalidRequest> {
         self.number_within(param, param.bounds.least..=param.bounds.most)
     }
 
@@ -313,7 +319,7 @@ impl<'a> Params<'a> {
     pub(crate) fn small_number<T: TryFrom<u64>>(
         &mut self,
         param: &'static Param,
-    ) -> Result<T, CallError> {
+    ) -> Result<T, InvalidRequest> {
         T::try_from(self.number(param)?).map_err(|_| broken_rule(param))
     }
 
@@ -321,7 +327,7 @@ impl<'a> Params<'a> {
     pub(crate) fn number_or_nil(
         &mut self,
         param: &'static Param,
-    ) -> Result<Option<u64>, CallError> {
+    ) -> Result<Option<u64>, InvalidRequest> {
         if self.reader.take_nil() {
             Ok(None)
         } else {
@@ -330,7 +336,7 @@ impl<'a> Params<'a> {
     }
 
     /// Reads a list of numbers, each 1 or more.
-    pub(crate) fn numbers(&mut self, param: &'static Param) -> Result<Vec<u64>, CallError> {
+    pub(crate) fn numbers(&mut self, param: &'static Param) -> Result<Vec<u64>, InvalidRequest> {
         (0..self.list_len(param)?)
             .map(|_| self.number_within(param, 1..=u64::MAX))
             .collect()
@@ -341,7 +347,7 @@ impl<'a> Params<'a> {
         &mut self,
         param: &'static Param,
         bytes_max: usize,
-    ) -> Result<&'a [u8], CallError> {
+    ) -> Result<&'a [u8], InvalidRequest> {
         let start = self.reader.position();
         let end = self.message.len().min(start + bytes_max);
         match TokenReader::at(&self.message[..end], start).value() {
@@ -350,28 +356,28 @@ impl<'a> Params<'a> {
                 Ok(value)
             }
             Err(Malformed::Truncated) if end < self.message.len() => Err(broken_rule(param)),
-            Err(_) => Err(CallError::Malformed),
+            Err(_) => Err(InvalidRequest::Malformed),
         }
     }
 }
 
-fn value_error(param: &'static Param, malformed: Malformed) -> CallError {
+fn value_error(param: &'static Param, malformed: Malformed) -> InvalidRequest {
     match malformed {
         Malformed::Expected { .. } => wrong_type(param),
-        Malformed::NotUtf8 => CallError::NotUtf8 { place: param.name },
-        Malformed::Truncated | Malformed::ReservedMarker => CallError::Malformed,
+        Malformed::NotUtf8 => InvalidRequest::NotUtf8 { place: param.name },
+        Malformed::Truncated | Malformed::ReservedMarker => InvalidRequest::Malformed,
     }
 }
 
-fn wrong_type(param: &'static Param) -> CallError {
-    CallError::WrongType {
+fn wrong_type(param: &'static Param) -> InvalidRequest {
+    InvalidRequest::WrongType {
         key: param.name,
         types: param.types,
     }
 }
 
-pub(crate) fn broken_rule(param: &'static Param) -> CallError {
-    CallError::BreaksRule {
+pub(crate) fn broken_rule(param: &'static Param) -> InvalidRequest {
+    InvalidRequest::BreaksRule {
         key: param.name,
         rule: param.rule,
     }

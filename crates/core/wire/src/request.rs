@@ -6,14 +6,14 @@
 
 use sealwire_msgpack::{Malformed, TokenReader, write};
 
-use crate::answer::expect_end;
-use crate::call::{Call, Control};
 use crate::method::{Method, Notification};
 use crate::params::declare::{Parameters, Writer};
 use crate::params::{
-    Decrypt, Detokenize, Encrypt, Inspect, Mask, ObjectsCall, Rewrap, SubjectsCall, Tokenize,
-    TokensCall,
+    Decrypt, Detokenize, Encrypt, Inspect, Mask, ObjectsRequest, Rewrap, SubjectsRequest, Tokenize,
+    TokensRequest,
 };
+use crate::request_decoder::{Control, Request};
+use crate::response_decoder::expect_end;
 
 /// Declares a function per kind of request.
 macro_rules! requests {
@@ -44,17 +44,17 @@ requests! {
     inspect(call: Inspect<'_>) = Method::Inspect;
     /// Appends a request of one of the methods on tokens without a document. A value must be one
     /// MessagePack value.
-    tokens(call: TokensCall<'_>) = call.ask.method();
+    tokens(call: TokensRequest<'_>) = call.operation.method();
     /// Appends a request of one of the methods on objects. A payload must be one MessagePack value.
-    objects(call: ObjectsCall<'_>) = call.ask.method();
+    objects(call: ObjectsRequest<'_>) = call.operation.method();
     /// Appends a request of one of the methods on a data subject.
-    subjects(call: SubjectsCall<'_>) = call.ask.method();
+    subjects(call: SubjectsRequest<'_>) = call.operation.method();
     /// Appends a request of a control method.
     control(call: Control<'_>) = call.method();
 }
 
 /// Appends any request. A payload must be one MessagePack value.
-pub fn call(out: &mut Vec<u8>, msgid: u32, call: &Call<'_>) {
+pub fn call(out: &mut Vec<u8>, msgid: u32, call: &Request<'_>) {
     request(out, msgid, call.method(), |writer| call.write(writer));
 }
 

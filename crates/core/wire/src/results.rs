@@ -7,9 +7,9 @@ use sealwire_msgpack::{Malformed, TokenReader, write};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::answer::expect_end;
 use crate::map::Map;
 use crate::params::{Encapsulation, Encoding, Format, Suite, names};
+use crate::response_decoder::expect_end;
 
 mod control;
 mod keys;

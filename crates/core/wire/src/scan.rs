@@ -139,7 +139,7 @@ impl Scanner {
     /// [`Scan::Discard`] removed, and must only have grown since the last call.
     pub fn scan(&mut self, buffered: &[u8]) -> Scan {
         match self.stage {
-            Stage::Lost(error) => Scan::Refused {
+            Stage::Lost(error) => Scan::Rejected {
                 head: None,
                 error,
                 disposition: Disposition::Close,
@@ -315,7 +315,7 @@ impl Scanner {
         if disposition == Disposition::Close {
             self.stage = Stage::Lost(error);
         }
-        Scan::Refused {
+        Scan::Rejected {
             head,
             error,
             disposition,

@@ -23,10 +23,10 @@ use sealwire_wire::control::Checked;
 use tokio::time::Instant;
 
 use crate::apps::Apps;
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 pub use operation::{RequestTarget, of_control};
 use sealwire_telemetry::LogThrottle;
-use sealwire_telemetry::metrics::{Metrics, RefusalReason};
+use sealwire_telemetry::metrics::{Metrics, RejectionLabel};
 
 /// Look-ups at once: the control connection of a store takes them one after the other anyway.
 const LOADS_MAX: usize = 16;
@@ -123,13 +123,13 @@ impl Authorizer {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Denied`]; [`CallFailure::Sealed`], since a sealed engine has no roles.
+    /// [`RequestFailure::Denied`]; [`RequestFailure::Sealed`], since a sealed engine has no roles.
     pub fn decide_now<'a>(
         &self,
         principal: &Principal,
         ask: AuthorizationRequest<'a>,
         now: Instant,
-    ) -> Option<Result<Permit<'a>, CallFailure>> {
+    ) -> Option<Result<Permit<'a>, RequestFailure>> {
         if let Err(sealed) = self.apps.check_unsealed() {
             return Some(Err(sealed));
         }
@@ -144,13 +144,13 @@ impl Authorizer {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Denied`], [`CallFailure::Sealed`], or [`CallFailure::Unknown`] if the store
+    /// [`RequestFailure::Denied`], [`RequestFailure::Sealed`], or [`RequestFailure::Unknown`] if the store
     /// does not respond.
     pub async fn decide<'a>(
         &self,
         principal: &Principal,
         ask: AuthorizationRequest<'a>,
-    ) -> Result<Permit<'a>, CallFailure> {
+    ) -> Result<Permit<'a>, RequestFailure> {
         self.apps.check_unsealed()?;
         let grants = match &self.policies {
             Some(policies) => policies.get(principal).await,
@@ -168,7 +168,7 @@ impl Authorizer {
                 }
                 None => {
                     self.metrics.access.unknown(ask.operation());
-                    Err(CallFailure::Unknown(error))
+                    Err(RequestFailure::Unknown(error))
                 }
             },
         }
@@ -179,9 +179,9 @@ impl Authorizer {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::LongWithoutRole`], [`CallFailure::Sealed`], or [`CallFailure::Unknown`] where
+    /// [`RequestFailure::LongWithoutRole`], [`RequestFailure::Sealed`], or [`RequestFailure::Unknown`] where
     /// the store does not answer.
-    pub async fn has_role(&self, principal: &Principal) -> Result<(), CallFailure> {
+    pub async fn has_role(&self, principal: &Principal) -> Result<(), RequestFailure> {
         self.apps.check_unsealed()?;
         let Some(policies) = self
             .policies
@@ -192,10 +192,10 @@ impl Authorizer {
         };
         match policies.get(principal).await {
             Ok(grants) if grants.as_ref().is_none_or(|grants| grants.is_empty()) => {
-                Err(CallFailure::LongWithoutRole)
+                Err(RequestFailure::LongWithoutRole)
             }
             Ok(_) => Ok(()),
-            Err(error) => Err(CallFailure::Unknown(error)),
+            Err(error) => Err(RequestFailure::Unknown(error)),
         }
     }
 
@@ -229,18 +229,18 @@ impl Authorizer {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::HourlyLimitReached`] and [`CallFailure::AboveHourlyLimit`].
+    /// [`RequestFailure::HourlyLimitReached`] and [`RequestFailure::AboveHourlyLimit`].
     pub fn charge_hourly(
         &self,
         principal: &Principal,
         permit: &Permit<'_>,
         fields: u64,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<(), RequestFailure> {
         let charged = self
             .hourly_limiter
             .charge(principal, permit, fields, Instant::now());
         if charged.is_err() {
-            self.metrics.refused(RefusalReason::Hourly);
+            self.metrics.refused(RejectionLabel::Hourly);
         }
         charged
     }
@@ -250,7 +250,7 @@ impl Authorizer {
         principal: &Principal,
         grants: Option<&Grants>,
         ask: AuthorizationRequest<'a>,
-    ) -> Result<Permit<'a>, CallFailure> {
+    ) -> Result<Permit<'a>, RequestFailure> {
         let decided = self.mode.decide(grants, ask);
         let denied = match &decided {
             Ok(Decision { observed, .. }) => observed.as_ref(),

@@ -27,7 +27,7 @@ use sealwire_store::{ControlStore as _, Instance, StoreError};
 use sealwire_wire::control::PublicKeys;
 use tokio::sync::{Notify, watch};
 
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::masks::disclosure::{Disclosure, RoleMasks};
 use crate::jobs::tokens::Collection;
 use crate::objects::ObjectCollection;
@@ -101,12 +101,12 @@ impl CachedApp {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::NoPublicKey`].
+    /// [`RequestFailure::NoPublicKey`].
     pub(crate) fn public_keys(
         &self,
         generation: u64,
         now_unix_s: u64,
-    ) -> Result<PublicKeys, CallFailure> {
+    ) -> Result<PublicKeys, RequestFailure> {
         let mut signed = self.signed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, keys)) = &*signed
             && now_unix_s
@@ -116,9 +116,9 @@ impl CachedApp {
             return Ok(keys.clone());
         }
 
-        let signer = self.signer.as_deref().ok_or(CallFailure::NoPublicKey)?;
+        let signer = self.signer.as_deref().ok_or(RequestFailure::NoPublicKey)?;
         let fresh = public_keys::publish(&self.app.keys, signer, generation, now_unix_s);
-        let fresh = fresh.ok_or(CallFailure::NoPublicKey)?;
+        let fresh = fresh.ok_or(RequestFailure::NoPublicKey)?;
         let (signature, signer) = fresh.to_base64();
         let keys = PublicKeys {
             keys: fresh.keys,
@@ -134,8 +134,8 @@ impl CachedApp {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::RoleMask`].
-    pub fn shown(&self, permit: &Permit<'_>) -> Result<Disclosure, CallFailure> {
+    /// [`RequestFailure::RoleMask`].
+    pub fn shown(&self, permit: &Permit<'_>) -> Result<Disclosure, RequestFailure> {
         self.masks.shown(permit, &self.app.token_keys)
     }
 
@@ -336,10 +336,10 @@ impl Apps {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Sealed`].
-    pub fn check_unsealed(&self) -> Result<(), CallFailure> {
+    /// [`RequestFailure::Sealed`].
+    pub fn check_unsealed(&self) -> Result<(), RequestFailure> {
         if self.is_sealed() {
-            Err(CallFailure::Sealed)
+            Err(RequestFailure::Sealed)
         } else {
             Ok(())
         }
@@ -356,14 +356,14 @@ impl Apps {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Sealed`].
+    /// [`RequestFailure::Sealed`].
     pub(crate) fn find_unsealed(
         &self,
         name: &str,
-    ) -> Result<(u64, Option<Arc<CachedApp>>), CallFailure> {
+    ) -> Result<(u64, Option<Arc<CachedApp>>), RequestFailure> {
         let table = self.table();
         if table.is_sealed {
-            Err(CallFailure::Sealed)
+            Err(RequestFailure::Sealed)
         } else {
             Ok((table.generation, table.apps.get(name).cloned()))
         }

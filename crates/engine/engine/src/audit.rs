@@ -9,7 +9,7 @@ use sealwire_audit::{
     Trail, TrailOptions, WriteAck,
 };
 
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::sweeper::Swept;
 use sealwire_access::PrincipalKind;
 use sealwire_telemetry::LogThrottle;
@@ -119,11 +119,11 @@ impl Audit {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Audit`].
-    pub fn ready(&self) -> Result<(), CallFailure> {
+    /// [`RequestFailure::Audit`].
+    pub fn ready(&self) -> Result<(), RequestFailure> {
         match self.trail.get() {
-            Some(trail) if trail.rejects() => Err(CallFailure::Audit),
-            None if self.is_on => Err(CallFailure::Audit),
+            Some(trail) if trail.rejects() => Err(RequestFailure::Audit),
+            None if self.is_on => Err(RequestFailure::Audit),
             _ => Ok(()),
         }
     }
@@ -222,12 +222,12 @@ impl Recording {
     }
 
     /// Returns whether the response can be sent. `None`: the record is not written yet.
-    pub fn now(&self) -> Option<Result<(), CallFailure>> {
+    pub fn now(&self) -> Option<Result<(), RequestFailure>> {
         match &self.0 {
             None => Some(Ok(())),
             Some(written) => written
                 .now()
-                .map(|outcome| outcome.map_err(|_| CallFailure::Audit)),
+                .map(|outcome| outcome.map_err(|_| RequestFailure::Audit)),
         }
     }
 
@@ -244,9 +244,9 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Audit`], without the request's result, if the record is lost or is not known
+    /// [`RequestFailure::Audit`], without the request's result, if the record is lost or is not known
     /// to be written in time.
-    pub async fn kept(self, others: bool) -> Result<(), CallFailure> {
+    pub async fn kept(self, others: bool) -> Result<(), RequestFailure> {
         if let Some(known) = self.now() {
             return known;
         }
@@ -266,7 +266,7 @@ impl Recording {
         };
         match outcome {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(CallFailure::Audit),
+            Ok(Err(_)) | Err(_) => Err(RequestFailure::Audit),
         }
     }
 }

@@ -12,12 +12,12 @@ use sealwire_records::token::{Format, TokenKeyVersion, TokenKeys, TokenSecret};
 use sealwire_schedule::{Coefficients, Cost, CostModel};
 use sealwire_store::{FoundRow, MapId, Written};
 use sealwire_wire::{
-    Document, KeyScope, MaskRule, Masking, Method, OnError, Reply, RuleFields, Suite, Unmatched,
+    Document, KeyScope, MaskRule, Masking, Method, OnError, Response, RuleFields, Suite, Unmatched,
 };
 use tokio::sync::oneshot::Receiver;
 
 use crate::jobs::cost::{Costs, OperationKind, SliceBudget, WorkKind, thread_cpu};
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::field_opener::{Evervault, FieldOpener};
 use crate::jobs::field_sealer::FieldSealer;
 use crate::jobs::job::{
@@ -46,7 +46,7 @@ const RUNS: usize = 5;
 /// # Errors
 ///
 /// The crypto library does not work here.
-pub fn calibrate() -> Result<Costs, CallFailure> {
+pub fn calibrate() -> Result<Costs, RequestFailure> {
     static COSTS: Mutex<Option<Costs>> = Mutex::new(None);
     // Held while it is measured: two measurements at a time would be of a busy machine.
     let mut costs = COSTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +57,7 @@ pub fn calibrate() -> Result<Costs, CallFailure> {
     Ok(costs.insert(measured).clone())
 }
 
-fn measure() -> Result<Costs, CallFailure> {
+fn measure() -> Result<Costs, RequestFailure> {
     let keys = token_keys()?;
     // Made once: their many series take longer to make than most of this work.
     let metrics = Arc::new(Metrics::new());
@@ -102,13 +102,13 @@ struct Prices {
 }
 
 impl Prices {
-    fn of(suite: Suite, metrics: &Arc<Metrics>) -> Result<Self, CallFailure> {
+    fn of(suite: Suite, metrics: &Arc<Metrics>) -> Result<Self, RequestFailure> {
         let suite = suite::from_wire(suite);
         let keys = keys(suite)?;
         let timed = |document: Vec<u8>| {
             let (sealing, sealed) = best(|| task(&keys, suite, true), &document.into(), metrics)?;
             let (opening, _) = best(|| task(&keys, suite, false), &sealed, metrics)?;
-            Ok::<_, CallFailure>((sealing, opening))
+            Ok::<_, RequestFailure>((sealing, opening))
         };
         let empty = timed(document(0, 0))?;
         let one = timed(document(1, SHORT))?;
@@ -135,7 +135,7 @@ impl Prices {
     }
 }
 
-fn keys(suite: crypto::Suite) -> Result<Arc<AppKeys>, CallFailure> {
+fn keys(suite: crypto::Suite) -> Result<Arc<AppKeys>, RequestFailure> {
     let make = || {
         let app = AppId::new("calibration")?;
         let material = KeyMaterial::generate(&app, suite)?;
@@ -143,7 +143,7 @@ fn keys(suite: crypto::Suite) -> Result<Arc<AppKeys>, CallFailure> {
     };
     make()
         .map(Arc::new)
-        .map_err(|_| CallFailure::Internal("cannot make a key"))
+        .map_err(|_| RequestFailure::Internal("cannot make a key"))
 }
 
 fn document(fields: u32, bytes: usize) -> Vec<u8> {
@@ -179,7 +179,7 @@ fn task(keys: &Arc<AppKeys>, suite: crypto::Suite, seals: bool) -> Task {
         });
     }
     start(Containers::Whole, move |context| {
-        let newest = keys.newest(suite).cloned().ok_or(CallFailure::NoKey)?;
+        let newest = keys.newest(suite).cloned().ok_or(RequestFailure::NoKey)?;
         let sealer = Sealer::new(
             keys.app(),
             newest,
@@ -187,7 +187,7 @@ fn task(keys: &Arc<AppKeys>, suite: crypto::Suite, seals: bool) -> Task {
             crypto::Encoding::Text,
             b"",
         )
-        .map_err(|_| CallFailure::Internal("the crypto library failed"))?;
+        .map_err(|_| RequestFailure::Internal("the crypto library failed"))?;
         let field_errors = context.errors(OnError::Fail);
         let cancel = context.cancel;
         Ok(Fields::Document(Box::new(SealFields {
@@ -200,7 +200,7 @@ fn task(keys: &Arc<AppKeys>, suite: crypto::Suite, seals: bool) -> Task {
 
 fn start(
     containers: Containers,
-    start: impl FnOnce(FieldContext) -> Result<Fields, CallFailure> + Send + 'static,
+    start: impl FnOnce(FieldContext) -> Result<Fields, RequestFailure> + Send + 'static,
 ) -> Task {
     (containers, Box::new(start))
 }
@@ -210,7 +210,7 @@ fn best(
     task: impl Fn() -> Task,
     payload: &Bytes,
     metrics: &Arc<Metrics>,
-) -> Result<(f64, Bytes), CallFailure> {
+) -> Result<(f64, Bytes), RequestFailure> {
     let mut least = (f64::INFINITY, Bytes::new());
     for _ in 0..RUNS {
         let (took, outcome) = timed(job(task(), payload, metrics))?;
@@ -254,25 +254,25 @@ fn job_of(
 /// Returns the CPU time in nanoseconds, and the outcome, of one walk.
 fn timed(
     (mut work, mut finished): (Box<Job>, Receiver<Finished>),
-) -> Result<(f64, Outcome), CallFailure> {
+) -> Result<(f64, Outcome), RequestFailure> {
     let began = thread_cpu();
     work.slice(&SliceBudget::UNLIMITED);
     let took = thread_cpu().saturating_sub(began);
     work.deliver();
     let finished = finished
         .try_recv()
-        .map_err(|_| CallFailure::Internal("calibration did not end"))?;
+        .map_err(|_| RequestFailure::Internal("calibration did not end"))?;
     Ok((took.as_nanos() as f64, finished.result?))
 }
 
 /// The document in a reply.
-fn document_of(outcome: Outcome) -> Result<Bytes, CallFailure> {
-    let none = CallFailure::Internal("calibration gave no document");
-    let Outcome::Reply(reply) = outcome else {
+fn document_of(outcome: Outcome) -> Result<Bytes, RequestFailure> {
+    let none = RequestFailure::Internal("calibration gave no document");
+    let Outcome::Response(reply) = outcome else {
         return Err(none);
     };
     let reply = Bytes::from(reply);
-    let payload = Reply::decode(&reply)
+    let payload = Response::decode(&reply)
         .ok()
         .and_then(|reply| reply.outcome.ok())
         .and_then(|outcome| {
@@ -282,7 +282,7 @@ fn document_of(outcome: Outcome) -> Result<Bytes, CallFailure> {
     payload.ok_or(none)
 }
 
-fn token_keys() -> Result<Arc<TokenKeys>, CallFailure> {
+fn token_keys() -> Result<Arc<TokenKeys>, RequestFailure> {
     let made = TokenSecret::generate().and_then(|secret| {
         let version = TokenKeyVersion {
             number: 1,
@@ -292,12 +292,15 @@ fn token_keys() -> Result<Arc<TokenKeys>, CallFailure> {
         TokenKeys::new(1, vec![version])
     });
     made.map(Arc::new)
-        .map_err(|_| CallFailure::Internal("cannot make a key"))
+        .map_err(|_| RequestFailure::Internal("cannot make a key"))
 }
 
 /// Measures masking by a function of medium cost. The cost of the other functions is between a
 /// tenth of this and ten times as much.
-fn mask_price(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<Coefficients, CallFailure> {
+fn mask_price(
+    keys: &Arc<TokenKeys>,
+    metrics: &Arc<Metrics>,
+) -> Result<Coefficients, RequestFailure> {
     let task = || {
         let rule = MaskRule {
             fields: RuleFields::Path("$[*]"),
@@ -338,7 +341,7 @@ fn mask_price(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<Coefficie
 fn token_prices(
     keys: &Arc<TokenKeys>,
     metrics: &Arc<Metrics>,
-) -> Result<[Coefficients; 4], CallFailure> {
+) -> Result<[Coefficients; 4], RequestFailure> {
     let collection = Arc::new(Collection {
         keys: Arc::clone(keys),
         map: MapId {
@@ -354,7 +357,7 @@ fn token_prices(
         let payload = Bytes::from(document(fields, bytes));
         (0..RUNS).try_fold([f64::INFINITY; 4], |least, _| {
             let took = walks(&collection, &payload, metrics)?;
-            Ok::<_, CallFailure>(std::array::from_fn(|walk| least[walk].min(took[walk])))
+            Ok::<_, RequestFailure>(std::array::from_fn(|walk| least[walk].min(took[walk])))
         })
     });
     let empty = empty?;
@@ -379,7 +382,7 @@ fn walks(
     collection: &Arc<Collection>,
     payload: &Bytes,
     metrics: &Arc<Metrics>,
-) -> Result<[f64; 4], CallFailure> {
+) -> Result<[f64; 4], RequestFailure> {
     let bounds = Bounds {
         fields_max: FIELDS as usize,
         value_bytes_max: LONG,
@@ -445,7 +448,7 @@ fn walks(
             }
             timed(paused.walk_again())?.0
         }
-        Outcome::Reply(_) => look,
+        Outcome::Response(_) => look,
     };
     Ok([mint, settle, look, reveal])
 }

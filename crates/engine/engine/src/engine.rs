@@ -10,7 +10,7 @@ use sealwire_wire::{self as wire, Info, Methods};
 use crate::access::Authorizer;
 use crate::apps::{Apps, CachedApp};
 use crate::audit::Audit;
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::failures::Failures;
 use crate::jobs::objects::Objects;
 use crate::jobs::scheduler::Scheduler;
@@ -87,15 +87,15 @@ impl Engine {
         &self,
         permit: &Permit<'_>,
         min_generation: Option<u64>,
-    ) -> Result<Located, CallFailure> {
+    ) -> Result<Located, RequestFailure> {
         let (generation, app) = self.find(permit, min_generation)?;
-        let name = permit.collection().ok_or(CallFailure::NoCollection)?;
+        let name = permit.collection().ok_or(RequestFailure::NoCollection)?;
         let other_kind = || match app.objects(name) {
-            Some(_) => CallFailure::Param {
+            Some(_) => RequestFailure::Param {
                 name: "collection",
                 rule: "must be one of tokens: this one has objects",
             },
-            None => CallFailure::NoCollection,
+            None => RequestFailure::NoCollection,
         };
         let collection = Arc::clone(app.collection(name).ok_or_else(other_kind)?);
         Ok(Located {
@@ -114,15 +114,15 @@ impl Engine {
         &self,
         permit: &Permit<'_>,
         min_generation: Option<u64>,
-    ) -> Result<LocatedObjects, CallFailure> {
+    ) -> Result<LocatedObjects, RequestFailure> {
         let (generation, app) = self.find(permit, min_generation)?;
-        let name = permit.collection().ok_or(CallFailure::NoCollection)?;
+        let name = permit.collection().ok_or(RequestFailure::NoCollection)?;
         let other_kind = || match app.collection(name) {
-            Some(_) => CallFailure::Param {
+            Some(_) => RequestFailure::Param {
                 name: "collection",
                 rule: "must be one of objects: this one has tokens",
             },
-            None => CallFailure::NoCollection,
+            None => RequestFailure::NoCollection,
         };
         let collection = Arc::clone(app.objects(name).ok_or_else(other_kind)?);
         Ok(LocatedObjects {
@@ -136,18 +136,18 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::NoTokens`] if the engine has no object store.
-    pub fn objects(&self) -> Result<&Objects, CallFailure> {
-        self.objects.as_ref().ok_or(CallFailure::NoTokens)
+    /// [`RequestFailure::NoTokens`] if the engine has no object store.
+    pub fn objects(&self) -> Result<&Objects, RequestFailure> {
+        self.objects.as_ref().ok_or(RequestFailure::NoTokens)
     }
 
     /// Returns the token store.
     ///
     /// # Errors
     ///
-    /// [`CallFailure::NoTokens`] if the engine has no token store.
-    pub fn tokens(&self) -> Result<&Tokens, CallFailure> {
-        self.tokens.as_ref().ok_or(CallFailure::NoTokens)
+    /// [`RequestFailure::NoTokens`] if the engine has no token store.
+    pub fn tokens(&self) -> Result<&Tokens, RequestFailure> {
+        self.tokens.as_ref().ok_or(RequestFailure::NoTokens)
     }
 
     /// The app that is permitted, and the generation this is true of.
@@ -155,18 +155,18 @@ impl Engine {
         &self,
         permit: &Permit<'_>,
         min_generation: Option<u64>,
-    ) -> Result<(u64, Arc<CachedApp>), CallFailure> {
+    ) -> Result<(u64, Arc<CachedApp>), RequestFailure> {
         let (have, app) = self
             .apps
-            .find_unsealed(permit.app().ok_or(CallFailure::NoApp)?)?;
+            .find_unsealed(permit.app().ok_or(RequestFailure::NoApp)?)?;
         if min_generation.is_some_and(|wanted| wanted > have) {
             self.apps.look();
-            return Err(CallFailure::OldGeneration { have });
+            return Err(RequestFailure::OldGeneration { have });
         }
-        let app = app.ok_or(CallFailure::NoApp)?;
+        let app = app.ok_or(RequestFailure::NoApp)?;
         match app.state {
             AppState::Active => Ok((have, app)),
-            AppState::Disabled => Err(CallFailure::AppDisabled),
+            AppState::Disabled => Err(RequestFailure::AppDisabled),
         }
     }
 
@@ -179,7 +179,7 @@ impl Engine {
         &self,
         permit: &Permit<'_>,
         min_generation: Option<u64>,
-    ) -> Result<wire::control::PublicKeys, CallFailure> {
+    ) -> Result<wire::control::PublicKeys, RequestFailure> {
         let (generation, app) = self.find(permit, min_generation)?;
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::apps::CachedApp;
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::masks::disclosure::{Disclosure, RoleMasks};
 use sealwire_access::{MaskText, PropertyAccess, ValueVisibility};
 use sealwire_crypto::AppKeys;
@@ -53,23 +53,23 @@ impl ObjectCollection {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Denied`] for a named property that is not granted, [`CallFailure::Param`] for
-    /// one that does not exist, and [`CallFailure::RoleMask`].
+    /// [`RequestFailure::Denied`] for a named property that is not granted, [`RequestFailure::Param`] for
+    /// one that does not exist, and [`RequestFailure::RoleMask`].
     pub(crate) fn disclosed(
         &self,
         named: Option<&[&str]>,
         masked: bool,
         access: &PropertyAccess,
-        denied: impl Fn(&str) -> CallFailure,
+        denied: impl Fn(&str) -> RequestFailure,
         masks: &RoleMasks,
-    ) -> Result<Vec<DisclosedProperty>, CallFailure> {
+    ) -> Result<Vec<DisclosedProperty>, RequestFailure> {
         let mut disclosed = Vec::new();
         let mut add = |property: &Property, shown: ValueVisibility<'_>| {
             let default;
             let shown = match shown {
                 ValueVisibility::Clear if masked => {
                     let mask = MaskText::new(property.property_type.default_mask());
-                    default = mask.map_err(|error| CallFailure::RoleMask(error.to_string()))?;
+                    default = mask.map_err(|error| RequestFailure::RoleMask(error.to_string()))?;
                     ValueVisibility::Masked(&default)
                 }
                 shown => shown,
@@ -80,7 +80,7 @@ impl ObjectCollection {
                 name: property.name.as_str().to_owned(),
                 disclosure,
             });
-            Ok::<_, CallFailure>(())
+            Ok::<_, RequestFailure>(())
         };
         let Some(names) = named else {
             for property in &self.schema.properties {
@@ -92,7 +92,7 @@ impl ObjectCollection {
         };
         for (at, name) in names.iter().enumerate() {
             let shown = access.read(name).ok_or_else(|| denied(name))?;
-            let unknown = CallFailure::Param {
+            let unknown = RequestFailure::Param {
                 name: "properties",
                 rule: "must name properties of the collection, each once",
             };

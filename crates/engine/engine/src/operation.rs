@@ -11,7 +11,7 @@ use sealwire_access::{AuthorizationRequest, Permit, Principal};
 use sealwire_mask::Mask;
 use sealwire_payload::{Containers, ExtraWork, Selection};
 use sealwire_wire::shared::Own;
-use sealwire_wire::{Call, DocumentCall, FrameLayout, Method, OnError, Unmatched};
+use sealwire_wire::{DocumentParams, FrameLayout, Method, OnError, Request, Unmatched};
 use tokio::time::Instant;
 
 use crate::access::RequestTarget;
@@ -20,7 +20,7 @@ use crate::engine::{Engine, Located};
 use crate::frame_text::{Frame, FrameText};
 use crate::jobs::cancel_token::CancelToken;
 use crate::jobs::cost::{OperationKind, authenticated, fields_max};
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::field_errors::FieldErrors;
 use crate::jobs::job::{SealedBound, StartFields};
 use crate::jobs::objects::Objects;
@@ -58,7 +58,7 @@ pub trait Operation: Send + Sync {
     ///
     /// No such app, key or collection, an invalid path or parameter, or an older generation than
     /// demanded.
-    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure>;
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, RequestFailure>;
 }
 
 /// Parameters that every data operation has.
@@ -132,7 +132,7 @@ pub trait StorePlan: Send {
 }
 
 /// The end of a [`StorePlan`].
-pub type StoreRun<'a> = Pin<Box<dyn Future<Output = Result<(), CallFailure>> + Send + 'a>>;
+pub type StoreRun<'a> = Pin<Box<dyn Future<Output = Result<(), RequestFailure>> + Send + 'a>>;
 
 /// Inputs of [`StorePlan::run`].
 pub struct StoreContext<'a> {
@@ -182,7 +182,7 @@ pub struct DocumentPlan {
 
 impl RequestOptions {
     /// Returns the parameters of a data request, which share the bytes of its message.
-    pub(crate) fn new(frame: &Bytes, call: &Call<'_>) -> Self {
+    pub(crate) fn new(frame: &Bytes, call: &Request<'_>) -> Self {
         let frame = Frame(frame);
         let options = call.options().copied().unwrap_or_default();
         Self {
@@ -215,8 +215,8 @@ impl RequestOptions {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Internal`] if the access model has no operation for the method.
-    pub fn authorization(&self) -> Result<AuthorizationRequest<'_>, CallFailure> {
+    /// [`RequestFailure::Internal`] if the access model has no operation for the method.
+    pub fn authorization(&self) -> Result<AuthorizationRequest<'_>, RequestFailure> {
         let target = RequestTarget {
             app: Some(self.app.as_str()),
             collection: self.collection(),
@@ -224,7 +224,7 @@ impl RequestOptions {
         };
         target
             .ask(self.method)
-            .ok_or(CallFailure::Internal("a data method is an operation"))
+            .ok_or(RequestFailure::Internal("a data method is an operation"))
     }
 }
 
@@ -236,15 +236,15 @@ impl MessageSize {
 }
 
 impl PlanContext<'_> {
-    pub(crate) fn app(&self) -> Result<(u64, Arc<CachedApp>), CallFailure> {
+    pub(crate) fn app(&self) -> Result<(u64, Arc<CachedApp>), RequestFailure> {
         self.engine.find(self.permit, self.options.min_generation)
     }
 
-    pub(crate) fn collection(&self) -> Result<Located, CallFailure> {
+    pub(crate) fn collection(&self) -> Result<Located, RequestFailure> {
         self.engine.locate(self.permit, self.options.min_generation)
     }
 
-    pub(crate) fn objects(&self) -> Result<LocatedObjects, CallFailure> {
+    pub(crate) fn objects(&self) -> Result<LocatedObjects, RequestFailure> {
         self.engine
             .locate_objects(self.permit, self.options.min_generation)
     }
@@ -265,7 +265,7 @@ pub(crate) struct RequestDocument {
 }
 
 impl RequestDocument {
-    pub(crate) fn new<W>(frame: &Bytes, call: &DocumentCall<'_, W>) -> Self {
+    pub(crate) fn new<W>(frame: &Bytes, call: &DocumentParams<'_, W>) -> Self {
         let frame = Frame(frame);
         Self {
             payload: call.payload.own(&frame),
@@ -277,7 +277,7 @@ impl RequestDocument {
         }
     }
 
-    pub(crate) fn selection(&self) -> Result<Arc<Selection>, CallFailure> {
+    pub(crate) fn selection(&self) -> Result<Arc<Selection>, RequestFailure> {
         let Some(paths) = &self.select else {
             return Ok(Arc::new(Selection::everything()));
         };
@@ -297,7 +297,7 @@ impl RequestDocument {
         containers: Containers,
         generation: u64,
         fields: Box<dyn StartFields>,
-    ) -> Result<DocumentPlan, CallFailure> {
+    ) -> Result<DocumentPlan, RequestFailure> {
         Ok(DocumentPlan {
             payload: self.payload.clone(),
             selection: self.selection()?,

@@ -20,7 +20,9 @@ use bytes::Bytes;
 use sealwire_schedule::WorkSize;
 use sealwire_wire::control::Control;
 use sealwire_wire::shared::Own;
-use sealwire_wire::{Call, CallError, FrameLayout, KeyScope, Method, Methods, Preview, Suite};
+use sealwire_wire::{
+    FrameLayout, InvalidRequest, KeyScope, Method, Methods, Preview, Request, Suite,
+};
 
 use crate::frame_text::Frame;
 use crate::jobs::cost::OperationKind;
@@ -47,26 +49,26 @@ pub enum Decoded {
 /// # Errors
 ///
 /// The message does not follow its method's table.
-pub fn decode(frame: &Bytes, boundary: &FrameLayout) -> Result<Decoded, CallError> {
-    let call = Call::decode(frame, boundary)?;
+pub fn decode(frame: &Bytes, boundary: &FrameLayout) -> Result<Decoded, InvalidRequest> {
+    let call = Request::decode(frame, boundary)?;
     let options = RequestOptions::new(frame, &call);
     let shared = Frame(frame);
     let operation: Box<dyn Operation> = match call {
-        Call::Encrypt(call) => Box::new(encrypt::Encrypt::new(frame, &call)),
-        Call::Decrypt(call) => Box::new(decrypt::Decrypt::new(frame, &call)),
-        Call::Rewrap(call) => Box::new(rewrap::Rewrap::new(frame, &call)),
-        Call::Mask(call) => Box::new(mask::MaskDocument::new(frame, &call)),
-        Call::Tokenize(call) => Box::new(tokenize::Tokenize::new(frame, &call)),
-        Call::Detokenize(call) => Box::new(detokenize::Detokenize::new(frame, &call)),
-        Call::Tokens(call) => Box::new(call.ask.own(&shared)),
-        Call::Objects(call) => Box::new(call.ask.own(&shared)),
-        Call::Subjects(call) => Box::new(subjects::SubjectsRequest::new(&shared, &call)),
-        Call::Control(Control::PublicKeys(_)) => Box::new(public_keys::PublicKeys),
-        Call::Inspect(call) => return Ok(Decoded::Immediate(Immediate::inspect(frame, &call))),
-        Call::Info => return Ok(Decoded::Immediate(Immediate::Info)),
-        Call::Health => return Ok(Decoded::Immediate(Immediate::Health)),
+        Request::Encrypt(call) => Box::new(encrypt::Encrypt::new(frame, &call)),
+        Request::Decrypt(call) => Box::new(decrypt::Decrypt::new(frame, &call)),
+        Request::Rewrap(call) => Box::new(rewrap::Rewrap::new(frame, &call)),
+        Request::Mask(call) => Box::new(mask::MaskDocument::new(frame, &call)),
+        Request::Tokenize(call) => Box::new(tokenize::Tokenize::new(frame, &call)),
+        Request::Detokenize(call) => Box::new(detokenize::Detokenize::new(frame, &call)),
+        Request::Tokens(call) => Box::new(call.operation.own(&shared)),
+        Request::Objects(call) => Box::new(call.operation.own(&shared)),
+        Request::Subjects(call) => Box::new(subjects::SubjectsJob::new(&shared, &call)),
+        Request::Control(Control::PublicKeys(_)) => Box::new(public_keys::PublicKeys),
+        Request::Inspect(call) => return Ok(Decoded::Immediate(Immediate::inspect(frame, &call))),
+        Request::Info => return Ok(Decoded::Immediate(Immediate::Info)),
+        Request::Health => return Ok(Decoded::Immediate(Immediate::Health)),
         // The scan knows no other control method on a data listener.
-        Call::Control(_) => return Err(CallError::Malformed),
+        Request::Control(_) => return Err(InvalidRequest::Malformed),
     };
     Ok(Decoded::Data(options, operation))
 }

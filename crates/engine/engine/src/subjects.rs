@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::jobs::cancel_token::CancelToken;
 use crate::jobs::cost::{ExtraWork, OperationKind};
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::objects::Objects;
 use crate::jobs::scheduler::AdmissionPermit;
 use crate::jobs::tokens::batch::each;
@@ -150,7 +150,7 @@ pub(crate) async fn stored_subjects(
     generation: u64,
     app: u32,
     ids: Vec<SubjectId>,
-) -> Result<StoredSubjects, CallFailure> {
+) -> Result<StoredSubjects, RequestFailure> {
     if ids.is_empty() {
         return Ok(StoredSubjects::new());
     }
@@ -216,14 +216,14 @@ impl SubjectKeyLoad {
     /// Reads the key, or creates one for a subject without a key, before the walk begins.
     ///
     /// # Errors
-    /// The store's error; [`CallFailure::NoKey`]; [`CallFailure::SubjectsChanged`].
+    /// The store's error; [`RequestFailure::NoKey`]; [`RequestFailure::SubjectsChanged`].
     pub async fn load(
         self,
         objects: &Objects,
         admission: &mut AdmissionPermit,
         cancel: &Arc<CancelToken>,
         deadline: Instant,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<(), RequestFailure> {
         let Self {
             generation,
             id,
@@ -249,7 +249,7 @@ impl SubjectKeyLoad {
             .await?
             .pop();
             let (claim, found) =
-                claimed.ok_or(CallFailure::Internal("one key was asked for"))??;
+                claimed.ok_or(RequestFailure::Internal("one key was asked for"))??;
             if matches!(claim, SubjectClaim::New(_)) {
                 let view = MapView {
                     map: MapId::of_erasures(app),
@@ -266,9 +266,9 @@ impl SubjectKeyLoad {
             }
             return key
                 .set(found)
-                .map_err(|_| CallFailure::Internal("a key is read once"));
+                .map_err(|_| RequestFailure::Internal("a key is read once"));
         }
-        Err(CallFailure::SubjectsChanged)
+        Err(RequestFailure::SubjectsChanged)
     }
 }
 
@@ -276,16 +276,16 @@ impl SubjectKeyLoad {
 /// check or write.
 ///
 /// # Errors
-/// [`CallFailure::NoKey`] if the app has no active token key, or the stored key does not open.
+/// [`RequestFailure::NoKey`] if the app has no active token key, or the stored key does not open.
 pub(crate) fn claim(
     keys: &TokenKeys,
     id: SubjectId,
     stored: Option<&StoredSubject>,
     time: u64,
-) -> Result<(SubjectClaim, SubjectKey), CallFailure> {
+) -> Result<(SubjectClaim, SubjectKey), RequestFailure> {
     if let Some(stored) = stored.filter(|stored| stored.has_key()) {
         // Under a disabled version of the token key, or altered.
-        let key = stored.open(keys).map_err(|_| CallFailure::NoKey)?;
+        let key = stored.open(keys).map_err(|_| RequestFailure::NoKey)?;
         return Ok((
             SubjectClaim::Current {
                 id,
@@ -296,7 +296,7 @@ pub(crate) fn claim(
     }
     let version = stored.map_or(0, |stored| stored.version) + 1;
     let generated = SubjectKey::generate(keys, SUBJECTS_COLLECTION, id.0, version);
-    let (key, sealed) = generated.map_err(|_| CallFailure::NoKey)?;
+    let (key, sealed) = generated.map_err(|_| RequestFailure::NoKey)?;
     Ok((SubjectClaim::New(key_row(id, version, time, sealed)), key))
 }
 

@@ -213,7 +213,7 @@ impl ModuleThread {
 
     fn run(&mut self, jobs: &Receiver<ModuleJob>) {
         for job in jobs {
-            let Some(_call) = RunningCall::begin() else {
+            let Some(_call) = RunningRequest::begin() else {
                 return;
             };
             // The caller notices a panic by its dropped response channel. Sessions can be in the
@@ -241,9 +241,9 @@ static CALLS: Mutex<Calls> = Mutex::new(Calls {
 static CALL_ENDED: Condvar = Condvar::new();
 
 /// A call of a module, counted until it is dropped.
-struct RunningCall(());
+struct RunningRequest(());
 
-impl RunningCall {
+impl RunningRequest {
     fn begin() -> Option<Self> {
         let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
         calls.running += usize::from(!calls.is_ending);
@@ -251,7 +251,7 @@ impl RunningCall {
     }
 }
 
-impl Drop for RunningCall {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         CALLS.lock().unwrap_or_else(PoisonError::into_inner).running -= 1;
         CALL_ENDED.notify_all();

@@ -270,7 +270,7 @@ impl Certificates {
                 .filter_map(|held| held.ends)
                 .min();
             self.metrics()
-                .certificate_ends(of, ends.map(OffsetDateTime::unix_timestamp));
+                .set_certificate_expiry(of, ends.map(OffsetDateTime::unix_timestamp));
         }
         self.said
             .retain(|said, _| held.iter().any(|held| (held.of, held.fingerprint) == *said));

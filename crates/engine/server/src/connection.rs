@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sealwire_wire::{ErrorCode, ErrorFormat, RpcError, reply};
+use sealwire_wire::{ErrorCode, ErrorFormat, RpcError, response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -45,10 +45,10 @@ use sealwire_access::Principal;
 use sealwire_engine::engine::Engine;
 use sealwire_engine::jobs::cancel_token::{CancelTokens, StopReason};
 use sealwire_engine::jobs::connection_memory::ConnectionMemory;
-use sealwire_engine::jobs::error::CallFailure;
+use sealwire_engine::jobs::error::RequestFailure;
 use sealwire_engine::jobs::failures::log_failure;
 use sealwire_settings::Limits;
-use sealwire_telemetry::metrics::CallReport;
+use sealwire_telemetry::metrics::RequestReport;
 
 /// The client of an open connection.
 pub struct Peer {
@@ -286,15 +286,15 @@ impl Connection {
     }
 
     /// Counts, logs and records a request that did not start, and responds to it.
-    async fn reject(self: &Arc<Self>, request: &RejectedRequest<'_>, failure: &CallFailure) {
+    async fn reject(self: &Arc<Self>, request: &RejectedRequest<'_>, failure: &RequestFailure) {
         let RejectedRequest { msgid, method, .. } = *request;
         if is_fault_of_sender(failure.code()) {
             self.state.pace.rejected(Instant::now());
         }
-        if let CallFailure::Overloaded(refusal) = failure {
+        if let RequestFailure::Overloaded(refusal) = failure {
             self.engine.metrics.refused(refusal.reason.into());
         }
-        self.engine.metrics.call_done(&CallReport {
+        self.engine.metrics.count_request(&RequestReport {
             method,
             code: failure.code().into(),
             times: None,
@@ -313,7 +313,7 @@ impl Connection {
     }
 
     /// Returns the response to a failed request.
-    fn error_reply(&self, msgid: u32, failure: &CallFailure) -> Vec<u8> {
+    fn error_reply(&self, msgid: u32, failure: &RequestFailure) -> Vec<u8> {
         let is_text = self.text_errors.load(Ordering::Relaxed);
         let format = if is_text {
             ErrorFormat::Text
@@ -321,7 +321,7 @@ impl Connection {
             ErrorFormat::Map
         };
         let mut out = Vec::new();
-        reply::error(&mut out, msgid, &failure.answer(), format);
+        response::error(&mut out, msgid, &failure.answer(), format);
         out
     }
 
@@ -340,7 +340,7 @@ impl Connection {
     async fn send_protocol_error(&self, error: &RpcError) {
         tracing::debug!(principal = %self.principal, %error, "protocol error");
         let mut out = Vec::new();
-        reply::protocol_error(&mut out, error);
+        response::protocol_error(&mut out, error);
         self.send(out).await;
     }
 }

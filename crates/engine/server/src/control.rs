@@ -37,7 +37,7 @@ use crate::network_scheduler::NetworkScheduler;
 use crate::shutdown::Shutdown;
 use sealwire_access::{AccessMode, Principal};
 use sealwire_engine::engine::Engine;
-use sealwire_engine::jobs::error::CallFailure;
+use sealwire_engine::jobs::error::RequestFailure;
 use sealwire_engine::root::RootAdmin;
 use sealwire_engine::{access, control};
 use sealwire_settings::{Access, Caller, ControlListen};
@@ -214,7 +214,7 @@ impl ControlService {
     /// Checks that a request can start now. A sealed engine accepts only the status and unseal
     /// requests. An engine that started sealed has no audit trail yet, but it must still accept
     /// these two requests.
-    fn ready(&self, call: &Control<'_>) -> Result<(), CallFailure> {
+    fn ready(&self, call: &Control<'_>) -> Result<(), RequestFailure> {
         let is_open = matches!(
             call,
             Control::Root(RootOperation::Status | RootOperation::Unseal)

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use sealwire_audit::JournalError;
-use sealwire_engine::jobs::error::CallFailure;
+use sealwire_engine::jobs::error::RequestFailure;
 use sealwire_engine::kek::KekError;
 use sealwire_store::StoreError;
 
@@ -21,7 +21,7 @@ pub enum StartError {
     Store(#[from] StoreError),
     /// The crypto library failed.
     #[error("cryptography does not work here: {0}")]
-    Crypto(#[from] CallFailure),
+    Crypto(#[from] RequestFailure),
     /// The audit log cannot be written.
     #[error("audit.folder: {0}")]
     Audit(#[from] JournalError),

@@ -8,13 +8,13 @@ use sealwire_wire::{ErrorCode, RpcError};
 use tokio::sync::watch;
 
 use sealwire_engine::jobs::cancel_token::StopReason;
-use sealwire_telemetry::metrics::ExpulsionLabel;
+use sealwire_telemetry::metrics::DisconnectLabel;
 
 /// A connection's handle on both reasons. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Shutdown {
     draining: watch::Receiver<bool>,
-    expelled: watch::Receiver<Option<ExpulsionLabel>>,
+    expelled: watch::Receiver<Option<DisconnectLabel>>,
 }
 
 impl Shutdown {
@@ -22,7 +22,7 @@ impl Shutdown {
     /// revoked.
     pub fn new(
         draining: watch::Receiver<bool>,
-        expelled: watch::Receiver<Option<ExpulsionLabel>>,
+        expelled: watch::Receiver<Option<DisconnectLabel>>,
     ) -> Self {
         Self { draining, expelled }
     }
@@ -55,9 +55,9 @@ impl Shutdown {
     /// Returns the error to send before the connection closes; `None` if the engine only drains.
     pub fn close_reason(&self) -> Option<RpcError> {
         let why = match (*self.expelled.borrow())? {
-            ExpulsionLabel::Revoked => "the client certificate is revoked",
-            ExpulsionLabel::Expired => "the client certificate has expired",
-            ExpulsionLabel::Untrusted => {
+            DisconnectLabel::Revoked => "the client certificate is revoked",
+            DisconnectLabel::Expired => "the client certificate has expired",
+            DisconnectLabel::Untrusted => {
                 "the client certificate is of no authority that is trusted here any more"
             }
         };
@@ -80,7 +80,7 @@ mod tests {
             (Some(StopReason::Drain), StopReason::Drain)
         );
         assert_eq!(shutdown.close_reason(), None);
-        expel.send_replace(Some(ExpulsionLabel::Revoked));
+        expel.send_replace(Some(DisconnectLabel::Revoked));
         assert_eq!(shutdown.reason(), Some(StopReason::Expelled));
         assert_eq!(
             shutdown.close_reason().unwrap().code,

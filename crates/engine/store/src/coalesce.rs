@@ -74,7 +74,7 @@ pub struct BatchLimits {
 
 /// The reason why a request has no result.
 #[derive(Debug, thiserror::Error)]
-pub enum CallError {
+pub enum BatchError {
     /// The store failed. On [`StoreError::Unavailable`], a write may or may not have happened.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -233,14 +233,14 @@ impl Coalescer {
     /// module describes.
     ///
     /// # Errors
-    /// Any [`CallError`].
+    /// Any [`BatchError`].
     pub async fn write(
         &self,
         now: u64,
         group: Group,
         deadline: Option<Instant>,
         mut permit: Option<Permit>,
-    ) -> Result<Written, CallError> {
+    ) -> Result<Written, BatchError> {
         let bytes = group.rows.iter().map(Row::bytes).sum();
         let size = Size {
             items: group.rows.len(),
@@ -276,26 +276,26 @@ impl Coalescer {
     /// Looks up rows as [`TokenStore::get`] does, with a deadline as in [`Coalescer::write`].
     ///
     /// # Errors
-    /// Any [`CallError`].
+    /// Any [`BatchError`].
     pub async fn get(
         &self,
         now: u64,
         keys: &[(MapId, TokenId)],
         deadline: Option<Instant>,
-    ) -> Result<Vec<Option<FoundRow>>, CallError> {
+    ) -> Result<Vec<Option<FoundRow>>, BatchError> {
         self.look(Sort::First, now, keys, |id| id.0, deadline).await
     }
 
     /// Looks up rows as [`TokenStore::find`] does, with a deadline as in [`Coalescer::write`].
     ///
     /// # Errors
-    /// Any [`CallError`].
+    /// Any [`BatchError`].
     pub async fn find(
         &self,
         now: u64,
         keys: &[(MapId, Fingerprint)],
         deadline: Option<Instant>,
-    ) -> Result<Vec<Option<FoundRow>>, CallError> {
+    ) -> Result<Vec<Option<FoundRow>>, BatchError> {
         self.look(Sort::Second, now, keys, |print| print.0, deadline)
             .await
     }
@@ -307,7 +307,7 @@ impl Coalescer {
         keys: &[(MapId, K)],
         bytes: impl Fn(&K) -> [u8; 16],
         deadline: Option<Instant>,
-    ) -> Result<Vec<Option<FoundRow>>, CallError> {
+    ) -> Result<Vec<Option<FoundRow>>, BatchError> {
         let mut waiters = Vec::with_capacity(keys.len().div_ceil(self.shared.piece));
         for piece in keys.chunks(self.shared.piece) {
             let size = Size {

@@ -19,7 +19,7 @@ mod throttle;
 mod tokens;
 
 pub use coalesce::{
-    BYTES_TOGETHER, BatchLimits, BatchStats, CallError, Coalescer, KEYS_TOGETHER, Kind,
+    BYTES_TOGETHER, BatchError, BatchLimits, BatchStats, Coalescer, KEYS_TOGETHER, Kind,
     ObjectWriter, Observer, ROWS_TOGETHER, Waiting,
 };
 pub use control::{

@@ -44,9 +44,9 @@ pub use sweeps::{SweepAction, SweepMetrics, SweepOutcome};
 type Read<T> = Box<dyn Fn() -> T + Send + Sync>;
 
 pub use labels::{
-    AgreementLabel, CallCode, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome,
-    ExpulsionLabel, LinkLabel, LookupLabel, MaskLabel, MethodLabel, RefusalReason, ReloadLabel,
-    StoreLabel, SuiteLabel, TokenLabel, WaitingLabel,
+    AgreementLabel, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome,
+    ConnectionStateLabel, DisconnectLabel, LookupLabel, MaskLabel, MethodLabel, RejectionLabel,
+    ReloadLabel, ResponseCode, StoreLabel, SuiteLabel, TokenLabel, WaitingLabel,
 };
 pub use reference::reference;
 
@@ -69,19 +69,19 @@ const NEVER: i64 = i64::MAX;
 
 /// Facts about a request once its response is sent.
 #[derive(Clone, Copy, Debug)]
-pub struct CallReport {
+pub struct RequestReport {
     /// Method.
     pub method: MethodLabel,
     /// Outcome.
-    pub code: CallCode,
+    pub code: ResponseCode,
     /// Durations, if the job finished. Requests that never ran would pull the histograms towards
     /// zero.
-    pub times: Option<CallTimes>,
+    pub times: Option<RequestTimes>,
 }
 
 /// Durations of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct CallTimes {
+pub struct RequestTimes {
     /// Size class of the request.
     pub class: Class,
     /// Time from the request's last byte to its first slice.
@@ -115,7 +115,7 @@ metrics! {
     /// is held briefly.
     pub struct Metrics {
         /// Finished requests, including rejected ones
-        requests: ByLabel<(MethodLabel, CallCode), Counter> = "sealwire_requests_total";
+        requests: ByLabel<(MethodLabel, ResponseCode), Counter> = "sealwire_requests_total";
         /// Fields processed
         fields: ByLabel<MethodLabel, Counter> = "sealwire_fields_total";
         /// Fields masked by the request's rules or the role's mask
@@ -161,7 +161,7 @@ metrics! {
         /// Actual divided by predicted time of a request
         prediction_ratio: Histogram = "sealwire_prediction_ratio", RATIOS;
         /// Requests rejected as overloaded
-        rejections: ByLabel<RefusalReason, Counter> = "sealwire_rejections_total";
+        rejections: ByLabel<RejectionLabel, Counter> = "sealwire_rejections_total";
         /// Remaining admitted work, in seconds of one crypto thread; class: remaining size
         backlog_seconds: ByLabel<ClassLabel, Gauge64> = "sealwire_backlog_seconds";
         /// Requests that wait for admission
@@ -171,7 +171,7 @@ metrics! {
         /// Principals with requests in the scheduler now or recently
         active_clients: Gauge = "sealwire_active_clients";
         /// Requests started without a response yet
-        pub calls_in_flight: Gauge = "sealwire_requests_in_flight";
+        pub requests_in_flight: Gauge = "sealwire_requests_in_flight";
         /// Bytes held for requests and responses, limited by schedule.memory_mib
         bytes_in_flight: Gauge = "sealwire_bytes_in_flight";
 
@@ -195,7 +195,7 @@ metrics! {
         /// 1 while changed certificate files do not load; the previous ones stay in use
         certificate_files_rejected: Gauge = "sealwire_certificate_files_rejected";
         /// Connections closed because of their client certificate
-        disconnected_clients: ByLabel<ExpulsionLabel, Counter> = "sealwire_disconnected_clients_total";
+        disconnected_clients: ByLabel<DisconnectLabel, Counter> = "sealwire_disconnected_clients_total";
         /// 1 while /ready succeeds, else 0
         ready: Gauge = "sealwire_ready";
         /// 1 while a health check fails, else 0
@@ -211,7 +211,7 @@ metrics! {
         /// Open key cache lookups; a hit saves a Diffie-Hellman
         open_key_cache_lookups: ByLabel<LookupLabel, Counter> = "sealwire_open_key_cache_lookups_total";
         /// Database connections of the token and control stores
-        store_connections: ByLabel<LinkLabel, Gauge> = "sealwire_store_connections";
+        store_connections: ByLabel<ConnectionStateLabel, Gauge> = "sealwire_store_connections";
         /// Metrics of the providers that wrap and unwrap root keys.
         pub providers: ProviderMetrics;
         /// Audit records written
@@ -297,9 +297,9 @@ impl Metrics {
         metrics
     }
 
-    /// Counts a request whose response was sent. Does not change `calls_in_flight`, which follows
+    /// Counts a request whose response was sent. Does not change `requests_in_flight`, which follows
     /// the request's permit.
-    pub fn call_done(&self, report: &CallReport) {
+    pub fn count_request(&self, report: &RequestReport) {
         self.requests.of((report.method, report.code)).inc();
         if let Some(times) = &report.times {
             let class = ClassLabel::from(times.class);
@@ -354,7 +354,7 @@ impl Metrics {
     }
 
     /// Counts processed fields, regardless of the outcome of their request.
-    pub fn fields_done(&self, method: MethodLabel, fields: u64) {
+    pub fn count_fields(&self, method: MethodLabel, fields: u64) {
         self.fields.of(method).inc_by(fields);
     }
 
@@ -379,7 +379,7 @@ impl Metrics {
     }
 
     /// Counts an operation of the token store with its duration and success.
-    pub fn store_answered(&self, operation: StoreLabel, took: Duration, is_ok: bool) {
+    pub fn observe_store_request(&self, operation: StoreLabel, took: Duration, is_ok: bool) {
         self.store_seconds.of(operation).observe(took.as_secs_f64());
         self.store_failures.of(operation).inc_by(u64::from(!is_ok));
     }
@@ -406,8 +406,8 @@ impl Metrics {
         self.uncommitted_rows.set(pressure.dirty);
     }
 
-    /// Counts a request that was rejected as overload. [`Self::call_done`] counts the request, too.
-    pub fn refused(&self, reason: RefusalReason) {
+    /// Counts a request that was rejected as overload. [`Self::count_request`] counts the request, too.
+    pub fn refused(&self, reason: RejectionLabel) {
         self.rejections.of(reason).inc();
     }
 
@@ -418,7 +418,12 @@ impl Metrics {
 
     /// Counts a stopped request, its `fields_saved` unprocessed fields, and their estimated CPU
     /// time.
-    pub fn call_stopped(&self, reason: CancelReason, fields_saved: u64, cpu_saved: Duration) {
+    pub fn count_stopped_request(
+        &self,
+        reason: CancelReason,
+        fields_saved: u64,
+        cpu_saved: Duration,
+    ) {
         self.cancels.of(reason).inc();
         self.fields_saved.of(reason).inc_by(fields_saved);
         self.cpu_saved.of(reason).inc_by(cpu_saved.as_secs_f64());
@@ -493,7 +498,7 @@ impl Metrics {
 
     /// Sets the time of the first expiry among the certificates or lists of a kind in use, in
     /// seconds since 1970. `None`: they never expire.
-    pub fn certificate_ends(&self, of: CertificateLabel, expiry: Option<i64>) {
+    pub fn set_certificate_expiry(&self, of: CertificateLabel, expiry: Option<i64>) {
         self.certificate_expiries[of as usize].store(expiry.unwrap_or(NEVER), Ordering::Relaxed);
     }
 
@@ -510,7 +515,7 @@ impl Metrics {
     }
 
     /// Counts connections that are closed because of their client certificate.
-    pub fn expelled(&self, reason: ExpulsionLabel, connections: u64) {
+    pub fn expelled(&self, reason: DisconnectLabel, connections: u64) {
         self.disconnected_clients.of(reason).inc_by(connections);
     }
 
@@ -636,10 +641,10 @@ mod tests {
     #[test]
     fn a_call_is_counted_once_under_its_labels() {
         let metrics = Metrics::new();
-        metrics.call_done(&CallReport {
+        metrics.count_request(&RequestReport {
             method: Method::Encrypt.into(),
             code: ErrorCode::CannotOpen.into(),
-            times: Some(CallTimes {
+            times: Some(RequestTimes {
                 class: Class::of_cost(Cost::from_nanos(2_000_000)),
                 queue: Duration::from_micros(70),
                 work: Duration::from_millis(3),
@@ -647,12 +652,12 @@ mod tests {
                 took: Some(Duration::from_millis(5)),
             }),
         });
-        metrics.fields_done(Method::Encrypt.into(), 30);
+        metrics.count_fields(Method::Encrypt.into(), 30);
         metrics.fields_masked(MaskLabel::Role, 6);
         metrics.key_agreements(AgreementLabel::IdleThread, 7);
         metrics.fields_cannot_open(SuiteLabel::Secp256k1, 2);
         metrics.tokens(TokenLabel::Reused, 4);
-        metrics.store_answered(StoreLabel::Sweep, Duration::from_millis(2), false);
+        metrics.observe_store_request(StoreLabel::Sweep, Duration::from_millis(2), false);
         metrics.landed(&BatchStats {
             kind: sealwire_store::Kind::Write,
             calls: 3,
@@ -677,13 +682,13 @@ mod tests {
                 },
             )
         }));
-        metrics.call_done(&CallReport {
+        metrics.count_request(&RequestReport {
             method: Method::Encrypt.into(),
             code: ErrorCode::Overloaded.into(),
             times: None,
         });
-        metrics.refused(RefusalReason::Memory);
-        metrics.call_stopped(CancelReason::Deadline, 500, Duration::from_millis(250));
+        metrics.refused(RejectionLabel::Memory);
+        metrics.count_stopped_request(CancelReason::Deadline, 500, Duration::from_millis(250));
         metrics.watch_scheduler(Box::new(|| Gauges {
             tenants: 3,
             bytes: 4_096,
@@ -713,9 +718,9 @@ mod tests {
         readiness.enter(crate::readiness::Phase::Ready);
         readiness.set(Condition::Store, false);
         metrics.readiness(&readiness);
-        metrics.certificate_ends(CertificateLabel::ClientCrl, Some(1_000));
+        metrics.set_certificate_expiry(CertificateLabel::ClientCrl, Some(1_000));
         metrics.certificate_files(ReloadLabel::Refused);
-        metrics.expelled(ExpulsionLabel::Revoked, 3);
+        metrics.expelled(DisconnectLabel::Revoked, 3);
         assert!(
             value(
                 &metrics,

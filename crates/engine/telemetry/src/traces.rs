@@ -11,7 +11,7 @@ use sealwire_access::Principal;
 use sealwire_service::spans::{Attribute, SpanEnd};
 use sealwire_wire::ErrorCode;
 
-use crate::metrics::{CallCode, CallTimes, MethodLabel};
+use crate::metrics::{MethodLabel, RequestTimes, ResponseCode};
 
 /// Facts about a request at its end.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct RequestEnd<'a> {
     /// Method.
     pub method: MethodLabel,
     /// Outcome.
-    pub code: CallCode,
+    pub code: ResponseCode,
     /// Principal.
     pub principal: &'a Principal,
     /// The app that the request named.
@@ -31,7 +31,7 @@ pub struct RequestEnd<'a> {
     /// Bytes of the request.
     pub bytes: u64,
     /// Set if the job ended by itself.
-    pub times: Option<CallTimes>,
+    pub times: Option<RequestTimes>,
     /// Time since the last byte of the request arrived.
     pub took: Duration,
 }
@@ -72,7 +72,7 @@ impl RequestEnd<'_> {
 
 /// Returns true if the engine caused the failure. A server span is not marked as an error for a
 /// client's mistake.
-fn is_engine_failure(code: CallCode) -> bool {
+fn is_engine_failure(code: ResponseCode) -> bool {
     [
         ErrorCode::Internal,
         ErrorCode::Unavailable,
@@ -89,8 +89,8 @@ mod tests {
     use sealwire_schedule::Class;
     use sealwire_wire::Method;
 
-    fn end(code: CallCode) -> SpanEnd {
-        let times = CallTimes {
+    fn end(code: ResponseCode) -> SpanEnd {
+        let times = RequestTimes {
             class: Class::default(),
             queue: Duration::from_micros(250),
             work: Duration::from_millis(2),
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn span_failures_are_only_engine_failures() {
-        for code in CallCode::ALL {
+        for code in ResponseCode::ALL {
             let fails = ["internal", "unavailable", "overloaded", "deadline_exceeded"]
                 .contains(&code.as_str());
             assert_eq!(end(code).failure, fails.then(|| code.as_str()));

@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use sealwire_client::{
-    CallOptions, Client, Decrypt, DetailValue, Detokenize, Document, DocumentCall, Encrypt, Error,
-    ErrorCode, Mask, MaskRule, Masking, RpcError, RuleFields, TokenLookupScope, Tokenize,
+    Client, CommonParams, Decrypt, DetailValue, Detokenize, Document, DocumentParams, Encrypt,
+    Error, ErrorCode, Mask, MaskRule, Masking, RpcError, RuleFields, TokenLookupScope, Tokenize,
     TokenizeOptions,
 };
 use sealwire_msgpack::{TokenReader, write};
@@ -344,15 +344,15 @@ impl Engine {
         let select = Some(vec![EACH]);
         let context = scope.contexts.get(at).map_or(&[][..], |context| context);
         let traceparent = scope.traceparent.as_deref();
-        let base = DocumentCall::<()> {
+        let base = DocumentParams::<()> {
             select,
             context,
-            options: CallOptions {
+            options: CommonParams {
                 deadline_ms: Some(deadline_ms),
                 traceparent,
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
-            ..DocumentCall::new(&rule.app, payload)
+            ..DocumentParams::new(&rule.app, payload)
         };
         match &rule.action {
             Action::Encrypt => {
@@ -387,7 +387,7 @@ impl Engine {
                     ..Masking::default()
                 };
                 let call: Mask<'_> = with(
-                    DocumentCall {
+                    DocumentParams {
                         select: None,
                         context: &[],
                         ..base
@@ -401,8 +401,8 @@ impl Engine {
 }
 
 /// Adds the parameters of the method to a request.
-fn with<'a, W>(base: DocumentCall<'a, ()>, writing: W) -> DocumentCall<'a, W> {
-    DocumentCall {
+fn with<'a, W>(base: DocumentParams<'a, ()>, writing: W) -> DocumentParams<'a, W> {
+    DocumentParams {
         app: base.app,
         payload: base.payload,
         select: base.select,

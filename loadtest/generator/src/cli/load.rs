@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 use std::path::Path;
 
 use crate::fault::Fault;
-use crate::load::{ArrivalRule, Arrivals, Call, Load, Method, Scope, Suite};
+use crate::load::{ArrivalRule, Arrivals, Load, Method, Request, Scope, Suite};
 use crate::target::Connect;
 
 /// Options of a load.
@@ -148,9 +148,9 @@ impl LoadArgs {
         Ok(load)
     }
 
-    fn calls(&self) -> Result<Vec<Call>, Fault> {
+    fn calls(&self) -> Result<Vec<Request>, Fault> {
         let fields = self.fields.unwrap_or(30);
-        let base = Call {
+        let base = Request {
             name: format!("{fields} fields"),
             method: self.method,
             fields,
@@ -164,8 +164,8 @@ impl LoadArgs {
         };
         match self.mix.as_deref() {
             None => Ok(vec![base]),
-            Some("founding") => Ok(Call::founding(&base)),
-            Some(file) => Call::from_file(Path::new(file), &base),
+            Some("founding") => Ok(Request::founding(&base)),
+            Some(file) => Request::from_file(Path::new(file), &base),
         }
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use sealwire_wire::{MessageHeader, Reply};
+use sealwire_wire::{MessageHeader, Response};
 
 use crate::fault::Fault;
 use crate::frames;
@@ -58,7 +58,7 @@ pub(crate) fn end_by_notice(stream: &mut Stream, message: &[u8]) {
 
 /// Returns the result in a response.
 pub(crate) fn result(answer: &[u8]) -> Result<&[u8], Fault> {
-    let reply = Reply::decode(answer).map_err(|error| Fault::Wrong(error.to_string()))?;
+    let reply = Response::decode(answer).map_err(|error| Fault::Wrong(error.to_string()))?;
     reply
         .outcome
         .map_err(|error| Fault::Failed(error.to_string()))

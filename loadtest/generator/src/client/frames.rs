@@ -4,11 +4,11 @@
 use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 use sealwire_wire as wire;
 use sealwire_wire::{
-    CallOptions, Decrypt, Detokenize, Encrypt, TokenLookupScope, Tokenize, TokenizeOptions,
+    CommonParams, Decrypt, Detokenize, Encrypt, TokenLookupScope, Tokenize, TokenizeOptions,
     Writing, request,
 };
 
-use crate::load::{Call, Method, Scope, Suite};
+use crate::load::{Method, Request, Scope, Suite};
 use crate::random::Random;
 
 /// A msgid of five bytes, so that any other 32-bit msgid fits in its place, after the array header,
@@ -72,7 +72,7 @@ impl Frame {
     /// Encodes a request with `payload`, which is `plain` or its sealed form.
     pub(crate) fn new(
         app: &str,
-        call: &Call,
+        call: &Request,
         method: Method,
         plain: Vec<u8>,
         payload: &[u8],
@@ -104,7 +104,7 @@ pub(crate) fn encode(
     out: &mut Vec<u8>,
     msgid: u32,
     app: &str,
-    call: &Call,
+    call: &Request,
     method: Method,
     payload: &[u8],
 ) {
@@ -132,9 +132,9 @@ pub(crate) fn encode(
                 out,
                 msgid,
                 &Encrypt {
-                    options: CallOptions {
+                    options: CommonParams {
                         deadline_ms,
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     writing,
                     ..Encrypt::new(app, payload)
@@ -145,9 +145,9 @@ pub(crate) fn encode(
             out,
             msgid,
             &Decrypt {
-                options: CallOptions {
+                options: CommonParams {
                     deadline_ms,
-                    ..CallOptions::default()
+                    ..CommonParams::default()
                 },
                 ..Decrypt::new(app, payload)
             },
@@ -161,9 +161,9 @@ pub(crate) fn encode(
                 out,
                 msgid,
                 &Tokenize {
-                    options: CallOptions {
+                    options: CommonParams {
                         deadline_ms,
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     writing,
                     ..Tokenize::new(app, payload)
@@ -176,9 +176,9 @@ pub(crate) fn encode(
                 out,
                 msgid,
                 &Detokenize {
-                    options: CallOptions {
+                    options: CommonParams {
                         deadline_ms,
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     writing,
                     ..Detokenize::new(app, payload)

@@ -23,7 +23,7 @@ pub(crate) struct Load {
     /// The app whose keys seal.
     pub(crate) app: String,
     /// Kinds of requests, with weights above 0.
-    pub(crate) calls: Vec<Call>,
+    pub(crate) calls: Vec<Request>,
     /// Timing of requests.
     pub(crate) drive: ArrivalRule,
     /// Connections, 1 to [`CONNECTIONS_MAX`].
@@ -129,7 +129,7 @@ pub(crate) enum Scope {
 
 /// Requests of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Call {
+pub(crate) struct Request {
     /// Name in tables.
     pub(crate) name: String,
     /// The method.
@@ -168,7 +168,7 @@ struct Entry {
     cancel_after_ms: Option<u32>,
 }
 
-impl Call {
+impl Request {
     /// The mix of the first production system: mostly small requests and a few large ones.
     pub(crate) fn founding(base: &Self) -> Vec<Self> {
         let of = |(fields, weight)| Self {
@@ -197,9 +197,9 @@ impl Call {
 }
 
 impl Entry {
-    fn over(self, base: &Call) -> Call {
+    fn over(self, base: &Request) -> Request {
         let fields = self.fields.unwrap_or(base.fields);
-        Call {
+        Request {
             name: self.name.unwrap_or_else(|| format!("{fields} fields")),
             method: self.method.unwrap_or(base.method),
             fields,
@@ -215,7 +215,7 @@ impl Entry {
 }
 
 /// Checks that every kind can be sent and has a valid weight.
-fn check(calls: &[Call]) -> Result<(), Fault> {
+fn check(calls: &[Request]) -> Result<(), Fault> {
     let refuse = |what: String| Err(Fault::Failed(what));
     if calls.is_empty() || calls.len() > 64 {
         return refuse("a mix has 1 to 64 kinds of call".to_owned());

@@ -20,7 +20,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 use sealwire_wire::{
     ErrorCode, ErrorFormat, FrameLayout, Info, MessageHeader, Method, PROTOCOL, RpcError, Scanner,
-    reply,
+    response,
 };
 
 use crate::fault::Fault;
@@ -150,14 +150,14 @@ impl NullServer {
                 self.document(out, msgid, false, payload)
             }
             (Some(Method::Info), _) => {
-                reply::begin(out, msgid);
+                response::start(out, msgid);
                 info().encode(out);
             }
             (Some(Method::Health), _) => {
-                reply::begin(out, msgid);
+                response::start(out, msgid);
                 sealwire_wire::Health.encode(out);
             }
-            _ => reply::error(
+            _ => response::error(
                 out,
                 msgid,
                 &RpcError::new(ErrorCode::NotFound, "this responder has no such method"),
@@ -180,9 +180,9 @@ impl NullServer {
             } else {
                 RpcError::new(ErrorCode::CannotOpen, "cannot open")
             };
-            return reply::error(out, msgid, &error, ErrorFormat::Map);
+            return response::error(out, msgid, &error, ErrorFormat::Map);
         };
-        reply::begin(out, msgid);
+        response::start(out, msgid);
         out.extend_from_slice(result);
         self.given = self.given.wrapping_add(1);
         if self.wrong_every > 0 && self.given.is_multiple_of(self.wrong_every) {
@@ -325,7 +325,7 @@ fn ready(
 mod tests {
     use std::io::Write as _;
 
-    use sealwire_wire::{Document, Reply};
+    use sealwire_wire::{Document, Response};
 
     use super::*;
     use crate::certs;
@@ -335,7 +335,7 @@ mod tests {
     fn ask(null: &mut NullServer, seals: bool, payload: &[u8]) -> Result<Vec<u8>, ErrorCode> {
         let mut out = Vec::new();
         null.document(&mut out, 1, seals, payload);
-        let outcome = Reply::decode(&out).unwrap().outcome;
+        let outcome = Response::decode(&out).unwrap().outcome;
         outcome
             .map(|result| Document::decode(result).unwrap().payload.to_vec())
             .map_err(|error| error.code)

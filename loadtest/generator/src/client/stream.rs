@@ -198,7 +198,7 @@ impl Stream {
                     each(self, &boundary, message);
                 }
                 Scan::Incomplete => break,
-                Scan::Refused { error, .. } => {
+                Scan::Rejected { error, .. } => {
                     self.refuse(error);
                     break;
                 }

@@ -5,7 +5,7 @@ use std::fmt;
 use sealwire_client::Client;
 use sealwire_service::output::{errln, out, outln};
 use sealwire_wire::OBJECTS_MAX;
-use sealwire_wire::control::{MigrateCall, MigratedObjects};
+use sealwire_wire::control::{MigrateRequest, MigratedObjects};
 use serde::Serialize;
 
 use super::repeated_safely;
@@ -45,9 +45,9 @@ struct MigrationReport {
 pub(super) fn run(migration: &Migration<'_>, engine: &EngineArgs) -> Result<(), Failure> {
     let progress = DocumentProgress::start();
     let done = engine.run(async |client: Client| {
-        let page = async |call: MigrateCall<'_>| {
-            let ask = async || Ok(client.collections_migrate(call).await?);
-            repeated_safely(ask, |message| errln!("waiting: {message}")).await
+        let page = async |call: MigrateRequest<'_>| {
+            let operation = async || Ok(client.collections_migrate(call).await?);
+            repeated_safely(operation, |message| errln!("waiting: {message}")).await
         };
         migration.walk(page, &progress).await
     });
@@ -64,7 +64,7 @@ pub(super) fn run(migration: &Migration<'_>, engine: &EngineArgs) -> Result<(), 
 impl Migration<'_> {
     async fn walk(
         &self,
-        page: impl AsyncFn(MigrateCall<'_>) -> Result<MigratedObjects, Failure>,
+        page: impl AsyncFn(MigrateRequest<'_>) -> Result<MigratedObjects, Failure>,
         progress: &DocumentProgress,
     ) -> Result<MigrationReport, Failure> {
         let Self {
@@ -83,7 +83,7 @@ impl Migration<'_> {
         let (mut after, limit) = (None::<String>, Some(OBJECTS_MAX as u32));
         loop {
             let after_id = after.as_deref();
-            let call = MigrateCall {
+            let call = MigrateRequest {
                 app,
                 collection,
                 accept_unauthenticated,
@@ -201,7 +201,7 @@ mod tests {
             RefCell::new(VecDeque::from(pages)),
             RefCell::new(Vec::new()),
         );
-        let ask = async |call: MigrateCall<'_>| {
+        let operation = async |call: MigrateRequest<'_>| {
             assert_eq!(
                 (call.accept_unauthenticated, call.limit),
                 (migration.accept_unauthenticated, Some(500))
@@ -215,7 +215,7 @@ mod tests {
                 .expect("no more pages than there are"))
         };
         let report = runtime
-            .block_on(migration.walk(ask, &DocumentProgress::start()))
+            .block_on(migration.walk(operation, &DocumentProgress::start()))
             .unwrap();
         (report, asked.into_inner())
     }

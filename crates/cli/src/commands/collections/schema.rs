@@ -7,7 +7,7 @@ use std::time::Duration;
 use sealwire_client::{Error, ErrorCode, RpcError};
 use sealwire_service::output::errln;
 use sealwire_wire::control::{
-    AlterCollection, CollectionCall, CollectionChanged, CollectionOperation, CreateCollection,
+    AlterCollection, CollectionChanged, CollectionOperation, CollectionRequest, CreateCollection,
 };
 use tokio::time::Instant;
 
@@ -68,7 +68,7 @@ impl ObjectRules {
     }
 
     /// Returns the creation of a collection with these properties and times.
-    pub(super) fn ask<'a>(
+    pub(super) fn operation<'a>(
         &self,
         properties: &'a [PropertyInput],
         expires_s: Option<u64>,
@@ -111,7 +111,7 @@ pub(super) struct SchemaChanges {
 
 impl SchemaChanges {
     /// Returns the change as requests carry it.
-    pub(super) fn ask(&self) -> CollectionOperation<'_> {
+    pub(super) fn operation(&self) -> CollectionOperation<'_> {
         CollectionOperation::Alter(AlterCollection {
             add: self.add.iter().map(PropertyInput::spec).collect(),
             drop: texts(&self.drop),
@@ -130,7 +130,7 @@ fn texts(names: &[String]) -> Vec<&str> {
 /// Changes a schema. With `wait`, repeats the change while the response is a temporary conflict.
 pub(super) async fn alter(
     control: &ControlTarget,
-    call: CollectionCall<'_>,
+    call: CollectionRequest<'_>,
     wait: bool,
 ) -> Result<CollectionChanged, Failure> {
     let change = async || control.change_collection(call.clone()).await;

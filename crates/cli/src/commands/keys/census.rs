@@ -6,7 +6,7 @@ use std::fmt;
 use sealwire_client::Client;
 use sealwire_service::output::errln;
 use sealwire_wire::SWEEP_ROWS_MAX;
-use sealwire_wire::control::{Census, CensusCall, CensusKey};
+use sealwire_wire::control::{Census, CensusKey, CensusRequest};
 use serde::Serialize;
 
 use crate::commands::Failure;
@@ -57,27 +57,27 @@ pub(super) async fn take(
 ) -> Result<AppCensus, Failure> {
     let (mut pages, mut after, mut rows) = (Vec::new(), None::<String>, 0);
     loop {
-        let call = CensusCall {
+        let call = CensusRequest {
             app,
             prove,
             after: after.as_deref(),
             limit: Some(SWEEP_ROWS_MAX as u32),
         };
-        let ask = async || Ok(client.keys_census(call).await?);
-        let page = repeated_safely(ask, |message| errln!("waiting: {message}")).await?;
+        let operation = async || Ok(client.keys_census(call).await?);
+        let page = repeated_safely(operation, |message| errln!("waiting: {message}")).await?;
         rows += page.counts.iter().map(|count| count.rows).sum::<u64>();
         progress.say(&format!("{rows} rows counted"));
         after.clone_from(&page.next);
         pages.push(page);
         if after.is_none() {
-            let call = CensusCall {
+            let call = CensusRequest {
                 app,
                 prove: false,
                 after: None,
                 limit: Some(1),
             };
-            let ask = async || Ok(client.keys_census(call).await?);
-            let last = repeated_safely(ask, |message| errln!("waiting: {message}")).await?;
+            let operation = async || Ok(client.keys_census(call).await?);
+            let last = repeated_safely(operation, |message| errln!("waiting: {message}")).await?;
             return Ok(AppCensus::new(app, pages, &last.keys));
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sealwire_client::Client;
 use sealwire_service::output::errln;
 use sealwire_wire::OBJECTS_MAX;
-use sealwire_wire::control::{RewrapRowsCall, RewrappedRows};
+use sealwire_wire::control::{RewrapRowsRequest, RewrappedRows};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -53,9 +53,9 @@ impl RewrapJob<'_> {
         client: &Client,
         progress: &DocumentProgress,
     ) -> Result<RewrapTotals, Failure> {
-        let page = async |call: RewrapRowsCall<'_>| {
-            let ask = async || Ok(client.keys_rewrap(call).await?);
-            repeated_safely(ask, |message| errln!("waiting: {message}")).await
+        let page = async |call: RewrapRowsRequest<'_>| {
+            let operation = async || Ok(client.keys_rewrap(call).await?);
+            repeated_safely(operation, |message| errln!("waiting: {message}")).await
         };
         self.passes(page, progress).await
     }
@@ -63,7 +63,7 @@ impl RewrapJob<'_> {
     /// Repeats passes of `page` until one changes nothing.
     async fn passes(
         &self,
-        page: impl AsyncFn(RewrapRowsCall<'_>) -> Result<RewrappedRows, Failure>,
+        page: impl AsyncFn(RewrapRowsRequest<'_>) -> Result<RewrappedRows, Failure>,
         progress: &DocumentProgress,
     ) -> Result<RewrapTotals, Failure> {
         let (mut totals, mut pace) = (RewrapTotals::default(), RowPacer::new(self.rate));
@@ -77,7 +77,7 @@ impl RewrapJob<'_> {
             totals.unopened.clear();
             totals.unauthenticated.clear();
             loop {
-                let call = RewrapRowsCall {
+                let call = RewrapRowsRequest {
                     app: self.app,
                     collection: self.collection,
                     after: after.as_deref(),
@@ -224,7 +224,7 @@ mod tests {
             RefCell::new(VecDeque::from(pages)),
             RefCell::new((Vec::new(), None)),
         );
-        let ask = async |call: RewrapRowsCall<'_>| {
+        let operation = async |call: RewrapRowsRequest<'_>| {
             asked
                 .borrow_mut()
                 .0
@@ -243,7 +243,9 @@ mod tests {
         let (totals, took) = runtime.block_on(async {
             let began = Instant::now();
             (
-                job.passes(ask, &DocumentProgress::start()).await.unwrap(),
+                job.passes(operation, &DocumentProgress::start())
+                    .await
+                    .unwrap(),
                 began.elapsed(),
             )
         });

@@ -1,7 +1,7 @@
 //! Tests of roles on several engines: a role that is revoked on one engine grants nothing on any
 //! engine.
 
-use sealwire_client::control::{PrincipalCall, PrincipalOperation, RoleCall, RoleOperation};
+use sealwire_client::control::{PrincipalOperation, PrincipalRequest, RoleOperation, RoleRequest};
 use sealwire_client::{Client, Encrypt, Error, ErrorCode, to_payload};
 use sealwire_testkit::Postgres;
 
@@ -27,9 +27,9 @@ fn a_role_taken_away_on_one_engine_ends_at_once_there_and_with_the_notification_
             grants: vec!["encrypt apps=*"],
         };
         operator
-            .change_role(RoleCall {
+            .change_role(RoleRequest {
                 role: "relay",
-                ask: set,
+                operation: set,
             })
             .await
             .unwrap();
@@ -37,9 +37,9 @@ fn a_role_taken_away_on_one_engine_ends_at_once_there_and_with_the_notification_
         for _ in 0..2 {
             let grant = PrincipalOperation::Grant { role: "relay" };
             operator
-                .change_principal(PrincipalCall {
+                .change_principal(PrincipalRequest {
                     principal: "relay",
-                    ask: grant,
+                    operation: grant,
                 })
                 .await
                 .unwrap();
@@ -48,9 +48,9 @@ fn a_role_taken_away_on_one_engine_ends_at_once_there_and_with_the_notification_
             until("the other engine grants", granted).await;
             let revoke = PrincipalOperation::Revoke { role: None };
             operator
-                .change_principal(PrincipalCall {
+                .change_principal(PrincipalRequest {
                     principal: "relay",
-                    ask: revoke,
+                    operation: revoke,
                 })
                 .await
                 .unwrap();

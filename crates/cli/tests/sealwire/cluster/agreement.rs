@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use sealwire_client::control::{AppCall, AppOperation, Kind, RotateKind, TokenFormat};
+use sealwire_client::control::{AppOperation, AppRequest, Kind, RotateKind, TokenFormat};
 use sealwire_client::{
-    CallOptions, Client, Decrypt, Encrypt, Error, ErrorCode, Tokenize, TokenizeOptions, to_payload,
+    Client, CommonParams, Decrypt, Encrypt, Error, ErrorCode, Tokenize, TokenizeOptions, to_payload,
 };
 use sealwire_testkit::Postgres;
 
@@ -43,9 +43,9 @@ fn an_app_made_on_one_engine_is_served_by_all_and_a_disabled_key_stops_on_all() 
         let payload = to_payload(&["value"]).unwrap();
         for app in ["fresh-1", "fresh-2"] {
             let made = operator
-                .change_app(AppCall {
+                .change_app(AppRequest {
                     app,
-                    ask: AppOperation::Create,
+                    operation: AppOperation::Create,
                 })
                 .await
                 .unwrap();
@@ -71,9 +71,9 @@ fn an_app_made_on_one_engine_is_served_by_all_and_a_disabled_key_stops_on_all() 
                 .find(|key| key.suite == "p256-psk")
                 .unwrap();
             operator
-                .change_app(AppCall {
+                .change_app(AppRequest {
                     app,
-                    ask: AppOperation::Disable { key: Some(&key.id) },
+                    operation: AppOperation::Disable { key: Some(&key.id) },
                 })
                 .await
                 .unwrap();
@@ -92,17 +92,17 @@ fn an_app_made_on_one_engine_is_served_by_all_and_a_disabled_key_stops_on_all() 
 
         // A fence: no engine responds from an older state than the client requires.
         let made = operator
-            .change_app(AppCall {
+            .change_app(AppRequest {
                 app: "fenced",
-                ask: AppOperation::Create,
+                operation: AppOperation::Create,
             })
             .await
             .unwrap();
         let ahead = Some(made.generation + 100);
         let fenced = clients[1].encrypt(Encrypt {
-            options: CallOptions {
+            options: CommonParams {
                 min_generation: ahead,
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..Encrypt::new("fenced", &payload)
         });
@@ -133,7 +133,10 @@ fn a_name_is_not_used_again_while_an_engine_may_serve_what_it_was() {
         let cluster = Cluster::new(Postgres::shared()).poll_s(5);
         let engines = ["one", "two"].map(|name| cluster.engine(name));
         let operator = cluster.operator(&engines[0]);
-        let app = |ask| AppCall { app: "name", ask };
+        let app = |operation| AppRequest {
+            app: "name",
+            operation,
+        };
         operator
             .change_app(app(AppOperation::Create))
             .await
@@ -274,16 +277,16 @@ fn one_value_has_one_token_whoever_asks_whichever_engine() {
         let before = clients[0].tokenize(call(&payload)).await.unwrap().payload;
         let turned = cluster
             .operator(&engines[0])
-            .change_app(AppCall {
+            .change_app(AppRequest {
                 app: APP,
-                ask: rotate,
+                operation: rotate,
             })
             .await
             .unwrap();
         let call = Tokenize {
-            options: CallOptions {
+            options: CommonParams {
                 min_generation: Some(turned.generation),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..call(&payload)
         };

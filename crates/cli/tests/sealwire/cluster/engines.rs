@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sealwire_client::control::{
-    AppCall, AppOperation, CollectionCall, CollectionOperation, CreateCollection, Kind, Scope,
-    TokenFormat,
+    AppOperation, AppRequest, CollectionOperation, CollectionRequest, CreateCollection, Kind,
+    Scope, TokenFormat,
 };
 use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
 use sealwire_crypto::Kek;
@@ -497,9 +497,9 @@ impl<'a> Cluster<'a> {
     pub(crate) async fn furnish(&self, engine: &EngineProcess) {
         let operator = self.operator(engine);
         operator
-            .change_app(AppCall {
+            .change_app(AppRequest {
                 app: APP,
-                ask: AppOperation::Create,
+                operation: AppOperation::Create,
             })
             .await
             .unwrap();
@@ -529,15 +529,15 @@ impl<'a> Cluster<'a> {
         format: TokenFormat,
     ) {
         let scope = Scope::Collection;
-        let ask = CollectionOperation::Create(CreateCollection {
+        let operation = CollectionOperation::Create(CreateCollection {
             format,
             scope,
             ..CreateCollection::new(kind)
         });
-        let call = CollectionCall {
+        let call = CollectionRequest {
             app: APP,
             collection: name,
-            ask,
+            operation,
         };
         self.operator(engine).change_collection(call).await.unwrap();
     }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sealwire_client::{
-    CallOptions, Client, Detokenize, Error, ErrorCode, TokenLookupScope, Tokenize, TokenizeOptions,
-    to_payload,
+    Client, CommonParams, Detokenize, Error, ErrorCode, TokenLookupScope, Tokenize,
+    TokenizeOptions, to_payload,
 };
 use sealwire_testkit::Database;
 
@@ -117,9 +117,9 @@ impl Ledger {
         };
         let payload = to_payload(&values)?;
         let call = Tokenize {
-            options: CallOptions {
+            options: CommonParams {
                 deadline_ms: Some(self.deadline_ms),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             writing,
             ..Tokenize::new(APP, &payload)
@@ -155,9 +155,9 @@ impl Ledger {
             ..TokenizeOptions::default()
         };
         let call = Tokenize {
-            options: CallOptions {
+            options: CommonParams {
                 deadline_ms: Some(self.deadline_ms),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             writing,
             ..Tokenize::new(APP, &payload)

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sealwire_client::control::{PrincipalCall, PrincipalOperation, RoleCall, RoleOperation};
+use sealwire_client::control::{PrincipalOperation, PrincipalRequest, RoleOperation, RoleRequest};
 use sealwire_client::{Decrypt, Encrypt, Error, to_payload};
 use sealwire_testkit::{Direction, Options, Postgres, Proxy, Stop, free_ports};
 
@@ -221,17 +221,17 @@ fn decryption_behind_a_balancer_survives_the_loss_of_the_database() {
             grants: vec!["encrypt apps=*", "decrypt apps=*"],
         };
         operator
-            .change_role(RoleCall {
+            .change_role(RoleRequest {
                 role: "relay",
-                ask: set,
+                operation: set,
             })
             .await
             .unwrap();
         let grant = PrincipalOperation::Grant { role: "relay" };
         operator
-            .change_principal(PrincipalCall {
+            .change_principal(PrincipalRequest {
                 principal: "relay",
-                ask: grant,
+                operation: grant,
             })
             .await
             .unwrap();
@@ -265,9 +265,9 @@ fn decryption_behind_a_balancer_survives_the_loss_of_the_database() {
                 grants: vec!["encrypt apps=*"],
             };
             operator
-                .change_role(RoleCall {
+                .change_role(RoleRequest {
                     role: way,
-                    ask: set,
+                    operation: set,
                 })
                 .await
                 .unwrap();

@@ -12,8 +12,8 @@ mod subjects;
 use std::time::Duration;
 
 use sealwire_client::control::{
-    AlterCollection, AppCall, AppOperation, CollectionCall, CollectionOperation, CreateCollection,
-    PropertySpec,
+    AlterCollection, AppOperation, AppRequest, CollectionOperation, CollectionRequest,
+    CreateCollection, PropertySpec,
 };
 use sealwire_client::{
     Client, DetailValue, Error, ErrorCode, Listing, Objects, PropertyDisclosure, RpcError, TokenMap,
@@ -37,9 +37,9 @@ fn client(cluster: &Cluster<'_>, engine: &EngineProcess) -> Client {
 
 async fn create_app(operator: &Client) {
     operator
-        .change_app(AppCall {
+        .change_app(AppRequest {
             app: APP,
-            ask: AppOperation::Create,
+            operation: AppOperation::Create,
         })
         .await
         .unwrap();
@@ -47,17 +47,17 @@ async fn create_app(operator: &Client) {
 
 async fn create(operator: &Client, collection: &str, properties: Vec<PropertySpec<'_>>) -> u64 {
     let (suite, expires_s, retention_s) = (None, None, None);
-    let ask = CollectionOperation::Create(CreateCollection {
+    let operation = CollectionOperation::Create(CreateCollection {
         suite,
         expires_s,
         retention_s,
         ..CreateCollection::of_objects(properties)
     });
     operator
-        .change_collection(CollectionCall {
+        .change_collection(CollectionRequest {
             app: APP,
             collection,
-            ask,
+            operation,
         })
         .await
         .unwrap()
@@ -69,11 +69,11 @@ async fn alter(
     collection: &str,
     alter: AlterCollection<'_>,
 ) -> Result<u64, Error> {
-    let ask = CollectionOperation::Alter(alter);
-    Ok(in_time(operator.change_collection(CollectionCall {
+    let operation = CollectionOperation::Alter(alter);
+    Ok(in_time(operator.change_collection(CollectionRequest {
         app: APP,
         collection,
-        ask,
+        operation,
     }))
     .await?
     .generation)

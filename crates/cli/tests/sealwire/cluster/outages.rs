@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use sealwire_client::control::{AppCall, AppOperation};
+use sealwire_client::control::{AppOperation, AppRequest};
 use sealwire_client::{
     Decrypt, Detokenize, Encrypt, TokenLookupScope, Tokenize, TokenizeOptions, to_payload,
 };
@@ -228,7 +228,14 @@ fn engines_serve_and_change_apps_while_every_provider_is_down() {
             }
             if rounds % ROUNDS_PER_APP == 0 {
                 let name = format!("app-{rounds}");
-                let change = async |ask| operator.change_app(AppCall { app: &name, ask }).await;
+                let change = async |operation| {
+                    operator
+                        .change_app(AppRequest {
+                            app: &name,
+                            operation,
+                        })
+                        .await
+                };
                 count(
                     change(AppOperation::Create)
                         .await

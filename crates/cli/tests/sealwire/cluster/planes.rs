@@ -4,7 +4,7 @@
 use std::net::TcpStream;
 
 use sealwire_client::control::{
-    AppCall, AppOperation, PrincipalCall, PrincipalOperation, RoleCall, RoleOperation,
+    AppOperation, AppRequest, PrincipalOperation, PrincipalRequest, RoleOperation, RoleRequest,
 };
 use sealwire_client::{Decrypt, Encrypt, to_payload};
 use sealwire_testkit::Postgres;
@@ -30,9 +30,9 @@ fn an_engine_serves_one_plane_and_another_the_other() {
 
         let operator = cluster.operator(&control);
         operator
-            .change_app(AppCall {
+            .change_app(AppRequest {
                 app: APP,
-                ask: AppOperation::Create,
+                operation: AppOperation::Create,
             })
             .await
             .unwrap();
@@ -40,17 +40,17 @@ fn an_engine_serves_one_plane_and_another_the_other() {
             grants: vec!["encrypt,decrypt apps=*"],
         };
         operator
-            .change_role(RoleCall {
+            .change_role(RoleRequest {
                 role: "relay",
-                ask: set,
+                operation: set,
             })
             .await
             .unwrap();
         let grant = PrincipalOperation::Grant { role: "relay" };
         operator
-            .change_principal(PrincipalCall {
+            .change_principal(PrincipalRequest {
                 principal: "relay",
-                ask: grant,
+                operation: grant,
             })
             .await
             .unwrap();

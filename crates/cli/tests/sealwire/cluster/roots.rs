@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sealwire_client::control::{
-    AppCall, AppOperation, Page, PrincipalCall, PrincipalOperation, RoleCall, RoleOperation,
-    RootOperation, RotateKind,
+    AppOperation, AppRequest, Page, PrincipalOperation, PrincipalRequest, RoleOperation,
+    RoleRequest, RootOperation, RotateKind,
 };
 use sealwire_client::{Decrypt, Encrypt, Error, ErrorCode, to_payload};
 use sealwire_testkit::Postgres;
@@ -59,12 +59,15 @@ fn engines_serve_on_while_the_root_key_is_created_rotated_and_removed() {
             }
             // Each engine makes a change under the new key, which the other one then serves.
             for (maker, other) in [(&first, &second), (&second, &first)] {
-                let ask = AppOperation::Rotate {
+                let operation = AppOperation::Rotate {
                     kind: RotateKind::P256,
                 };
                 cluster
                     .operator(maker)
-                    .change_app(AppCall { app: APP, ask })
+                    .change_app(AppRequest {
+                        app: APP,
+                        operation,
+                    })
                     .await
                     .unwrap();
                 cluster.agree(&[maker, other]).await;
@@ -162,9 +165,9 @@ fn engines_of_one_database_are_sealed_and_unsealed_together() {
             let operator = cluster.operator_once(engine);
             sealed(
                 operator
-                    .change_app(AppCall {
+                    .change_app(AppRequest {
                         app: APP,
-                        ask: AppOperation::Rotate {
+                        operation: AppOperation::Rotate {
                             kind: RotateKind::P256,
                         },
                     })
@@ -204,16 +207,19 @@ async fn grant(cluster: &Cluster<'_>, engine: &EngineProcess) {
     let operator = cluster.operator(engine);
     let grants = vec!["encrypt,decrypt apps=shop"];
     operator
-        .change_role(RoleCall {
+        .change_role(RoleRequest {
             role: "relay",
-            ask: RoleOperation::Set { grants },
+            operation: RoleOperation::Set { grants },
         })
         .await
         .unwrap();
     for (principal, role) in [("relay", "relay"), ("deputy", "administrator")] {
-        let ask = PrincipalOperation::Grant { role };
+        let operation = PrincipalOperation::Grant { role };
         operator
-            .change_principal(PrincipalCall { principal, ask })
+            .change_principal(PrincipalRequest {
+                principal,
+                operation,
+            })
             .await
             .unwrap();
     }

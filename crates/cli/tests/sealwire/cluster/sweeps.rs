@@ -3,7 +3,7 @@
 use std::fs;
 
 use sealwire_client::control::{
-    AppCall, AppOperation, CollectionCall, CollectionOperation, Kind, TokenFormat,
+    AppOperation, AppRequest, CollectionOperation, CollectionRequest, Kind, TokenFormat,
 };
 use sealwire_client::{Detokenize, TokenLookupScope, Tokenize, TokenizeOptions, to_payload};
 use sealwire_testkit::Postgres;
@@ -63,10 +63,10 @@ async fn sweeps(cluster: &Cluster<'_>, engines: &[EngineProcess]) {
     }
     let kept = tokenize("other", 7).await;
     let operator = cluster.operator(&engines[0]);
-    let delete = CollectionCall {
+    let delete = CollectionRequest {
         app: APP,
         collection: RANDOM,
-        ask: CollectionOperation::Delete,
+        operation: CollectionOperation::Delete,
     };
     operator.change_collection(delete).await.unwrap();
     let erased = || {
@@ -99,9 +99,9 @@ async fn sweeps(cluster: &Cluster<'_>, engines: &[EngineProcess]) {
         delay_s: Some(0),
     };
     operator
-        .change_app(AppCall {
+        .change_app(AppRequest {
             app: APP,
-            ask: delete,
+            operation: delete,
         })
         .await
         .unwrap();

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use sealwire_access::{Binding, Grant, Principal, Role, RoleName, principal_key, role_key};
 use sealwire_client::control::{
-    PrincipalCall, PrincipalOperation, RoleCall, RoleOperation, RootOperation,
+    PrincipalOperation, PrincipalRequest, RoleOperation, RoleRequest, RootOperation,
 };
 use sealwire_client::{Client, Decrypt, Encrypt, to_payload};
 use sealwire_testkit::Postgres;
@@ -94,17 +94,17 @@ fn two_records_in_the_database_do_not_make_a_stranger_a_reader() {
             grants: vec!["encrypt apps=*", "decrypt apps=*"],
         };
         operator
-            .change_role(RoleCall {
+            .change_role(RoleRequest {
                 role: "relay",
-                ask: set,
+                operation: set,
             })
             .await
             .unwrap();
         let grant = PrincipalOperation::Grant { role: "relay" };
         operator
-            .change_principal(PrincipalCall {
+            .change_principal(PrincipalRequest {
                 principal: "relay",
-                ask: grant,
+                operation: grant,
             })
             .await
             .unwrap();

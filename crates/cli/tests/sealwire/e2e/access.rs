@@ -11,13 +11,13 @@ use sealwire_access::{
     role_key,
 };
 use sealwire_client::control::{
-    AlterCollection, AppCall, AppOperation, CensusCall, CheckCall, CollectionCall,
-    CollectionOperation, CollectionsCall, Control, CreateCollection, Kind, MigrateCall, Page,
-    PrincipalCall, PrincipalOperation, PublicKeysCall, RewrapRowsCall, RoleCall, RoleOperation,
-    RootOperation, RotateKind, Scope, Secret, TokenFormat,
+    AlterCollection, AppOperation, AppRequest, CensusRequest, CheckRequest, CollectionOperation,
+    CollectionRequest, CollectionsRequest, Control, CreateCollection, Kind, MigrateRequest, Page,
+    PrincipalOperation, PrincipalRequest, PublicKeysRequest, RewrapRowsRequest, RoleOperation,
+    RoleRequest, RootOperation, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
-    AddObjects, CallOptions, Client, ClientConfig, Decrypt, DetailValue, Detokenize, Encrypt,
+    AddObjects, Client, ClientConfig, CommonParams, Decrypt, DetailValue, Detokenize, Encrypt,
     Error, ErrorCode, Listing, Mask, MaskRule, Masking, Pem, PropertyDisclosure, Rewrap, RpcError,
     RuleFields, Suite, Sweep, TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions,
 };
@@ -25,8 +25,8 @@ use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
 use sealwire_settings::{AccessMode, Config, ControlListen};
 use sealwire_store::{Commit, ControlStore};
 use sealwire_wire::{
-    Call, ObjectsCall, ObjectsOperation, SubjectName, SubjectTarget, SubjectsCall,
-    SubjectsOperation, TokensCall, TokensOperation, request,
+    ObjectsOperation, ObjectsRequest, Request, SubjectName, SubjectTarget, SubjectsOperation,
+    SubjectsRequest, TokensOperation, TokensRequest, request,
 };
 use tokio::time::Instant;
 
@@ -89,9 +89,9 @@ pub(crate) async fn start() -> Harness {
 /// Creates a role with these grants and gives it to a principal.
 pub(crate) async fn grant_role(operator: &Client, caller: &str, role: &str, grants: &[&str]) {
     operator
-        .change_role(RoleCall {
+        .change_role(RoleRequest {
             role,
-            ask: RoleOperation::Set {
+            operation: RoleOperation::Set {
                 grants: grants.to_vec(),
             },
         })
@@ -116,42 +116,52 @@ pub(crate) async fn put_role_record(harness: &Harness, role: &str, grant: &str) 
 /// Encodes a request of that operation on [`APP`] and its collection `people`.
 fn message(operation: Operation) -> Vec<u8> {
     let (mut out, nil) = (Vec::new(), &[0xc0][..]);
-    let app = |ask| Control::App(AppCall { app: APP, ask });
-    let collection = |ask| {
-        Control::Collection(CollectionCall {
+    let app = |operation| {
+        Control::App(AppRequest {
+            app: APP,
+            operation,
+        })
+    };
+    let collection = |operation| {
+        Control::Collection(CollectionRequest {
             app: APP,
             collection: "people",
-            ask,
+            operation,
         })
     };
-    let role = |ask| Control::Role(RoleCall { role: "spare", ask });
-    let principal = |ask| {
-        Control::Principal(PrincipalCall {
+    let role = |operation| {
+        Control::Role(RoleRequest {
+            role: "spare",
+            operation,
+        })
+    };
+    let principal = |operation| {
+        Control::Principal(PrincipalRequest {
             principal: "spare.internal",
-            ask,
+            operation,
         })
     };
-    let tokens = |ask| {
-        Call::Tokens(TokensCall {
+    let tokens = |operation| {
+        Request::Tokens(TokensRequest {
             map: TokenMap::new(APP, "people"),
-            ask,
+            operation,
         })
     };
-    let objects = |ask| {
-        Call::Objects(ObjectsCall {
+    let objects = |operation| {
+        Request::Objects(ObjectsRequest {
             map: TokenMap::new(APP, "people"),
-            ask,
+            operation,
         })
     };
-    let subjects = |ask| {
-        Call::Subjects(SubjectsCall {
+    let subjects = |operation| {
+        Request::Subjects(SubjectsRequest {
             target: SubjectTarget::new(APP, SubjectName::Name("anna")),
-            ask,
+            operation,
         })
     };
     let disclosure = PropertyDisclosure::default;
     // There is no such provider, and so the store stays without a root key, and is not sealed.
-    let root = |ask| Call::Control(Control::Root(ask));
+    let root = |operation| Request::Control(Control::Root(operation));
     let key = None;
     let call = match operation {
         Operation::Encrypt => {
@@ -275,41 +285,41 @@ fn message(operation: Operation) -> Vec<u8> {
             version: None,
             created: None,
         }),
-        Operation::AppsList => Call::Control(Control::Apps(Page::default())),
-        Operation::AppsCreate => Call::Control(app(AppOperation::Create)),
-        Operation::AppsRotate => Call::Control(app(AppOperation::Rotate {
+        Operation::AppsList => Request::Control(Control::Apps(Page::default())),
+        Operation::AppsCreate => Request::Control(app(AppOperation::Create)),
+        Operation::AppsRotate => Request::Control(app(AppOperation::Rotate {
             kind: RotateKind::P256,
         })),
-        Operation::AppsImport => Call::Control(app(AppOperation::Import {
+        Operation::AppsImport => Request::Control(app(AppOperation::Import {
             suite: Suite::P256,
             private_key: Secret("no key"),
             seals: false,
         })),
-        Operation::AppsDisable => Call::Control(app(AppOperation::Disable { key })),
-        Operation::AppsEnable => Call::Control(app(AppOperation::Enable { key })),
-        Operation::AppsDelete => Call::Control(app(AppOperation::Delete { key, delay_s: None })),
-        Operation::AppsRestore => Call::Control(app(AppOperation::Restore { key })),
-        Operation::AppsSet => Call::Control(app(AppOperation::Set {
+        Operation::AppsDisable => Request::Control(app(AppOperation::Disable { key })),
+        Operation::AppsEnable => Request::Control(app(AppOperation::Enable { key })),
+        Operation::AppsDelete => Request::Control(app(AppOperation::Delete { key, delay_s: None })),
+        Operation::AppsRestore => Request::Control(app(AppOperation::Restore { key })),
+        Operation::AppsSet => Request::Control(app(AppOperation::Set {
             format: None,
             epoch_ms: None,
             write_suite: None,
             read_suites: None,
         })),
-        Operation::AppsExport => Call::Control(Control::Export(Page::default())),
-        Operation::CollectionsList => Call::Control(Control::Collections(CollectionsCall {
+        Operation::AppsExport => Request::Control(Control::Export(Page::default())),
+        Operation::CollectionsList => Request::Control(Control::Collections(CollectionsRequest {
             app: APP,
             page: Page::default(),
         })),
         Operation::CollectionsCreate => {
             let (kind, format, scope) =
                 (Kind::Deterministic, TokenFormat::Opaque, Scope::Collection);
-            Call::Control(collection(CollectionOperation::Create(CreateCollection {
+            Request::Control(collection(CollectionOperation::Create(CreateCollection {
                 format,
                 scope,
                 ..CreateCollection::new(kind)
             })))
         }
-        Operation::CollectionsSet => Call::Control(collection(CollectionOperation::Set {
+        Operation::CollectionsSet => Request::Control(collection(CollectionOperation::Set {
             expires_s: Some(None),
             retention_s: None,
         })),
@@ -318,26 +328,26 @@ fn message(operation: Operation) -> Vec<u8> {
                 drop: vec!["name"],
                 ..AlterCollection::default()
             };
-            Call::Control(collection(CollectionOperation::Alter(alter)))
+            Request::Control(collection(CollectionOperation::Alter(alter)))
         }
         Operation::CollectionsMigrate => {
-            let call = MigrateCall {
+            let call = MigrateRequest {
                 app: APP,
                 collection: "people",
-                ..MigrateCall::default()
+                ..MigrateRequest::default()
             };
-            Call::Control(Control::Migrate(call))
+            Request::Control(Control::Migrate(call))
         }
-        Operation::CollectionsDelete => Call::Control(collection(CollectionOperation::Delete)),
-        Operation::KeysCensus => Call::Control(Control::Census(CensusCall {
+        Operation::CollectionsDelete => Request::Control(collection(CollectionOperation::Delete)),
+        Operation::KeysCensus => Request::Control(Control::Census(CensusRequest {
             app: APP,
-            ..CensusCall::default()
+            ..CensusRequest::default()
         })),
-        Operation::KeysRewrap => Call::Control(Control::RewrapRows(RewrapRowsCall {
+        Operation::KeysRewrap => Request::Control(Control::RewrapRows(RewrapRowsRequest {
             app: APP,
-            ..RewrapRowsCall::default()
+            ..RewrapRowsRequest::default()
         })),
-        Operation::InstancesList => Call::Control(Control::Instances),
+        Operation::InstancesList => Request::Control(Control::Instances),
         Operation::RootStatus => root(RootOperation::Status),
         Operation::RootInit => root(RootOperation::Init {
             providers: Some(vec!["absent"]),
@@ -349,30 +359,30 @@ fn message(operation: Operation) -> Vec<u8> {
         Operation::KekRemove => root(RootOperation::RemoveSlot { slot: 1 }),
         Operation::KekVerify => root(RootOperation::Verify),
         Operation::KekRotate => root(RootOperation::RotateSlots),
-        Operation::RolesList => Call::Control(Control::Roles(Page::default())),
-        Operation::RolesSet => Call::Control(role(RoleOperation::Set {
+        Operation::RolesList => Request::Control(Control::Roles(Page::default())),
+        Operation::RolesSet => Request::Control(role(RoleOperation::Set {
             grants: vec!["encrypt apps=shop"],
         })),
-        Operation::RolesDelete => Call::Control(role(RoleOperation::Delete)),
-        Operation::PrincipalsList => Call::Control(Control::Principals(Page::default())),
-        Operation::PrincipalsGrant => Call::Control(principal(PrincipalOperation::Grant {
+        Operation::RolesDelete => Request::Control(role(RoleOperation::Delete)),
+        Operation::PrincipalsList => Request::Control(Control::Principals(Page::default())),
+        Operation::PrincipalsGrant => Request::Control(principal(PrincipalOperation::Grant {
             role: "administrator",
         })),
         Operation::PrincipalsRevoke => {
-            Call::Control(principal(PrincipalOperation::Revoke { role: None }))
+            Request::Control(principal(PrincipalOperation::Revoke { role: None }))
         }
-        Operation::AppsPublicKeys => Call::Control(Control::PublicKeys(PublicKeysCall {
+        Operation::AppsPublicKeys => Request::Control(Control::PublicKeys(PublicKeysRequest {
             app: APP,
-            options: CallOptions {
+            options: CommonParams {
                 min_generation: None,
                 reason: None,
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
         })),
-        Operation::PrincipalsCheck => Call::Control(Control::Check(CheckCall {
+        Operation::PrincipalsCheck => Request::Control(Control::Check(CheckRequest {
             principal: FULL,
             operation: "encrypt",
-            ..CheckCall::default()
+            ..CheckRequest::default()
         })),
     };
     request::call(&mut out, 1, &call);
@@ -432,8 +442,8 @@ async fn outcome(
     let _ = raw.try_send(&message(operation)).await;
     match raw.hear().await {
         Heard::End => ExpectedOutcome::Out,
-        Heard::Reply(1, Ok(_)) => ExpectedOutcome::Result,
-        Heard::Reply(1, Err(error)) => ExpectedOutcome::Refused(error.code, missing(&error)),
+        Heard::Response(1, Ok(_)) => ExpectedOutcome::Result,
+        Heard::Response(1, Err(error)) => ExpectedOutcome::Refused(error.code, missing(&error)),
         other => panic!("{operation}: {other:?}"),
     }
 }
@@ -525,8 +535,11 @@ pub(crate) async fn connect(harness: &Harness, address: SocketAddr, name: &str) 
     .unwrap()
 }
 
-fn principal<'a>(principal: &'a str, ask: PrincipalOperation<'a>) -> PrincipalCall<'a> {
-    PrincipalCall { principal, ask }
+fn principal<'a>(principal: &'a str, operation: PrincipalOperation<'a>) -> PrincipalRequest<'a> {
+    PrincipalRequest {
+        principal,
+        operation,
+    }
 }
 
 #[test]
@@ -534,11 +547,14 @@ fn no_call_after_the_answer_to_a_revocation_succeeds() {
     run(async {
         let harness = Arc::new(start().await);
         let operator = connect(&harness, harness.control_address(), FULL).await;
-        let ask = RoleOperation::Set {
+        let operation = RoleOperation::Set {
             grants: vec!["encrypt apps=shop"],
         };
         operator
-            .change_role(RoleCall { role: "relay", ask })
+            .change_role(RoleRequest {
+                role: "relay",
+                operation,
+            })
             .await
             .unwrap();
         for round in 0..20 {
@@ -590,11 +606,14 @@ fn no_call_after_the_answer_to_a_revocation_succeeds() {
                     .await
                     .unwrap();
             } else {
-                let ask = RoleOperation::Set {
+                let operation = RoleOperation::Set {
                     grants: vec!["decrypt apps=shop"],
                 };
                 operator
-                    .change_role(RoleCall { role: "relay", ask })
+                    .change_role(RoleRequest {
+                        role: "relay",
+                        operation,
+                    })
                     .await
                     .unwrap();
             }
@@ -609,11 +628,14 @@ fn no_call_after_the_answer_to_a_revocation_succeeds() {
                 !after.is_empty() && after.iter().all(|(_, passed)| !passed),
                 "round {round}: {after:?}"
             );
-            let ask = RoleOperation::Set {
+            let operation = RoleOperation::Set {
                 grants: vec!["encrypt apps=shop"],
             };
             operator
-                .change_role(RoleCall { role: "relay", ask })
+                .change_role(RoleRequest {
+                    role: "relay",
+                    operation,
+                })
                 .await
                 .unwrap();
         }
@@ -644,13 +666,13 @@ fn a_role_may_demand_a_reason() {
     run(async {
         let harness = start().await;
         let operator = connect(&harness, harness.control_address(), FULL).await;
-        let ask = RoleOperation::Set {
+        let operation = RoleOperation::Set {
             grants: vec!["encrypt apps=shop reason"],
         };
         operator
-            .change_role(RoleCall {
+            .change_role(RoleRequest {
                 role: "support",
-                ask,
+                operation,
             })
             .await
             .unwrap();
@@ -670,19 +692,19 @@ fn a_role_may_demand_a_reason() {
         );
         client
             .encrypt(Encrypt {
-                options: CallOptions {
+                options: CommonParams {
                     reason: Some("ticket 7"),
-                    ..CallOptions::default()
+                    ..CommonParams::default()
                 },
                 ..Encrypt::new(APP, &payload)
             })
             .await
             .unwrap();
-        let check = CheckCall {
+        let check = CheckRequest {
             principal: NOBODY,
             operation: "encrypt",
             app: Some(APP),
-            ..CheckCall::default()
+            ..CheckRequest::default()
         };
         let checked = operator.check(check).await.unwrap();
         assert_eq!(
@@ -690,7 +712,7 @@ fn a_role_may_demand_a_reason() {
             (false, Some("encrypt on app shop needs a reason"))
         );
         let checked = operator
-            .check(CheckCall {
+            .check(CheckRequest {
                 reason: Some("why"),
                 ..check
             })
@@ -713,9 +735,9 @@ fn a_role_may_grant_so_many_fields_an_hour() {
             "decrypt apps=shop mask=hash hourly=10",
         ];
         operator
-            .change_role(RoleCall {
+            .change_role(RoleRequest {
                 role: "guesser",
-                ask: RoleOperation::Set { grants },
+                operation: RoleOperation::Set { grants },
             })
             .await
             .unwrap();
@@ -776,9 +798,9 @@ fn what_was_decided_and_why_is_in_the_audit_trail() {
         let operator = connect(&harness, harness.control_address(), FULL).await;
         let grants = ["encrypt apps=shop reason", "decrypt apps=shop"];
         operator
-            .change_role(RoleCall {
+            .change_role(RoleRequest {
                 role: "relay",
-                ask: RoleOperation::Set {
+                operation: RoleOperation::Set {
                     grants: grants.into(),
                 },
             })
@@ -795,9 +817,9 @@ fn what_was_decided_and_why_is_in_the_audit_trail() {
         rpc_error(client.encrypt(Encrypt::new(APP, &payload)).await);
         client
             .encrypt(Encrypt {
-                options: CallOptions {
+                options: CommonParams {
                     reason: Some("ticket 7"),
-                    ..CallOptions::default()
+                    ..CommonParams::default()
                 },
                 ..Encrypt::new(APP, &payload)
             })
@@ -885,7 +907,7 @@ fn a_principal_without_a_role_holds_no_memory_with_long_messages() {
                         panic!("{method}: memory is held before it is known who may")
                     }
                 };
-                let Heard::Reply(answered, Err(error)) = heard else {
+                let Heard::Response(answered, Err(error)) = heard else {
                     panic!("{method}: {heard:?}")
                 };
                 assert_eq!(

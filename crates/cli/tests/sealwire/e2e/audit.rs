@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use sealwire_access::PrincipalKind;
 use sealwire_audit::{AuditKey, Filter, Follow, Range, RecordView, verify};
 use sealwire_client::control::{
-    AppCall, AppOperation, CensusCall, CollectionCall, CollectionOperation, CreateCollection, Kind,
-    Page, RewrapRowsCall, RotateKind, Scope, Secret, TokenFormat,
+    AppOperation, AppRequest, CensusRequest, CollectionOperation, CollectionRequest,
+    CreateCollection, Kind, Page, RewrapRowsRequest, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
-    CallOptions, Client, ClientConfig, Decrypt, Detokenize, Encrypt, Envelope, ErrorCode, Format,
+    Client, ClientConfig, CommonParams, Decrypt, Detokenize, Encrypt, Envelope, ErrorCode, Format,
     Inspect, OnError, Pem, Rewrap, Suite, Tokenize,
 };
 use sealwire_crypto::Kek;
@@ -160,15 +160,15 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
     run(async {
         let mut harness = Harness::with(audited).await;
         let chief = operator(&harness, &harness.another_caller("operator")).await;
-        let ask = CollectionOperation::Create(CreateCollection {
+        let operation = CollectionOperation::Create(CreateCollection {
             scope: Scope::Context,
             ..CreateCollection::new(Kind::Deterministic)
         });
         let made = chief
-            .change_collection(CollectionCall {
+            .change_collection(CollectionRequest {
                 app: APP,
                 collection: "people",
-                ask,
+                operation,
             })
             .await
             .unwrap();
@@ -201,9 +201,9 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
             ErrorCode::NotFound
         );
         let later = Encrypt {
-            options: CallOptions {
+            options: CommonParams {
                 min_generation: Some(u64::MAX),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..Encrypt::new(APP, &payload)
         };
@@ -239,9 +239,9 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
         };
         let tokens = relay
             .tokenize(Tokenize {
-                options: CallOptions {
+                options: CommonParams {
                     min_generation: Some(made.generation),
-                    ..CallOptions::default()
+                    ..CommonParams::default()
                 },
                 ..tokenize()
             })
@@ -310,15 +310,15 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
         ])
         .await;
         assert!(
-            matches!(raw.hear().await, Heard::Reply(1, Err(error)) if error.code == ErrorCode::BadRequest)
+            matches!(raw.hear().await, Heard::Response(1, Err(error)) if error.code == ErrorCode::BadRequest)
         );
         raw.send(&[0x94, 0x00, 0x02, 0xa3, b'f', b'o', b'o', 0x91, 0x80])
             .await;
         assert!(
-            matches!(raw.hear().await, Heard::Reply(2, Err(error)) if error.code == ErrorCode::NotFound)
+            matches!(raw.hear().await, Heard::Response(2, Err(error)) if error.code == ErrorCode::NotFound)
         );
         raw.send(&health(3)).await;
-        assert!(matches!(raw.hear().await, Heard::Reply(3, Ok(_))));
+        assert!(matches!(raw.hear().await, Heard::Response(3, Ok(_))));
 
         harness.take_server().shutdown().await;
         let (folder, app, people) = (folder(&harness), Some(APP), Some("people"));
@@ -395,8 +395,11 @@ fn strings(payload: &[u8]) -> Vec<String> {
     serde_json::from_slice(&text).unwrap()
 }
 
-fn app(ask: AppOperation<'_>) -> AppCall<'_> {
-    AppCall { app: "new", ask }
+fn app(operation: AppOperation<'_>) -> AppRequest<'_> {
+    AppRequest {
+        app: "new",
+        operation,
+    }
 }
 
 #[test]
@@ -456,7 +459,7 @@ fn control_calls_are_recorded_with_what_was_changed_and_strangers_with_their_nam
         .await;
         let mut stranger = stranger.unwrap();
         stranger.send(b"\x94\x00\x07\xa9apps.list\x91\x80").await;
-        let Heard::Reply(7, Err(error)) = stranger.hear().await else {
+        let Heard::Response(7, Err(error)) = stranger.hear().await else {
             panic!("no answer")
         };
         assert_eq!(error.code, ErrorCode::Forbidden);
@@ -543,7 +546,7 @@ fn a_rewrap_is_recorded_with_the_rows_that_it_sealed() {
         let chief = operator(&harness, &harness.another_caller("operator")).await;
         let (expires_s, retention_s) = (None, None);
         let (kind, format, scope) = (Kind::Random, TokenFormat::Opaque, Scope::Collection);
-        let ask = CollectionOperation::Create(CreateCollection {
+        let operation = CollectionOperation::Create(CreateCollection {
             format,
             scope,
             expires_s,
@@ -551,10 +554,10 @@ fn a_rewrap_is_recorded_with_the_rows_that_it_sealed() {
             ..CreateCollection::new(kind)
         });
         chief
-            .change_collection(CollectionCall {
+            .change_collection(CollectionRequest {
                 app: APP,
                 collection: "people",
-                ask,
+                operation,
             })
             .await
             .unwrap();
@@ -571,24 +574,24 @@ fn a_rewrap_is_recorded_with_the_rows_that_it_sealed() {
             .await
             .unwrap();
         chief
-            .change_app(AppCall {
+            .change_app(AppRequest {
                 app: APP,
-                ask: AppOperation::Rotate {
+                operation: AppOperation::Rotate {
                     kind: RotateKind::Token,
                 },
             })
             .await
             .unwrap();
-        let call = RewrapRowsCall {
+        let call = RewrapRowsRequest {
             app: APP,
             collection: Some("people"),
-            ..RewrapRowsCall::default()
+            ..RewrapRowsRequest::default()
         };
         assert_eq!(chief.keys_rewrap(call).await.unwrap().rewrapped, 7);
         chief
-            .keys_census(CensusCall {
+            .keys_census(CensusRequest {
                 app: APP,
-                ..CensusCall::default()
+                ..CensusRequest::default()
             })
             .await
             .unwrap();
@@ -622,7 +625,7 @@ fn what_is_cancelled_refused_or_cut_off_leaves_one_record_too() {
         raw.send(&batch).await;
         let mut codes: BTreeMap<String, usize> = BTreeMap::new();
         for _ in 0..12 {
-            let Heard::Reply(_, outcome) = raw.hear().await else {
+            let Heard::Response(_, outcome) = raw.hear().await else {
                 panic!("an answer to each")
             };
             let code =
@@ -701,7 +704,7 @@ fn a_flood_of_refused_requests_leaves_some_records_and_their_count() {
             // A method that does not exist.
             data.send(&[0x94, 0, 7, 0xa3, b'f', b'o', b'o', 0x91, 0x80])
                 .await;
-            assert!(matches!(data.hear().await, Heard::Reply(7, Err(_))));
+            assert!(matches!(data.hear().await, Heard::Response(7, Err(_))));
             if at % 100 == 0 {
                 relay.encrypt(Encrypt::new(APP, &doc(1))).await.unwrap();
             }
@@ -723,7 +726,7 @@ fn a_flood_of_refused_requests_leaves_some_records_and_their_count() {
                     .await
                     .is_ok()
             {
-                let Heard::Reply(7, Err(error)) = raw.hear().await else {
+                let Heard::Response(7, Err(error)) = raw.hear().await else {
                     break;
                 };
                 assert_eq!(error.code, ErrorCode::Forbidden);

@@ -357,13 +357,17 @@ fn bad_bytes_get_the_answer_and_the_fate_of_the_contract() {
                     // In any order, because the invalid request can be read on a crypto thread.
                     let mut heard = [raw.hear().await, raw.hear().await];
                     heard.sort_by_key(|heard| {
-                        if let Heard::Reply(msgid, _) = heard {
+                        if let Heard::Response(msgid, _) = heard {
                             *msgid
                         } else {
                             u32::MAX
                         }
                     });
-                    let [Heard::Reply(MSGID, Err(error)), Heard::Reply(8, Ok(_))] = heard else {
+                    let [
+                        Heard::Response(MSGID, Err(error)),
+                        Heard::Response(8, Ok(_)),
+                    ] = heard
+                    else {
                         panic!("{name}: {heard:?}");
                     };
                     assert_eq!(error.code, code, "{name}");
@@ -423,7 +427,7 @@ fn what_was_well_said_before_the_garbage_is_answered() {
             .await;
         let mut heard = [raw.hear().await, raw.hear().await, raw.hear().await];
         heard.sort_by_key(|heard| {
-            if let Heard::Reply(msgid, _) = heard {
+            if let Heard::Response(msgid, _) = heard {
                 *msgid
             } else {
                 u32::MAX
@@ -433,8 +437,8 @@ fn what_was_well_said_before_the_garbage_is_answered() {
             matches!(
                 &heard,
                 [
-                    Heard::Reply(1, Ok(_)),
-                    Heard::Reply(2, Ok(_)),
+                    Heard::Response(1, Ok(_)),
+                    Heard::Response(2, Ok(_)),
                     Heard::Notice(_)
                 ]
             ),

@@ -89,7 +89,7 @@ fn a_cancelled_call_that_waits_is_not_worked_on() {
         let hold = harness.hold_crypto().await;
         raw.send(&all).await;
         for _ in 0..20 {
-            let Heard::Reply(_, Err(error)) = raw.hear().await else {
+            let Heard::Response(_, Err(error)) = raw.hear().await else {
                 panic!("not cancelled")
             };
             assert_eq!(error.code, ErrorCode::Cancelled);
@@ -305,7 +305,7 @@ async fn cancel_at_random(
 /// Reads the next response to a pending request. Returns its msgid, and true if the request was
 /// stopped.
 async fn hear(raw: &mut Raw, waiting: &mut HashSet<u32>) -> (u32, bool) {
-    let Heard::Reply(msgid, outcome) = raw.hear().await else {
+    let Heard::Response(msgid, outcome) = raw.hear().await else {
         panic!("the connection ended")
     };
     assert!(

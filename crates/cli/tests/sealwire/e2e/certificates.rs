@@ -348,7 +348,7 @@ fn what_takes_longer_than_a_drain_is_answered_too() {
         let mut answered = Vec::new();
         let notice = loop {
             match busy.hear().await {
-                Heard::Reply(msgid, outcome) => {
+                Heard::Response(msgid, outcome) => {
                     assert_eq!(
                         outcome.unwrap_err().code,
                         ErrorCode::Unauthenticated,
@@ -397,7 +397,7 @@ fn a_certificate_that_ends_while_it_is_connected_ends_the_connection() {
                     continue;
                 };
                 let _ = raw.try_send(&health(1)).await;
-                if matches!(raw.hear().await, Heard::Reply(1, Ok(_))) {
+                if matches!(raw.hear().await, Heard::Response(1, Ok(_))) {
                     break 'served (raw, validity);
                 }
                 assert!(

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use sealwire_access::PrincipalKind;
 use sealwire_client::control::{
-    AppCall, AppChanged, AppOperation, CollectionCall, CollectionOperation, CreateCollection, Kind,
-    Page, RotateKind, Scope, Secret, TokenFormat,
+    AppChanged, AppOperation, AppRequest, CollectionOperation, CollectionRequest, CreateCollection,
+    Kind, Page, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
-    CallOptions, Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Format, Pem, Suite,
+    Client, ClientConfig, CommonParams, Decrypt, Encrypt, Error, ErrorCode, Format, Pem, Suite,
 };
 use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
 use sealwire_settings::ControlListen;
@@ -72,15 +72,18 @@ async fn connect(
     .await
 }
 
-fn app<'a>(app: &'a str, ask: AppOperation<'a>) -> AppCall<'a> {
-    AppCall { app, ask }
+fn app<'a>(app: &'a str, operation: AppOperation<'a>) -> AppRequest<'a> {
+    AppRequest { app, operation }
 }
 
-fn collection<'a>(collection: &'a str, ask: CollectionOperation<'a>) -> CollectionCall<'a> {
-    CollectionCall {
+fn collection<'a>(
+    collection: &'a str,
+    operation: CollectionOperation<'a>,
+) -> CollectionRequest<'a> {
+    CollectionRequest {
         app: APP,
         collection,
-        ask,
+        operation,
     }
 }
 
@@ -137,9 +140,9 @@ fn an_app_is_made_served_stopped_and_brought_back() {
         // The change is served here as soon as the response has arrived, under the response's
         // generation.
         let sealed = relay.encrypt(Encrypt {
-            options: CallOptions {
+            options: CommonParams {
                 min_generation: Some(made.generation),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..Encrypt::new("new", &payload)
         });
@@ -432,7 +435,7 @@ fn collections_are_made_set_and_removed() {
             ),
             (collection("digits", digits), ErrorCode::BadRequest),
             (
-                CollectionCall {
+                CollectionRequest {
                     app: "nobody",
                     ..collection("c", create(Kind::Random))
                 },
@@ -457,7 +460,7 @@ fn what_cannot_be_changed_is_refused_by_its_code() {
         // A bare key of the curve is no key of PSK mode.
         let scalar = Secret("1111111111111111111111111111111111111111111111111111111111111111");
         let key = Some("0000000000");
-        for (name, ask, says) in [
+        for (name, operation, says) in [
             (APP, AppOperation::Create, ErrorCode::Conflict),
             (".dot", AppOperation::Create, ErrorCode::BadRequest),
             (
@@ -512,8 +515,8 @@ fn what_cannot_be_changed_is_refused_by_its_code() {
                 ErrorCode::BadRequest,
             ),
         ] {
-            let error = rpc_error(operator.change_app(app(name, ask.clone())).await);
-            assert_eq!(error.code, says, "{name} {ask:?}: {error}");
+            let error = rpc_error(operator.change_app(app(name, operation.clone())).await);
+            assert_eq!(error.code, says, "{name} {operation:?}: {error}");
             assert!(
                 !error.message.contains("s3cr3t") && error.retry_after_ms.is_none(),
                 "{error}"
@@ -611,7 +614,7 @@ fn only_operators_get_in_and_each_listener_has_its_methods() {
             .await;
             let mut relay = relay.unwrap();
             relay.send(&call).await;
-            let Heard::Reply(7, Err(error)) = relay.hear().await else {
+            let Heard::Response(7, Err(error)) = relay.hear().await else {
                 panic!("no answer")
             };
             assert_eq!(error.code, ErrorCode::Forbidden);
@@ -683,7 +686,7 @@ fn who_is_not_listed_keeps_no_operator_out() {
             let mut relay = connect("relay").await;
             relay.send(says).await;
             let code = match relay.hear().await {
-                Heard::Reply(7, Err(error)) | Heard::Notice(error) => Some(error.code),
+                Heard::Response(7, Err(error)) | Heard::Notice(error) => Some(error.code),
                 Heard::End => None,
                 other => panic!("{case}: {other:?}"),
             };
@@ -791,7 +794,7 @@ fn a_bad_message_harms_only_its_own_connection() {
         let mut one = raw().await;
         let answered = async |raw: &mut Raw, bytes: &[u8], code: ErrorCode| {
             raw.send(bytes).await;
-            let Heard::Reply(7, Err(error)) = raw.hear().await else {
+            let Heard::Response(7, Err(error)) = raw.hear().await else {
                 panic!("no answer")
             };
             assert_eq!(error.code, code, "{error}");

@@ -1,6 +1,6 @@
 //! Round trips: every type, curve, scope and encoding, with no plaintext in between.
 
-use sealwire_client::{CallOptions, Client, Document, Envelope, Error, Inspect};
+use sealwire_client::{Client, CommonParams, Document, Envelope, Error, Inspect};
 use sealwire_msgpack::{TokenReader, write};
 use sealwire_wire::{
     Decrypt, Detail, Encoding, Encrypt, ErrorCode, KeyScope, Method, Methods, OnError, RpcError,
@@ -535,9 +535,9 @@ fn calls_that_name_what_is_not_there_are_told_so() {
         let early = rpc_error(
             client
                 .encrypt(Encrypt {
-                    options: CallOptions {
+                    options: CommonParams {
                         min_generation: Some(2),
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..Encrypt::new(APP, &document)
                 })
@@ -552,9 +552,9 @@ fn calls_that_name_what_is_not_there_are_told_so() {
         let served = loop {
             match client
                 .encrypt(Encrypt {
-                    options: CallOptions {
+                    options: CommonParams {
                         min_generation: Some(2),
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..Encrypt::new("late", &document)
                 })

@@ -89,7 +89,7 @@ fn calls_beyond_the_limit_are_answered_unavailable() {
         let mut answered = Vec::new();
         loop {
             match busy.hear().await {
-                Heard::Reply(msgid, outcome) => {
+                Heard::Response(msgid, outcome) => {
                     assert_eq!(outcome.unwrap_err().code, ErrorCode::Unavailable, "{msgid}");
                     answered.push(msgid);
                 }
@@ -158,7 +158,7 @@ fn every_call_is_answered_or_the_connection_closed_in_many_drains() {
             sleep(Duration::from_micros(round * 200)).await;
             let stopping = tokio::spawn(harness.take_server().shutdown());
             let mut answered = [false; 100];
-            while let Heard::Reply(msgid, outcome) = raw.hear().await {
+            while let Heard::Response(msgid, outcome) = raw.hear().await {
                 let twice = std::mem::replace(&mut answered[msgid as usize], true);
                 assert!(!twice, "{msgid} is answered twice");
                 assert!(

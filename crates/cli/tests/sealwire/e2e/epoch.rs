@@ -211,7 +211,7 @@ async fn seal_and_cancel(
         raw.send(&cancels).await;
         let mut hold = Some(hold);
         while !waiting.is_empty() {
-            let Heard::Reply(msgid, outcome) = raw.hear().await else {
+            let Heard::Response(msgid, outcome) = raw.hear().await else {
                 panic!("the connection ended")
             };
             let count = waiting.remove(&msgid).unwrap();

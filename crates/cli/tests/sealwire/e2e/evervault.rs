@@ -3,7 +3,7 @@
 
 use sealwire_apps::{Control, Settings};
 use sealwire_client::{
-    CallOptions, Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap,
+    Client, CommonParams, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap,
     ValueKind,
 };
 use sealwire_crypto::evervault::{Datatype, Form, Role, Sealer, looks_like, looks_like_file};
@@ -366,9 +366,9 @@ fn in_a_mixed_document_only_what_claims_to_be_sealed_changes() {
         // Another app does not have the key, and a disabled key opens nothing.
         harness.create_app("other").await;
         let wait = |generation| Decrypt {
-            options: CallOptions {
+            options: CommonParams {
                 min_generation: Some(generation),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..Decrypt::new("other", &theirs)
         };

@@ -9,7 +9,7 @@ use sealwire_dev_ca::Issued;
 use sealwire_msgpack::write;
 use sealwire_records::token::Format;
 use sealwire_wire::{
-    CallOptions, Decrypt, Detail, Encapsulation, Encoding, Encrypt, ErrorCode,
+    CommonParams, Decrypt, Detail, Encapsulation, Encoding, Encrypt, ErrorCode,
     Format as EnvelopeFormat, Mask, MaskRule, Masking, OnError, Rewrap, RpcError, RuleFields,
     Suite, TokenMap, Writing,
 };
@@ -35,7 +35,7 @@ async fn served(harness: &Harness, caller: &Issued) -> Raw {
     loop {
         if let Ok(mut raw) = harness.raw_as(Some(caller)).await
             && raw.try_send(&health(1)).await.is_ok()
-            && matches!(raw.hear().await, Heard::Reply(1, Ok(_)))
+            && matches!(raw.hear().await, Heard::Response(1, Ok(_)))
         {
             return raw;
         }
@@ -66,7 +66,7 @@ fn a_principal_whose_requests_are_rejected_is_read_slowly_and_no_other() {
         for flood in &mut connections {
             for _ in 0..150 {
                 assert!(
-                    matches!(flood.hear().await, Heard::Reply(7, Err(_))),
+                    matches!(flood.hear().await, Heard::Response(7, Err(_))),
                     "late, and none is lost"
                 );
             }
@@ -566,10 +566,10 @@ fn a_document_that_encrypt_or_rewrap_returns_is_one_that_decrypt_takes() {
                             context,
                             encapsulations: encapsulations(),
                             on_error: OnError::Report,
-                            options: CallOptions {
+                            options: CommonParams {
                                 deadline_ms: Some(100_000),
                                 reason: Some("a reason that a role requires"),
-                                ..CallOptions::default()
+                                ..CommonParams::default()
                             },
 
                             ..Decrypt::new(APP, &sealed.payload)
@@ -733,12 +733,12 @@ fn no_kind_of_cheap_message_keeps_the_network_threads_from_a_neighbour() {
             for connection in &mut connections {
                 for _ in 0..300 * responses {
                     assert!(
-                        matches!(connection.hear().await, Heard::Reply(7, _)),
+                        matches!(connection.hear().await, Heard::Response(7, _)),
                         "{kind}: none is lost"
                     );
                 }
                 assert!(
-                    matches!(connection.hear().await, Heard::Reply(1, Ok(_))),
+                    matches!(connection.hear().await, Heard::Response(1, Ok(_))),
                     "{kind}: read to its end"
                 );
             }
@@ -776,7 +776,7 @@ fn a_principal_has_a_number_of_requests_in_flight_on_all_its_connections() {
         for raw in &mut connections {
             for _ in 0..2 {
                 assert!(
-                    matches!(raw.hear().await, Heard::Reply(1 | 2, Ok(_))),
+                    matches!(raw.hear().await, Heard::Response(1 | 2, Ok(_))),
                     "each is answered in the end"
                 );
             }

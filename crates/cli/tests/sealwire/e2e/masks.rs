@@ -1,9 +1,9 @@
 //! Tests of masks: the results of `mask`, and that a role with a mask never reveals a value.
 
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
-use sealwire_client::control::{CheckCall, RoleCall, RoleOperation};
+use sealwire_client::control::{CheckRequest, RoleOperation, RoleRequest};
 use sealwire_client::{
-    CallOptions, Client, Decrypt, Detokenize, Document, Encoding, Encrypt, Error, ErrorCode,
+    Client, CommonParams, Decrypt, Detokenize, Document, Encoding, Encrypt, Error, ErrorCode,
     Format, Mask, MaskList, MaskRule, Masking, OnError, RuleFields, Suite, TokenLookupScope,
     Tokenize, TokenizeOptions, UnknownFields, Writing,
 };
@@ -359,9 +359,9 @@ fn rules_that_are_none_are_refused_by_place() {
         let refused = rpc_error(mask(&client, "nobody", &payload, masking(vec![fine()])).await);
         assert_eq!(refused.code, ErrorCode::NotFound);
         let late = Mask {
-            options: CallOptions {
+            options: CommonParams {
                 min_generation: Some(1 << 40),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             writing: masking(vec![fine()]),
             ..Mask::new(APP, &payload)
@@ -421,9 +421,9 @@ fn a_long_mask_is_sliced_and_stops_when_told_to() {
         let payload = crate::e2e::harness::fields(MANY);
         let writing = masking(vec![at("$[*]", "hash")]);
         let call = Mask {
-            options: CallOptions {
+            options: CommonParams {
                 deadline_ms: Some(1),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             writing: writing.clone(),
             ..Mask::new(APP, &payload)
@@ -652,11 +652,11 @@ fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
                         let answer = exchange(&harness, NOBODY, &message).await;
                         let how = format!("{name} under {mask}, {on_error:?}");
                         assert!(is_clean(&answer), "{how}: a value in {answer:02x?}");
-                        let code = sealwire_wire::Reply::decode(&answer)
+                        let code = sealwire_wire::Response::decode(&answer)
                             .unwrap()
                             .outcome
                             .map(drop);
-                        let expected = sealwire_wire::Reply::decode(&clear)
+                        let expected = sealwire_wire::Response::decode(&clear)
                             .unwrap()
                             .outcome
                             .map(drop);
@@ -794,9 +794,9 @@ fn strings(document: &[u8]) -> Vec<String> {
 
 async fn set_role(operator: &Client, role: &str, grants: &[&str]) {
     operator
-        .change_role(RoleCall {
+        .change_role(RoleRequest {
             role,
-            ask: RoleOperation::Set {
+            operation: RoleOperation::Set {
                 grants: grants.to_vec(),
             },
         })
@@ -950,9 +950,9 @@ fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
         grant_role(&operator, NOBODY, "support", &[masked]).await;
         let sees = async |reason: Option<&'static str>| {
             let call = Decrypt {
-                options: CallOptions {
+                options: CommonParams {
                     reason,
-                    ..CallOptions::default()
+                    ..CommonParams::default()
                 },
                 ..Decrypt::new(APP, &sealed)
             };
@@ -971,18 +971,18 @@ fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
         // Such a grant can require a reason. Without a reason the mask applies.
         set_role(&operator, "support", &[masked, "decrypt apps=shop reason"]).await;
         assert!(!sees(None).await && sees(Some("ticket 7")).await);
-        let check = CheckCall {
+        let check = CheckRequest {
             principal: NOBODY,
             operation: "decrypt",
             app: Some(APP),
-            ..CheckCall::default()
+            ..CheckRequest::default()
         };
         assert_eq!(
             operator.check(check).await.unwrap().mask.as_deref(),
             Some("redact")
         );
         let checked = operator
-            .check(CheckCall {
+            .check(CheckRequest {
                 reason: Some("ticket 7"),
                 ..check
             })
@@ -993,9 +993,9 @@ fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
         grant_role(&operator, NOBODY, "breaker", &["decrypt apps=shop"]).await;
         assert!(sees(None).await);
         operator
-            .change_principal(sealwire_client::control::PrincipalCall {
+            .change_principal(sealwire_client::control::PrincipalRequest {
                 principal: NOBODY,
-                ask: sealwire_client::control::PrincipalOperation::Revoke {
+                operation: sealwire_client::control::PrincipalOperation::Revoke {
                     role: Some("breaker"),
                 },
             })
@@ -1119,14 +1119,14 @@ fn a_mask_that_is_none_is_refused_when_the_role_is_set_and_shows_nothing_when_it
                 ["mask", "function"],
             ),
         ] {
-            let ask = RoleOperation::Set {
+            let operation = RoleOperation::Set {
                 grants: grants.clone(),
             };
             let refused = rpc_error(
                 operator
-                    .change_role(RoleCall {
+                    .change_role(RoleRequest {
                         role: "support",
-                        ask,
+                        operation,
                     })
                     .await,
             );

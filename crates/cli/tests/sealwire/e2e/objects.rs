@@ -14,7 +14,7 @@ mod tokens;
 use std::sync::Arc;
 
 use sealwire_client::control::{
-    AlterCollection, CollectionCall, CollectionOperation, CreateCollection, PropertySpec,
+    AlterCollection, CollectionOperation, CollectionRequest, CreateCollection, PropertySpec,
 };
 use sealwire_client::{
     AddObjects, Client, DetailValue, ErrorCode, ItemError, Listing, Object, ObjectVersion,
@@ -126,7 +126,7 @@ fn people() -> Vec<PropertySpec<'static>> {
 impl Vault {
     async fn create(&self, name: &str, properties: Vec<PropertySpec<'_>>) {
         let (suite, expires_s, retention_s) = (None, None, None);
-        let ask = CollectionOperation::Create(CreateCollection {
+        let operation = CollectionOperation::Create(CreateCollection {
             suite,
             expires_s,
             retention_s,
@@ -134,10 +134,10 @@ impl Vault {
         });
         let made = self
             .operator
-            .change_collection(CollectionCall {
+            .change_collection(CollectionRequest {
                 app: APP,
                 collection: name,
-                ask,
+                operation,
             })
             .await
             .unwrap();
@@ -145,13 +145,13 @@ impl Vault {
     }
 
     async fn alter(&self, alter: AlterCollection<'_>) -> Result<u64, sealwire_client::Error> {
-        let ask = CollectionOperation::Alter(alter);
+        let operation = CollectionOperation::Alter(alter);
         let changed = self
             .operator
-            .change_collection(CollectionCall {
+            .change_collection(CollectionRequest {
                 app: APP,
                 collection: PEOPLE,
-                ask,
+                operation,
             })
             .await?;
         Ok(changed.generation)

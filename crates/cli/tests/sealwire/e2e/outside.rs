@@ -2,12 +2,12 @@
 //! an engine.
 
 use sealwire_apps::{KeyKind, Settings, Target};
-use sealwire_client::control::PublicKeysCall;
+use sealwire_client::control::PublicKeysRequest;
 use sealwire_client::public_keys::{
     EncapsulationPlace, Expected, KeysError, PublicKeys, SealOptions,
 };
 use sealwire_client::{
-    CallOptions, Client, Encapsulation, Encoding, Encrypt, Envelope, Error, Inspect, Outside,
+    Client, CommonParams, Encapsulation, Encoding, Encrypt, Envelope, Error, Inspect, Outside,
     Reading, Rewrap, Suite as WireSuite, Writing,
 };
 use sealwire_crypto::{KeyId, Suite};
@@ -18,9 +18,9 @@ use crate::e2e::access::{self, FULL, NOBODY, connect, grant_role};
 use crate::e2e::documents::value;
 use crate::e2e::harness::{APP, Harness, code, fields, rpc_error, run, shop};
 
-const CALL: PublicKeysCall<'static> = PublicKeysCall {
+const CALL: PublicKeysRequest<'static> = PublicKeysRequest {
     app: APP,
-    options: CallOptions {
+    options: CommonParams {
         deadline_ms: None,
         min_generation: None,
         reason: None,
@@ -133,10 +133,10 @@ fn those_who_may_get_the_keys_on_either_listener() {
             Err(KeysError::Old { .. })
         ));
         // A generation that is still to come.
-        let ahead = PublicKeysCall {
-            options: CallOptions {
+        let ahead = PublicKeysRequest {
+            options: CommonParams {
                 min_generation: Some(keys.generation() + 1),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..CALL
         };
@@ -146,7 +146,7 @@ fn those_who_may_get_the_keys_on_either_listener() {
                 ErrorCode::Conflict
             );
         }
-        let nobody = PublicKeysCall {
+        let nobody = PublicKeysRequest {
             app: "nobody",
             ..CALL
         };
@@ -684,7 +684,7 @@ fn a_client_refuses_keys_that_it_does_not_trust() {
             Err(KeysError::Expired { .. })
         ));
         let missing = client
-            .signed_public_keys(PublicKeysCall {
+            .signed_public_keys(PublicKeysRequest {
                 app: "nobody",
                 ..CALL
             })

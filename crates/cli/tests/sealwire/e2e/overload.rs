@@ -73,7 +73,7 @@ fn a_burst_is_served_delayed_or_refused_and_every_call_hears_of_it() {
         let (mut served, mut refused) = (HashSet::new(), HashSet::new());
         for (connection, raw) in all.iter_mut().enumerate() {
             for _ in 0..400 {
-                let Heard::Reply(msgid, outcome) = raw.hear().await else {
+                let Heard::Response(msgid, outcome) = raw.hear().await else {
                     panic!("the connection ended")
                 };
                 let fresh = match outcome {
@@ -108,7 +108,7 @@ fn a_call_that_no_crypto_thread_takes_is_rejected() {
         // A single request is admitted at once, and nothing runs as long as the hold lasts.
         let hold = harness.hold_crypto().await;
         raw.send(&heavy(1, 1)).await;
-        let Heard::Reply(1, Err(error)) = raw.hear().await else {
+        let Heard::Response(1, Err(error)) = raw.hear().await else {
             panic!("it is not rejected")
         };
         assert_eq!(reason(&error), "backlog");
@@ -135,7 +135,7 @@ fn what_costs_nothing_is_answered_while_calls_may_not_begin() {
         // Both responses arrive while no request can be processed.
         let (mut answered, mut health, mut cancelled) = (0, false, false);
         while !(health && cancelled) {
-            let Heard::Reply(msgid, outcome) = raw.hear().await else {
+            let Heard::Response(msgid, outcome) = raw.hear().await else {
                 panic!("the connection ended")
             };
             answered += 1;
@@ -152,7 +152,7 @@ fn what_costs_nothing_is_answered_while_calls_may_not_begin() {
         }
         drop(hold);
         while answered < 121 {
-            let Heard::Reply(..) = raw.hear().await else {
+            let Heard::Response(..) = raw.hear().await else {
                 panic!("the connection ended")
             };
             answered += 1;

@@ -30,7 +30,7 @@ fn every_call_gets_its_own_answer() {
         }
         raw.send(&bytes).await;
         while !sent.is_empty() {
-            let Heard::Reply(msgid, outcome) = raw.hear().await else {
+            let Heard::Response(msgid, outcome) = raw.hear().await else {
                 panic!("the connection ended")
             };
             let count = sent

@@ -12,7 +12,7 @@ use rustls::{ClientConfig, RootCertStore};
 use sealwire_client::RpcError;
 use sealwire_dev_ca::Issued;
 use sealwire_wire::{
-    CallOptions, Encrypt, KeyScope, Limits, MessageHeader, Reply, Scan, Scanner, Writing,
+    CommonParams, Encrypt, KeyScope, Limits, MessageHeader, Response, Scan, Scanner, Writing,
     decode_protocol_error, request,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Value {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     /// The response to a request.
-    Reply(u32, Result<Value, RpcError>),
+    Response(u32, Result<Value, RpcError>),
     /// The error notification before the server closes the connection.
     Notice(RpcError),
     /// The connection is closed.
@@ -126,8 +126,8 @@ impl Raw {
                     let message = self.buffer.split_to(boundary.bytes);
                     return match boundary.head {
                         MessageHeader::Response { .. } => {
-                            let reply = Reply::decode(&message).unwrap();
-                            Heard::Reply(
+                            let reply = Response::decode(&message).unwrap();
+                            Heard::Response(
                                 reply.msgid,
                                 reply.outcome.map(|result| Value(result.to_vec())),
                             )
@@ -136,7 +136,7 @@ impl Raw {
                     };
                 }
                 Scan::Discard { bytes, .. } => self.buffer.advance(bytes),
-                Scan::Refused { error, .. } => {
+                Scan::Rejected { error, .. } => {
                     panic!("the server sent what no client takes: {error}")
                 }
                 Scan::Incomplete => {
@@ -164,7 +164,7 @@ impl Raw {
     /// Reads the response to the request `msgid`. Fails if another message comes first.
     pub(crate) async fn answer(&mut self, msgid: u32) -> Result<Value, RpcError> {
         match self.hear().await {
-            Heard::Reply(answered, outcome) if answered == msgid => outcome,
+            Heard::Response(answered, outcome) if answered == msgid => outcome,
             other => panic!("expected the answer to {msgid}, heard {other:?}"),
         }
     }
@@ -194,7 +194,7 @@ impl Raw {
         let mut notice = None;
         loop {
             match self.hear().await {
-                Heard::Reply(..) => (),
+                Heard::Response(..) => (),
                 Heard::Notice(error) => assert!(notice.replace(error).is_none(), "a second notice"),
                 Heard::End => return notice,
             }
@@ -218,9 +218,9 @@ pub(crate) fn heavy_within(msgid: u32, count: u32, deadline_ms: Option<u32>) -> 
         msgid,
         &Encrypt {
             writing,
-            options: CallOptions {
+            options: CommonParams {
                 deadline_ms,
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..Encrypt::new(APP, &payload)
         },

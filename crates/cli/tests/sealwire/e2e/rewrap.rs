@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sealwire_apps::{KeyKind, KeySummary, Target};
 use sealwire_client::{
-    CallOptions, Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap,
+    Client, CommonParams, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap,
 };
 use sealwire_crypto::{self as crypto, Datatype, KeyId, KeyScope};
 use sealwire_msgpack::{Token, TokenReader, write};
@@ -493,9 +493,9 @@ fn what_does_not_open_fails_or_is_reported_and_left() {
             (Rewrap::new("nobody", &[0xc0]), ErrorCode::NotFound),
             (
                 Rewrap {
-                    options: CallOptions {
+                    options: CommonParams {
                         min_generation: Some(99),
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..Rewrap::new(APP, &[0xc0])
                 },

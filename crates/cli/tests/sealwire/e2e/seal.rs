@@ -1,6 +1,6 @@
 //! A seal while requests run: they end, at their deadline at the latest, and new ones fail.
 
-use sealwire_client::{CallOptions, Decrypt, Encrypt, ErrorCode};
+use sealwire_client::{CommonParams, Decrypt, Encrypt, ErrorCode};
 use sealwire_crypto::RootKey;
 use sealwire_engine::root::{LOCAL_PROVIDER, Providers};
 
@@ -43,9 +43,9 @@ fn requests_that_run_when_the_store_is_sealed_end_and_new_ones_fail() {
             tokio::spawn(async move {
                 client
                     .decrypt(Decrypt {
-                        options: CallOptions {
+                        options: CommonParams {
                             deadline_ms,
-                            ..CallOptions::default()
+                            ..CommonParams::default()
                         },
                         ..Decrypt::new(APP, &value)
                     })

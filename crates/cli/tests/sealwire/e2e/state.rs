@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sealwire_apps::{KeyKind, Target};
-use sealwire_client::{CallOptions, Client, Document};
+use sealwire_client::{Client, CommonParams, Document};
 use sealwire_crypto::{AppId, Suite};
 use sealwire_server::server::Server;
 use sealwire_store::StoreError;
@@ -42,9 +42,9 @@ fn a_key_that_is_stopped_here_stops_at_once() {
                 "{round}"
             );
             let fence = Encrypt {
-                options: CallOptions {
+                options: CommonParams {
                     min_generation: Some(stopped.generation),
-                    ..CallOptions::default()
+                    ..CommonParams::default()
                 },
                 ..Encrypt::new(APP, DOCUMENT)
             };
@@ -145,9 +145,9 @@ fn calls_of_a_disabled_app_are_forbidden_until_it_is_enabled() {
         let other = loop {
             match client
                 .decrypt(Decrypt {
-                    options: CallOptions {
+                    options: CommonParams {
                         min_generation: fence,
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..Decrypt::new(APP, &sealed)
                 })
@@ -233,9 +233,9 @@ fn a_demanded_generation_is_looked_for_at_once() {
             .await
             .unwrap();
         let fence = || Encrypt {
-            options: CallOptions {
+            options: CommonParams {
                 min_generation: Some(rotated.generation),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..Encrypt::new(APP, DOCUMENT)
         };
@@ -251,9 +251,9 @@ fn a_demanded_generation_is_looked_for_at_once() {
         println!("the generation was served after {:?}", begun.elapsed());
         assert_eq!(sealed.generation, rotated.generation);
         let never = Encrypt {
-            options: CallOptions {
+            options: CommonParams {
                 min_generation: Some(u64::MAX),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..Encrypt::new(APP, DOCUMENT)
         };

@@ -1,6 +1,6 @@
 //! Errors as text, for clients whose library decodes the error slot of a response as a string.
 
-use sealwire_wire::{CallOptions, Decrypt, Encrypt, ErrorCode, RpcError};
+use sealwire_wire::{CommonParams, Decrypt, Encrypt, ErrorCode, RpcError};
 
 use crate::e2e::control::{OPERATOR, listen};
 use crate::e2e::harness::{APP, Harness, fields, run};
@@ -21,9 +21,9 @@ fn at_generation(min_generation: u64) -> Vec<u8> {
     encrypt(
         MSGID,
         &Encrypt {
-            options: CallOptions {
+            options: CommonParams {
                 min_generation: Some(min_generation),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..Encrypt::new(APP, &payload)
         },
@@ -131,19 +131,19 @@ fn stopped_requests_are_answered_with_text() {
 fn a_notification_that_asks_for_another_format_is_ignored() {
     run(async {
         let harness = Harness::start().await;
-        for ask in [
+        for frame in [
             &b"\x93\x02\xa6errors\x90"[..],
             b"\x93\x02\xa6errors\x91\xa3map",
             b"\x93\x02\xa6errors\x91\x01",
             b"\x93\x02\xa6errors\x92\xa4text\xa4text",
         ] {
             let mut raw = harness.raw().await;
-            raw.send(&[ask, &request(b"\xa6cipher", b"\x91\x80"), &health(8)].concat())
+            raw.send(&[frame, &request(b"\xa6cipher", b"\x91\x80"), &health(8)].concat())
                 .await;
             assert_eq!(
                 raw.answer(MSGID).await.unwrap_err().code,
                 ErrorCode::NotFound,
-                "{ask:02x?}"
+                "{frame:02x?}"
             );
             raw.answer(8).await.unwrap();
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, CollectionRules, Scope, Target};
-use sealwire_client::{CallOptions, Client, Document};
+use sealwire_client::{Client, CommonParams, Document};
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::json;
 use sealwire_records::token::{CardEnds, Format};
@@ -16,8 +16,8 @@ use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::Postgres;
 use sealwire_wire::{
     Decrypt, Detail, Detokenize, Document as Wired, Encrypt, ErrorCode, Listing, OnError, Sweep,
-    TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions, TokensCall,
-    TokensOperation, request,
+    TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions, TokensOperation,
+    TokensRequest, request,
 };
 use tokio::time::sleep;
 
@@ -689,9 +689,9 @@ fn what_a_call_names_must_be_there_and_its_own() {
                 ErrorCode::Forbidden
             );
             let newer = Tokenize {
-                options: CallOptions {
+                options: CommonParams {
                     min_generation: Some(u64::MAX),
-                    ..CallOptions::default()
+                    ..CommonParams::default()
                 },
                 ..to_tokens("random", &payload)
             };
@@ -832,15 +832,15 @@ fn what_is_cancelled_at_any_moment_leaves_nothing_in_flight() {
                 let payload = values(1 + dice.roll(300) as u32, msgid);
                 let mut out = Vec::new();
                 if dice.roll(3) == 0 {
-                    let ask = TokensOperation::Get {
+                    let operation = TokensOperation::Get {
                         tokens: vec!["tok_0000000000000000000000"],
                     };
                     request::tokens(
                         &mut out,
                         msgid,
-                        &TokensCall {
+                        &TokensRequest {
                             map: TokenMap::new(APP, "random"),
-                            ask,
+                            operation,
                         },
                     );
                 } else {
@@ -850,8 +850,8 @@ fn what_is_cancelled_at_any_moment_leaves_nothing_in_flight() {
                 sleep(Duration::from_micros(dice.roll(4_000))).await;
                 raw.send(&cancel(msgid)).await;
                 match raw.hear().await {
-                    Heard::Reply(answer, Ok(_)) if answer == msgid => answered[0] += 1,
-                    Heard::Reply(answer, Err(error)) if answer == msgid => {
+                    Heard::Response(answer, Ok(_)) if answer == msgid => answered[0] += 1,
+                    Heard::Response(answer, Err(error)) if answer == msgid => {
                         assert_eq!(error.code, ErrorCode::Cancelled);
                         answered[1] += 1;
                     }
@@ -877,9 +877,9 @@ fn past_its_deadline_a_call_is_answered_and_ends() {
             for msgid in 0..5 {
                 let mut out = Vec::new();
                 let call = Tokenize {
-                    options: CallOptions {
+                    options: CommonParams {
                         deadline_ms: Some(1),
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..to_tokens("random", &payload)
                 };
@@ -913,15 +913,15 @@ fn what_was_answered_is_there_after_a_restart() {
             sent.extend(out);
         }
         raw.send(&[sent, health(1_000)].concat()).await;
-        while !matches!(raw.hear().await, Heard::Reply(1_000, _)) {}
+        while !matches!(raw.hear().await, Heard::Response(1_000, _)) {}
         let stopping = tokio::spawn(harness.take_server().shutdown());
         let mut tokens = Vec::new();
         loop {
             match raw.hear().await {
-                Heard::Reply(msgid, Ok(result)) => {
+                Heard::Response(msgid, Ok(result)) => {
                     tokens.push((msgid, Wired::decode(&result).unwrap().payload.to_vec()));
                 }
-                Heard::Reply(_, Err(error)) => assert_eq!(error.code, ErrorCode::Unavailable),
+                Heard::Response(_, Err(error)) => assert_eq!(error.code, ErrorCode::Unavailable),
                 Heard::Notice(_) => (),
                 Heard::End => break,
             }
@@ -1051,15 +1051,15 @@ fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
         let (harness, store) = balky().await;
         let (client, mut raw) = (harness.client().await, harness.raw().await);
         store.hold(true);
-        let ask = |msgid, payload: &[u8], deadline_ms| {
+        let tokenize_request = |msgid, payload: &[u8], deadline_ms| {
             let mut out = Vec::new();
             request::tokenize(
                 &mut out,
                 msgid,
                 &Tokenize {
-                    options: CallOptions {
+                    options: CommonParams {
                         deadline_ms,
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..to_tokens("random", payload)
                 },
@@ -1067,15 +1067,15 @@ fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
             out
         };
         // The first request is in the store and stays there. The others wait for it.
-        raw.send(&ask(1, &values(3, 1), None)).await;
+        raw.send(&tokenize_request(1, &values(3, 1), None)).await;
         harness
             .metric_becomes("sealwire_store_uncommitted_rows", |rows| rows == 3.0)
             .await;
         store.holds(1).await;
         raw.send(
             &[
-                ask(2, &values(5, 2), None),
-                ask(3, &values(7, 3), Some(300)),
+                tokenize_request(2, &values(5, 2), None),
+                tokenize_request(3, &values(7, 3), Some(300)),
             ]
             .concat(),
         )
@@ -1138,14 +1138,14 @@ fn who_asks_and_leaves_has_the_store_do_little_at_once() {
                 0 => TokensOperation::List(Listing::default()),
                 _ => TokensOperation::Archive(Sweep::default()),
             }));
-        for (msgid, ask) in (0..).zip(asks) {
+        for (msgid, operation) in (0..).zip(asks) {
             let mut out = Vec::new();
             request::tokens(
                 &mut out,
                 msgid,
-                &TokensCall {
+                &TokensRequest {
                     map: TokenMap::new(APP, "random"),
-                    ask,
+                    operation,
                 },
             );
             raw.send(&out).await;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
-use sealwire_client::{CallOptions, Decrypt, Detokenize, Encrypt, ErrorCode, Tokenize};
+use sealwire_client::{CommonParams, Decrypt, Detokenize, Encrypt, ErrorCode, Tokenize};
 use sealwire_records::token::Format;
 use sealwire_service::spans::Endpoint;
 use sealwire_settings::Config;
@@ -297,10 +297,10 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
 
         let sealed = relay
             .encrypt(Encrypt {
-                options: CallOptions {
+                options: CommonParams {
                     traceparent,
                     reason,
-                    ..CallOptions::default()
+                    ..CommonParams::default()
                 },
                 context,
 
@@ -309,10 +309,10 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
             .await
             .unwrap();
         let opened = Decrypt {
-            options: CallOptions {
+            options: CommonParams {
                 traceparent,
                 reason,
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             context,
 
@@ -320,9 +320,9 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
         };
         relay.decrypt(opened).await.unwrap();
         let elsewhere = Decrypt {
-            options: CallOptions {
+            options: CommonParams {
                 traceparent,
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             context: b"elsewhere",
             ..Decrypt::new(APP, &sealed.payload)
@@ -330,18 +330,18 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
         assert_eq!(code(relay.decrypt(elsewhere).await), ErrorCode::CannotOpen);
         // Both requests fail before any work.
         let none = Encrypt {
-            options: CallOptions {
+            options: CommonParams {
                 traceparent,
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..Encrypt::new("nobody", &payload)
         };
         assert_eq!(code(relay.encrypt(none).await), ErrorCode::NotFound);
         let later = Encrypt {
-            options: CallOptions {
+            options: CommonParams {
                 traceparent,
                 min_generation: Some(u64::MAX),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
 
             ..Encrypt::new(APP, &payload)
@@ -354,9 +354,9 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
         };
         let tokens = relay
             .tokenize(Tokenize {
-                options: CallOptions {
+                options: CommonParams {
                     traceparent,
-                    ..CallOptions::default()
+                    ..CommonParams::default()
                 },
                 writing,
                 context,
@@ -369,9 +369,9 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
             collection: "people",
         };
         let back = Detokenize {
-            options: CallOptions {
+            options: CommonParams {
                 traceparent,
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             writing: within,
             context,
@@ -379,10 +379,10 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
         };
         assert_eq!(relay.detokenize(back).await.unwrap().payload, payload);
         let map = TokenMap {
-            options: CallOptions {
+            options: CommonParams {
                 traceparent,
                 reason,
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
 
             ..TokenMap::new(APP, "people")
@@ -392,9 +392,9 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
         // These requests are not traced.
         relay
             .encrypt(Encrypt {
-                options: CallOptions {
+                options: CommonParams {
                     traceparent: Some(UNSAMPLED),
-                    ..CallOptions::default()
+                    ..CommonParams::default()
                 },
                 ..Encrypt::new(APP, &payload)
             })
@@ -403,9 +403,9 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
         relay.encrypt(Encrypt::new(APP, &payload)).await.unwrap();
         relay
             .encrypt(Encrypt {
-                options: CallOptions {
+                options: CommonParams {
                     traceparent: Some(CANARY),
-                    ..CallOptions::default()
+                    ..CommonParams::default()
                 },
                 ..Encrypt::new(APP, &payload)
             })
@@ -526,9 +526,9 @@ fn chance_begins_traces_where_the_caller_names_none_and_the_stop_sends_what_is_l
         ] {
             relay
                 .encrypt(Encrypt {
-                    options: CallOptions {
+                    options: CommonParams {
                         traceparent,
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..Encrypt::new(APP, &payload)
                 })
@@ -569,9 +569,9 @@ fn a_collector_that_is_down_costs_spans_and_no_calls() {
             let (relay, payload) = (harness.client().await, fields(1));
             for _ in 0..40 {
                 let call = Encrypt {
-                    options: CallOptions {
+                    options: CommonParams {
                         traceparent: Some(SAMPLED),
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..Encrypt::new(APP, &payload)
                 };
@@ -606,9 +606,9 @@ fn a_flood_of_sampled_calls_is_bounded() {
             let traceparent = Some(if call % 2 == 0 { SAMPLED } else { UNSAMPLED });
             relay
                 .encrypt(Encrypt {
-                    options: CallOptions {
+                    options: CommonParams {
                         traceparent,
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..Encrypt::new(APP, &payload)
                 })
@@ -685,9 +685,9 @@ fn answers_of_a_collector() {
             let (relay, payload) = (harness.client().await, fields(1));
             for _ in 0..2 {
                 let call = Encrypt {
-                    options: CallOptions {
+                    options: CommonParams {
                         traceparent: Some(SAMPLED),
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..Encrypt::new(APP, &payload)
                 };

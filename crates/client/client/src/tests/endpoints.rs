@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use sealwire_wire::{CallOptions, ErrorFormat, Health, reply};
+use sealwire_wire::{CommonParams, ErrorFormat, Health, response};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -93,7 +93,7 @@ impl TestServer {
                 }
                 PeerMessage::Cancel(msgid) => match *self.does.lock().unwrap() {
                     ServerBehaviour::Obey(ms) => {
-                        reply::error(
+                        response::error(
                             &mut out,
                             msgid,
                             &RpcError::new(ErrorCode::Cancelled, "cancelled"),
@@ -104,7 +104,7 @@ impl TestServer {
                     }
                     ServerBehaviour::Sometimes(_) => {
                         let cancelled = RpcError::new(ErrorCode::Cancelled, "cancelled");
-                        reply::error(&mut out, msgid, &cancelled, ErrorFormat::Map);
+                        response::error(&mut out, msgid, &cancelled, ErrorFormat::Map);
                         answer_in(0, &answers, out);
                         continue;
                     }
@@ -116,7 +116,7 @@ impl TestServer {
                     self.calls.fetch_add(1, Ordering::Relaxed);
                     let mut does = self.does.lock().unwrap().clone();
                     if let ServerBehaviour::Late(ms) = does {
-                        reply::error(
+                        response::error(
                             &mut out,
                             msgid,
                             &RpcError::new(ErrorCode::DeadlineExceeded, "late"),
@@ -146,15 +146,15 @@ impl TestServer {
             };
             match &does {
                 ServerBehaviour::Say(error) => {
-                    reply::error(&mut out, msgid, error, ErrorFormat::Map)
+                    response::error(&mut out, msgid, error, ErrorFormat::Map)
                 }
                 _ if document => {
-                    let document = reply::Document::begin(&mut out, msgid);
+                    let document = response::Document::start(&mut out, msgid);
                     out.push(1);
                     document.finish(&mut out, 1, (&[], 0), &[], &[]);
                 }
                 _ => {
-                    reply::begin(&mut out, msgid);
+                    response::start(&mut out, msgid);
                     Health.encode(&mut out);
                 }
             }
@@ -238,9 +238,9 @@ pub(super) fn engines_under<const N: usize>(
 pub(super) async fn one(client: &Client) -> Result<Document, Error> {
     client
         .encrypt(Encrypt {
-            options: CallOptions {
+            options: CommonParams {
                 deadline_ms: Some(2_000),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..Encrypt::new("a", &[1])
         })
@@ -515,9 +515,9 @@ async fn an_attempt_from_before_a_probe_passed_changes_nothing() {
         tokio::spawn(async move {
             client
                 .encrypt(Encrypt {
-                    options: CallOptions {
+                    options: CommonParams {
                         deadline_ms: Some(50),
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..Encrypt::new("a", &[1])
                 })
@@ -622,9 +622,9 @@ async fn short_deadlines_eject_who_is_silent_and_not_who_is_slow() {
         }
         for _ in 0..400 {
             let short = Encrypt {
-                options: CallOptions {
+                options: CommonParams {
                     deadline_ms: Some(5),
-                    ..CallOptions::default()
+                    ..CommonParams::default()
                 },
                 ..Encrypt::new("a", &[1])
             };
@@ -661,9 +661,9 @@ async fn who_answers_a_missed_deadline_is_not_silent() {
             let begun = Instant::now();
             let late = client
                 .encrypt(Encrypt {
-                    options: CallOptions {
+                    options: CommonParams {
                         deadline_ms: Some(deadline_ms),
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..Encrypt::new("a", &[1])
                 })
@@ -694,9 +694,9 @@ async fn lost_in_a_minute(client: &Client, at_once: usize, gives_up: bool) -> (u
         tokio::spawn(async move {
             while Instant::now() < end {
                 let call = client.encrypt(Encrypt {
-                    options: CallOptions {
+                    options: CommonParams {
                         deadline_ms: Some(3_000),
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..Encrypt::new("a", &[1])
                 });
@@ -799,9 +799,9 @@ async fn a_deadline_that_the_retry_time_cut_counts_as_a_request_that_is_dropped(
         for _ in 0..200 {
             let send = |deadline_ms| {
                 client.encrypt(Encrypt {
-                    options: CallOptions {
+                    options: CommonParams {
                         deadline_ms: Some(deadline_ms),
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..Encrypt::new("a", &[1])
                 })
@@ -823,9 +823,9 @@ async fn ejected_at_once(client: &Client, callers: usize) -> (usize, usize) {
             let mut succeeded = 0;
             while Instant::now() < end {
                 let request = Encrypt {
-                    options: CallOptions {
+                    options: CommonParams {
                         deadline_ms: Some(1_000),
-                        ..CallOptions::default()
+                        ..CommonParams::default()
                     },
                     ..Encrypt::new("a", &[1])
                 };

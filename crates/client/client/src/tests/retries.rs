@@ -1,6 +1,6 @@
 //! Retries: conditions, times, counts and limits.
 
-use sealwire_wire::CallOptions;
+use sealwire_wire::CommonParams;
 use std::sync::atomic::AtomicBool;
 use std::task::Poll;
 
@@ -197,9 +197,9 @@ async fn an_endpoint_is_not_asked_before_the_end_of_the_pause_that_it_named() {
             let calling = tokio::spawn(async move {
                 client
                     .encrypt(Encrypt {
-                        options: CallOptions {
+                        options: CommonParams {
                             deadline_ms: Some(deadline_ms),
-                            ..CallOptions::default()
+                            ..CommonParams::default()
                         },
                         ..Encrypt::new("a", &[1])
                     })
@@ -625,13 +625,13 @@ async fn a_repeated_tokenize_carries_one_random_key() {
 
 #[tokio::test(start_paused = true)]
 async fn a_change_that_a_server_may_have_seen_is_not_repeated() {
-    use crate::control::{AppCall, AppOperation, Page};
+    use crate::control::{AppOperation, AppRequest, Page};
     let list: Task = |client| Box::pin(async move { client.apps(Page::default()).await.err() });
     assert_eq!(heard_by_peers_that_hang_up(&config(), list).await.len(), 4);
     let create: Task = |client| {
-        let call = AppCall {
+        let call = AppRequest {
             app: "a",
-            ask: AppOperation::Create,
+            operation: AppOperation::Create,
         };
         Box::pin(async move { client.change_app(call).await.err() })
     };
@@ -648,9 +648,9 @@ async fn a_change_that_a_server_may_have_seen_is_not_repeated() {
         let (client, mut peers) = client(&config(), 1 << 16);
         let call = tokio::spawn(async move {
             client
-                .change_app(AppCall {
+                .change_app(AppRequest {
                     app: "a",
-                    ask: AppOperation::Create,
+                    operation: AppOperation::Create,
                 })
                 .await
         });
@@ -662,7 +662,7 @@ async fn a_change_that_a_server_may_have_seen_is_not_repeated() {
             let mut error = RpcError::new(code, "no");
             error.retry_after_ms = pause;
             let mut out = Vec::new();
-            reply::error(&mut out, msgid, &error, ErrorFormat::Map);
+            response::error(&mut out, msgid, &error, ErrorFormat::Map);
             peer.say(&out).await;
         }
         assert!(matches!(call.await.unwrap(), Err(Error::Rpc(error)) if error.code == code));

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use sealwire_wire::{CallOptions, Health, reply};
+use sealwire_wire::{CommonParams, Health, response};
 use tokio::task::LocalSet;
 
 use super::*;
@@ -104,11 +104,11 @@ impl Faults {
                         Fault::Hang => {}
                         Fault::HangUp => return,
                         Fault::Say(error) => {
-                            reply::error(&mut out, msgid, &error, ErrorFormat::Map);
+                            response::error(&mut out, msgid, &error, ErrorFormat::Map);
                             peer.say(&out).await;
                         }
                         Fault::Answer(delay) => {
-                            let document = reply::Document::begin(&mut out, msgid);
+                            let document = response::Document::start(&mut out, msgid);
                             out.push(1);
                             document.finish(&mut out, 1, (&[], 0), &[], &[]);
                             let answers = answers.clone();
@@ -121,11 +121,11 @@ impl Faults {
                 }
                 PeerMessage::Cancel(msgid) => {
                     let cancelled = RpcError::new(ErrorCode::Cancelled, "cancelled");
-                    reply::error(&mut out, msgid, &cancelled, ErrorFormat::Map);
+                    response::error(&mut out, msgid, &cancelled, ErrorFormat::Map);
                     peer.say(&out).await;
                 }
                 PeerMessage::Health(msgid) => {
-                    reply::begin(&mut out, msgid);
+                    response::start(&mut out, msgid);
                     Health.encode(&mut out);
                     peer.say(&out).await;
                 }
@@ -212,9 +212,9 @@ async fn run_schedule(seed: u64) -> (usize, usize) {
                 async move {
                     client
                         .encrypt(Encrypt {
-                            options: CallOptions {
+                            options: CommonParams {
                                 deadline_ms: Some(deadline_ms),
-                                ..CallOptions::default()
+                                ..CommonParams::default()
                             },
                             ..Encrypt::new("a", &[request])
                         })

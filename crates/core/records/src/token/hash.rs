@@ -171,7 +171,7 @@ impl TokenKeys {
     #[must_use]
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "each part is hashed")]
-    pub fn fingerprint_of_call(
+    pub fn fingerprint_of_request(
         &self,
         collection: u32,
         context: &TokenContext,

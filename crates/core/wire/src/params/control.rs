@@ -9,8 +9,8 @@ use super::rule::{
     PROVIDERS, Param, Part, READ_SUITES, REASON, RETENTION, ROWS, Rule, SECONDS_OR_NIL, SLOT,
     SUITE_OF_IMPORT,
 };
-use super::{AlterCollection, CallOptions, Format, PropertySpec, Suite, names};
-use crate::call_error::CallError;
+use super::{AlterCollection, CommonParams, Format, PropertySpec, Suite, names};
+use crate::invalid_request::InvalidRequest;
 use crate::method::{Method, Methods};
 use crate::reading::Params;
 
@@ -115,11 +115,11 @@ params! {
 params! {
     /// A change of one app.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    AppCall<'a> {
+    AppRequest<'a> {
         /// The name of the app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         app: &'a str = required(NAME);
         /// The change.
-        ask: AppOperation<'a> = operation;
+        operation: AppOperation<'a> = operation;
     }
 }
 
@@ -184,18 +184,18 @@ params! {
     /// The params of `apps.public_keys`. Of the options, it supports only the generation and the
     /// reason.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    PublicKeysCall<'a> {
+    PublicKeysRequest<'a> {
         /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         app: &'a str = required(NAME);
         /// Options of the request.
-        options: CallOptions<'a> = options;
+        options: CommonParams<'a> = options;
     }
 }
 
 params! {
     /// The params of `collections.list`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    CollectionsCall<'a> {
+    CollectionsRequest<'a> {
         /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         app: &'a str = required(NAME);
         /// The requested page.
@@ -206,13 +206,13 @@ params! {
 params! {
     /// A change of one collection.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    CollectionCall<'a> {
+    CollectionRequest<'a> {
         /// The app of the collection. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         app: &'a str = required(NAME);
         /// The name of the collection. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         collection: &'a str = required(NAME);
         /// The change.
-        ask: CollectionOperation<'a> = operation;
+        operation: CollectionOperation<'a> = operation;
     }
 }
 
@@ -290,7 +290,7 @@ impl<'a> CreateCollection<'a> {
 }
 
 /// Checks that parameters of the other kind are absent.
-fn has_only_params_of_its_kind(operation: &CollectionOperation<'_>) -> Result<(), CallError> {
+fn has_only_params_of_its_kind(operation: &CollectionOperation<'_>) -> Result<(), InvalidRequest> {
     let CollectionOperation::Create(new) = operation else {
         return Ok(());
     };
@@ -299,7 +299,7 @@ fn has_only_params_of_its_kind(operation: &CollectionOperation<'_>) -> Result<()
     let only_objects = "absent: only kind \"objects\" has it";
     let (key, rule) = match new.kind {
         Kind::Objects if new.properties.is_empty() => {
-            return Err(CallError::Missing { key: "properties" });
+            return Err(InvalidRequest::Missing { key: "properties" });
         }
         Kind::Objects if has_token_params => (
             "format, scope, first, last",
@@ -310,13 +310,13 @@ fn has_only_params_of_its_kind(operation: &CollectionOperation<'_>) -> Result<()
         _ if new.suite.is_some() => ("suite", only_objects),
         _ => return Ok(()),
     };
-    Err(CallError::BreaksRule { key, rule })
+    Err(InvalidRequest::BreaksRule { key, rule })
 }
 
 params! {
     /// The params of `collections.migrate`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    MigrateCall<'a> {
+    MigrateRequest<'a> {
         /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         app: &'a str = required(NAME);
         /// The collection of objects.
@@ -335,7 +335,7 @@ params! {
 params! {
     /// The params of `keys.census`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    CensusCall<'a> {
+    CensusRequest<'a> {
         /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         app: &'a str = required(NAME);
         /// Fail with `conflict` while an engine could still write under an older key version.
@@ -350,7 +350,7 @@ params! {
 params! {
     /// The params of `keys.rewrap`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    RewrapRowsCall<'a> {
+    RewrapRowsRequest<'a> {
         /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         app: &'a str = required(NAME);
         /// The collection; `None` means all collections.
@@ -365,11 +365,11 @@ params! {
 params! {
     /// A change of one role.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    RoleCall<'a> {
+    RoleRequest<'a> {
         /// The name of the role. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         role: &'a str = required(NAME);
         /// The change.
-        ask: RoleOperation<'a> = operation;
+        operation: RoleOperation<'a> = operation;
     }
 }
 
@@ -390,11 +390,11 @@ operations! {
 params! {
     /// A change of the roles of one principal.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    PrincipalCall<'a> {
+    PrincipalRequest<'a> {
         /// A DNS name, a `spiffe://` URI, or `cn:` and a common name. 1 to 2,048 bytes.
         principal: &'a str = required(PRINCIPAL);
         /// The change.
-        ask: PrincipalOperation<'a> = operation;
+        operation: PrincipalOperation<'a> = operation;
     }
 }
 
@@ -418,8 +418,8 @@ operations! {
 params! {
     /// The params of `principals.check`: a principal and the permission to check.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    CheckCall<'a> {
-        /// The principal, as in [`PrincipalCall`].
+    CheckRequest<'a> {
+        /// The principal, as in [`PrincipalRequest`].
         principal: &'a str = required(PRINCIPAL);
         /// The name of an operation, at most 64 bytes.
         operation: &'a str = required(OPERATION);

@@ -22,10 +22,10 @@
 //! `not METHOD ..` select the methods that have the row. `|` separates alternatives, and a method
 //! has the first alternative that applies to it.
 
-use crate::call_error::CallError;
+use crate::invalid_request::InvalidRequest;
 use crate::map::Map;
 use crate::method::Method;
-use crate::params::CallOptions;
+use crate::params::CommonParams;
 use crate::params::rule::{Form, Param, Part};
 use crate::reading::Params;
 
@@ -35,7 +35,7 @@ pub(crate) trait Parameter<'a>: Sized {
     fn blank() -> Self;
 
     /// Reads the value and checks the rule of its row.
-    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, CallError>;
+    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, InvalidRequest>;
 
     /// Appends the value.
     fn write(&self, form: Form, out: &mut Vec<u8>);
@@ -136,10 +136,14 @@ pub(crate) trait Parameters<'a>: Sized {
     fn blank(method: Method) -> Option<Self>;
 
     /// Reads the value of a row. Returns false if the row belongs to no field.
-    fn read(&mut self, row: &'static Param, params: &mut Params<'a>) -> Result<bool, CallError>;
+    fn read(
+        &mut self,
+        row: &'static Param,
+        params: &mut Params<'a>,
+    ) -> Result<bool, InvalidRequest>;
 
     /// Checks rules that involve several parameters.
-    fn check(&self) -> Result<(), CallError>;
+    fn check(&self) -> Result<(), InvalidRequest>;
 
     /// Writes the parameters that differ from their defaults.
     fn write(&self, writer: &mut Writer<'_>);
@@ -148,7 +152,7 @@ pub(crate) trait Parameters<'a>: Sized {
     fn text(&self, key: &str) -> Option<&'a str>;
 
     /// Returns the options of the request, if it has any.
-    fn options(&self) -> Option<&CallOptions<'a>> {
+    fn options(&self) -> Option<&CommonParams<'a>> {
         None
     }
 }
@@ -158,8 +162,8 @@ pub(crate) trait Parameters<'a>: Sized {
 pub(crate) fn read<'a, P: Parameters<'a>>(
     method: Method,
     params: &mut Params<'a>,
-) -> Result<P, CallError> {
-    let mut parameters = P::blank(method).ok_or(CallError::Malformed)?;
+) -> Result<P, InvalidRequest> {
+    let mut parameters = P::blank(method).ok_or(InvalidRequest::Malformed)?;
     while let Some(row) = params.next()? {
         if !parameters.read(row, params)? {
             return Err(params.unknown_key(row.name.as_bytes()));
@@ -234,13 +238,13 @@ macro_rules! params {
                 &mut self,
                 row: &'static Param,
                 params: &mut Params<'a>,
-            ) -> Result<bool, CallError> {
+            ) -> Result<bool, InvalidRequest> {
                 let Self { $($field),* } = self;
                 $(field!(read $word $field, row, params, $(($($rows)*))?);)*
                 Ok(false)
             }
 
-            fn check(&self) -> Result<(), CallError> {
+            fn check(&self) -> Result<(), InvalidRequest> {
                 $(field!(check $word &self.$field);)*
                 Ok(())
             }
@@ -256,7 +260,7 @@ macro_rules! params {
                 None
             }
 
-            fn options(&self) -> Option<&crate::params::CallOptions<'a>> {
+            fn options(&self) -> Option<&crate::params::CommonParams<'a>> {
                 None$(.or(field!(options $word &self.$field)))*
             }
         }
@@ -316,7 +320,7 @@ macro_rules! operations {
                 &mut self,
                 row: &'static Param,
                 params: &mut Params<'a>,
-            ) -> Result<bool, CallError> {
+            ) -> Result<bool, InvalidRequest> {
                 match self {
                     $(Self::$variant $(($part))? $({ $($field),* })? => {
                         $(field!(read part $part, row, params,);)?
@@ -326,7 +330,7 @@ macro_rules! operations {
                 Ok(false)
             }
 
-            fn check(&self) -> Result<(), CallError> {
+            fn check(&self) -> Result<(), InvalidRequest> {
                 match self {
                     $(Self::$variant $(($part))? $({ $($field),* })? => {
                         $($check(self)?;)?

@@ -11,7 +11,7 @@ use super::rule::{
 use super::{
     Encapsulation, Encoding, Format, KeyScope, OnError, Outside, Suite, Unbound, Unmatched,
 };
-use crate::call_error::CallError;
+use crate::invalid_request::InvalidRequest;
 use crate::method::{Method, Methods};
 use crate::reading::Params;
 
@@ -28,7 +28,7 @@ const OUTSIDE: Rule = Outside::RULE;
 params! {
     /// The options of a request on data.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    CallOptions<'a> {
+    CommonParams<'a> {
         /// Deadline of the request, in milliseconds, 1 to 3,600,000.
         deadline_ms: Option<u32> = optional(DEADLINE "the server's" not AppsPublicKeys);
         /// The request fails with `conflict` if the server's generation is older.
@@ -47,7 +47,7 @@ params! {
     /// [`Reading`] of envelopes, [`TokenizeOptions`], the [`TokenLookupScope`] of `detokenize`, or
     /// [`Masking`].
     #[derive(Clone, Debug, PartialEq, Eq)]
-    DocumentCall<'a, W: Parameters> {
+    DocumentParams<'a, W: Parameters> {
         /// The app of the keys or tokens. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         app: &'a str = required(NAME);
         /// The document: one MessagePack value. The scan has found its extent; its content has not
@@ -69,7 +69,7 @@ params! {
         /// The effect of one invalid field.
         on_error: OnError = default(ON_ERROR "\"fail\"");
         /// Options of the request.
-        options: CallOptions<'a> = options;
+        options: CommonParams<'a> = options;
     }
 }
 
@@ -146,7 +146,7 @@ params! {
     }
 }
 
-impl CallOptions<'_> {
+impl CommonParams<'_> {
     /// Returns these options with another deadline.
     #[must_use]
     pub fn with_deadline(self, deadline_ms: u32) -> Self {
@@ -159,20 +159,20 @@ impl CallOptions<'_> {
 }
 
 /// The params of `encrypt`.
-pub type Encrypt<'a> = DocumentCall<'a, Writing<&'a str>>;
+pub type Encrypt<'a> = DocumentParams<'a, Writing<&'a str>>;
 /// The params of `decrypt`.
-pub type Decrypt<'a> = DocumentCall<'a, Reading>;
+pub type Decrypt<'a> = DocumentParams<'a, Reading>;
 /// The params of `rewrap`.
-pub type Rewrap<'a> = DocumentCall<'a, Writing<&'a str>>;
+pub type Rewrap<'a> = DocumentParams<'a, Writing<&'a str>>;
 /// The params of `tokenize`.
-pub type Tokenize<'a> = DocumentCall<'a, TokenizeOptions<&'a str, &'a [u8]>>;
+pub type Tokenize<'a> = DocumentParams<'a, TokenizeOptions<&'a str, &'a [u8]>>;
 /// The params of `detokenize`.
-pub type Detokenize<'a> = DocumentCall<'a, TokenLookupScope<'a>>;
+pub type Detokenize<'a> = DocumentParams<'a, TokenLookupScope<'a>>;
 /// The params of `mask`. The method has neither `select` nor `context`, since its rules select the
 /// fields.
-pub type Mask<'a> = DocumentCall<'a, Masking<'a>>;
+pub type Mask<'a> = DocumentParams<'a, Masking<'a>>;
 
-impl<'a, W: Default> DocumentCall<'a, W> {
+impl<'a, W: Default> DocumentParams<'a, W> {
     /// Creates a request on the whole `payload`, one MessagePack value, with the defaults.
     pub fn new(app: &'a str, payload: &'a [u8]) -> Self {
         Self {
@@ -184,7 +184,7 @@ impl<'a, W: Default> DocumentCall<'a, W> {
             encapsulations: Vec::new(),
             context: &[],
             on_error: OnError::default(),
-            options: CallOptions::default(),
+            options: CommonParams::default(),
         }
     }
 }

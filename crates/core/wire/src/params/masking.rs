@@ -9,7 +9,7 @@ use super::declare::{Parameter, Parameters, Writer, field, own, params, rows};
 use super::names;
 use super::rule::{Form, MASK_LISTS, MASK_RULES, Param, Part, Rule};
 use super::value::write_len;
-use crate::call_error::CallError;
+use crate::invalid_request::InvalidRequest;
 use crate::limits::{
     APP_BYTES_MAX, MASK_BYTES_MAX, MASK_ENTRIES_MAX, MASK_ENTRY_BYTES_MAX, MASK_LISTS_BYTES_MAX,
 };
@@ -94,7 +94,7 @@ impl<'a> Parameter<'a> for Vec<MaskRule<'a>> {
         Self::new()
     }
 
-    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, CallError> {
+    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, InvalidRequest> {
         (0..params.list_len(row)?)
             .map(|index| read_rule(index, row, params))
             .collect()
@@ -116,7 +116,7 @@ fn read_rule<'a>(
     index: usize,
     param: &'static Param,
     params: &mut Params<'a>,
-) -> Result<MaskRule<'a>, CallError> {
+) -> Result<MaskRule<'a>, InvalidRequest> {
     let mut fields = None;
     let mut mask = None;
     for _ in 0..params.map_len(param)? {
@@ -142,18 +142,18 @@ fn read_rule<'a>(
             None => mask.replace(text).is_some(),
         };
         if is_repeated {
-            return Err(CallError::Rule {
+            return Err(InvalidRequest::Rule {
                 index,
                 what: "must name one of path, column and kind, once, and one mask",
             });
         }
     }
     Ok(MaskRule {
-        fields: fields.ok_or(CallError::Rule {
+        fields: fields.ok_or(InvalidRequest::Rule {
             index,
             what: "names no path, column or kind",
         })?,
-        mask: mask.ok_or(CallError::Rule {
+        mask: mask.ok_or(InvalidRequest::Rule {
             index,
             what: "has no mask",
         })?,
@@ -165,7 +165,7 @@ impl<'a> Parameter<'a> for Vec<MaskList<'a>> {
         Self::new()
     }
 
-    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, CallError> {
+    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, InvalidRequest> {
         let count = params.map_len(row)? as usize;
         if count as u64 > row.bounds.most {
             return Err(broken_rule(row));

@@ -9,8 +9,8 @@ use super::rule::{
     OBJECTS, PROPERTY_NAMES, Param, Part, SECONDS_OR_NIL, SUBJECT_OR_ID, SUBJECTS, TAGS, VERSIONS,
 };
 use super::tokens::{Listing, Sweep};
-use super::{CallOptions, TokenMap};
-use crate::call_error::CallError;
+use super::{CommonParams, TokenMap};
+use crate::invalid_request::InvalidRequest;
 use crate::method::{Method, Methods};
 use crate::reading::Params;
 
@@ -20,16 +20,16 @@ const SUBJECT_ID_DIGITS: usize = 32;
 params! {
     /// A request on the objects of a collection.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    ObjectsCall<'a> {
+    ObjectsRequest<'a> {
         /// The app and collection, and the options.
         map: TokenMap<'a> = part;
         /// The operation.
-        ask: ObjectsOperation<&'a str, &'a [u8]> = operation;
+        operation: ObjectsOperation<&'a str, &'a [u8]> = operation;
     }
 }
 
 operations! {
-    /// An operation of an [`ObjectsCall`]. Lists of ids hold 1 to 500 ids.
+    /// An operation of an [`ObjectsRequest`]. Lists of ids hold 1 to 500 ids.
     #[derive(Clone, Debug, PartialEq, Eq)]
     ObjectsOperation<Text: TextValue, Bytes: BytesValue> {
         /// Adds objects atomically.
@@ -120,11 +120,11 @@ params! {
 params! {
     /// A request on a data subject.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    SubjectsCall<'a> {
+    SubjectsRequest<'a> {
         /// The subject, and the options.
         target: SubjectTarget<'a> = part;
         /// The operation.
-        ask: SubjectsOperation<&'a str> = operation;
+        operation: SubjectsOperation<&'a str> = operation;
     }
 }
 
@@ -137,12 +137,12 @@ params! {
         /// The subject.
         subject: SubjectName<'a> = part;
         /// Options of the request.
-        options: CallOptions<'a> = options;
+        options: CommonParams<'a> = options;
     }
 }
 
 operations! {
-    /// An operation of a [`SubjectsCall`].
+    /// An operation of a [`SubjectsRequest`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     SubjectsOperation<Text: TextValue> {
         /// Returns the id of the subject, and whether it was erased.
@@ -179,12 +179,12 @@ impl<Text: std::fmt::Debug, Bytes> std::fmt::Debug for AddObjects<Text, Bytes> {
 /// Checks that each id has one version, if versions are given.
 fn has_one_version_per_id<Text, Bytes>(
     operation: &ObjectsOperation<Text, Bytes>,
-) -> Result<(), CallError> {
+) -> Result<(), InvalidRequest> {
     match operation {
         ObjectsOperation::Delete {
             ids,
             versions: Some(versions),
-        } if versions.len() != ids.len() => Err(CallError::BreaksRule {
+        } if versions.len() != ids.len() => Err(InvalidRequest::BreaksRule {
             key: "versions",
             rule: "as many as ids, each 1 or more",
         }),
@@ -195,7 +195,7 @@ fn has_one_version_per_id<Text, Bytes>(
 impl<'a> SubjectTarget<'a> {
     /// Names a subject of an app.
     pub fn new(app: &'a str, subject: SubjectName<'a>) -> Self {
-        let options = CallOptions::default();
+        let options = CommonParams::default();
         Self {
             app,
             subject,
@@ -229,7 +229,11 @@ impl<'a> Parameters<'a> for SubjectName<'a> {
         Some(Self::Name(""))
     }
 
-    fn read(&mut self, row: &'static Param, params: &mut Params<'a>) -> Result<bool, CallError> {
+    fn read(
+        &mut self,
+        row: &'static Param,
+        params: &mut Params<'a>,
+    ) -> Result<bool, InvalidRequest> {
         let (Self::Name(name) | Self::Id(name)) = *self;
         let mut by_id = matches!(self, Self::Id(_));
         let mut name = name;
@@ -246,13 +250,13 @@ impl<'a> Parameters<'a> for SubjectName<'a> {
         Ok(true)
     }
 
-    fn check(&self) -> Result<(), CallError> {
+    fn check(&self) -> Result<(), InvalidRequest> {
         match self {
             Self::Id(id)
                 if id.len() != SUBJECT_ID_DIGITS
                     || !id.bytes().all(|digit| digit.is_ascii_hexdigit()) =>
             {
-                Err(CallError::BreaksRule {
+                Err(InvalidRequest::BreaksRule {
                     key: "subject",
                     rule: "32 hexadecimal digits with by_id",
                 })
@@ -291,9 +295,9 @@ mod tests {
 
     #[test]
     fn debug_output_of_a_subject_shows_no_name() {
-        let call = |subject| SubjectsCall {
+        let call = |subject| SubjectsRequest {
             target: SubjectTarget::new("shop", subject),
-            ask: SubjectsOperation::Find,
+            operation: SubjectsOperation::Find,
         };
         let shown = format!("{:?}", call(SubjectName::Name("anna@example.com")));
         assert!(

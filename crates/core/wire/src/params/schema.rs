@@ -4,7 +4,7 @@ use super::Suite;
 use super::declare::{Parameter, Parameters, Writer, field, own, params, rows};
 use super::rule::{Form, PROPERTIES, PROPERTY_NAMES, Param, Part, Rule};
 use super::value::write_len;
-use crate::call_error::CallError;
+use crate::invalid_request::InvalidRequest;
 use crate::limits::{DESCRIPTION_BYTES_MAX, NAME_BYTES_MAX, PREFIXES_MAX};
 use crate::map::Map;
 use crate::method::{Method, Methods};
@@ -80,7 +80,7 @@ impl<'a> Parameter<'a> for Vec<PropertySpec<'a>> {
         Self::new()
     }
 
-    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, CallError> {
+    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, InvalidRequest> {
         (0..params.list_len(row)?)
             .map(|index| read_property(index, row, params))
             .collect()
@@ -120,13 +120,13 @@ fn read_property<'a>(
     index: usize,
     param: &'static Param,
     params: &mut Params<'a>,
-) -> Result<PropertySpec<'a>, CallError> {
+) -> Result<PropertySpec<'a>, InvalidRequest> {
     let mut spec = PropertySpec::new("", "");
     let mut seen: Vec<&str> = Vec::new();
     for _ in 0..params.map_len(param)? {
         let key = params.text(param, NAME_BYTES_MAX)?;
         if seen.contains(&key) {
-            return Err(CallError::DuplicateKey { key: param.name });
+            return Err(InvalidRequest::DuplicateKey { key: param.name });
         }
         seen.push(key);
         match key {
@@ -153,7 +153,10 @@ fn read_property<'a>(
     Ok(spec)
 }
 
-fn read_prefixes(param: &'static Param, params: &mut Params<'_>) -> Result<Vec<u8>, CallError> {
+fn read_prefixes(
+    param: &'static Param,
+    params: &mut Params<'_>,
+) -> Result<Vec<u8>, InvalidRequest> {
     let count = params.array_len(param)? as usize;
     if count > PREFIXES_MAX {
         return Err(broken_rule(param));

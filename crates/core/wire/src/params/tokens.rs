@@ -1,6 +1,6 @@
 //! The params of the token methods without a document.
 
-use super::CallOptions;
+use super::CommonParams;
 use super::declare::{
     BytesValue, Own, Parameter, Parameters, Source, TextValue, Writer, field, operations, own,
     params, rows,
@@ -9,18 +9,18 @@ use super::rule::{
     CONTEXT, CURSOR, ENTRIES, FLAG, NAME, NUMBER, OBJECTS, Param, Part, ROWS, SECONDS_OR_NIL,
     SUBJECT, TAG, TOKENS, VALUE,
 };
-use crate::call_error::CallError;
+use crate::invalid_request::InvalidRequest;
 use crate::method::{Method, Methods};
 use crate::reading::Params;
 
 params! {
     /// A request on the tokens of a collection, without a document.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    TokensCall<'a> {
+    TokensRequest<'a> {
         /// The app and collection.
         map: TokenMap<'a> = part;
         /// The operation on the tokens.
-        ask: TokensOperation<&'a str, &'a [u8]> = operation;
+        operation: TokensOperation<&'a str, &'a [u8]> = operation;
     }
 }
 
@@ -33,7 +33,7 @@ params! {
         /// The collection of the app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         collection: &'a str = required(NAME);
         /// Options of the request.
-        options: CallOptions<'a> = options;
+        options: CommonParams<'a> = options;
     }
 }
 
@@ -49,7 +49,7 @@ impl<'a> TokenMap<'a> {
 }
 
 operations! {
-    /// An operation of a [`TokensCall`]. Lists of tokens hold 1 to 1,000 of 1 to 1,024 bytes.
+    /// An operation of a [`TokensRequest`]. Lists of tokens hold 1 to 1,000 of 1 to 1,024 bytes.
     #[derive(Clone, Debug, PartialEq, Eq)]
     TokensOperation<Text: TextValue, Bytes: BytesValue> {
         /// Returns the metadata of tokens, without their values.

@@ -5,7 +5,7 @@ use sealwire_msgpack::{Token, write};
 use super::declare::{Parameter, TextValue};
 use super::rule::{Form, Param};
 use super::{Envelope, Secret, Suite};
-use crate::call_error::CallError;
+use crate::invalid_request::InvalidRequest;
 use crate::reading::{Params, broken_rule};
 
 /// Implements [`Parameter`] for types that one method of [`Params`] reads and one function writes.
@@ -16,7 +16,7 @@ macro_rules! values {
                 $blank
             }
 
-            fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, CallError> {
+            fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, InvalidRequest> {
                 params.$read(row)
             }
 
@@ -52,7 +52,7 @@ impl<'a> Parameter<'a> for &'a str {
         ""
     }
 
-    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, CallError> {
+    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, InvalidRequest> {
         params.checked_text(row)
     }
 
@@ -70,7 +70,7 @@ impl<'a, T: TextValue<'a>> Parameter<'a> for Vec<T> {
         Self::new()
     }
 
-    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, CallError> {
+    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, InvalidRequest> {
         Ok(params
             .checked_texts(row)?
             .into_iter()
@@ -91,7 +91,7 @@ impl<'a> Parameter<'a> for Secret<'a> {
         Self("")
     }
 
-    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, CallError> {
+    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, InvalidRequest> {
         params.checked_text(row).map(Self)
     }
 
@@ -105,7 +105,7 @@ impl<'a> Parameter<'a> for Envelope<'a> {
         Self::Binary(&[])
     }
 
-    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, CallError> {
+    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, InvalidRequest> {
         Ok(match params.reader.peek()? {
             Token::Bin(_) => Self::Binary(params.reader.bin()?),
             _ => Self::Text(params.text(row, usize::MAX)?),
@@ -126,7 +126,7 @@ impl<'a> Parameter<'a> for Vec<Suite> {
         Self::new()
     }
 
-    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, CallError> {
+    fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, InvalidRequest> {
         let mut suites = Self::new();
         for name in params.checked_texts(row)? {
             let suite = Suite::from_name(name).filter(|suite| !suites.contains(suite));

@@ -8,8 +8,8 @@ use sealwire_msgpack::{Malformed, TokenReader, write};
 use serde::{Deserialize, Serialize};
 
 use super::{MISSING, maps, read_strings, wire_len};
-use crate::answer::expect_end;
 use crate::map::Map;
+use crate::response_decoder::expect_end;
 
 /// An object with the requested properties. `Debug` shows the count of properties only.
 #[derive(Clone, Default, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 //! part is 30.5 %. The estimate is the size of this part divided by 0.305.
 
 use super::{OpenContainer, PARAMS_DEPTH, Payload, Scanner};
-use crate::call;
 use crate::frame::{Estimate, MessageHeader, Preview};
+use crate::request_decoder;
 
 impl Scanner {
     /// Previews the document request that is arriving. Returns `None` for any other message, before
@@ -20,7 +20,7 @@ impl Scanner {
                 ..
             }) if method.takes_document() => Some(Preview {
                 whole: self.estimate_size(),
-                ..call::preview_request(method, buffered)
+                ..request_decoder::preview_request(method, buffered)
             }),
             _ => None,
         }

@@ -41,7 +41,7 @@ fn check_rejected(
 ) {
     check(
         bytes,
-        Scan::Refused {
+        Scan::Rejected {
             head,
             error,
             disposition,
@@ -276,7 +276,7 @@ fn limits_apply_to_announced_sizes() {
 #[test]
 fn default_limits_reject_well_known_attacks() {
     let first = |bytes: Vec<u8>| Scanner::for_requests(Limits::default()).scan(&bytes);
-    let refused = |error, disposition| Scan::Refused {
+    let refused = |error, disposition| Scan::Rejected {
         head: Some(ENCRYPT_7),
         error,
         disposition,
@@ -319,7 +319,7 @@ fn drive(scanner: &mut Scanner, stream: &[u8], piece: usize) -> (Vec<Scan>, usiz
                     buffer.drain(..boundary.bytes);
                     out.push(Scan::Message(boundary));
                 }
-                refused @ Scan::Refused { disposition, .. } => {
+                refused @ Scan::Rejected { disposition, .. } => {
                     out.push(refused);
                     if disposition == Disposition::Close {
                         return (out, held_max);
@@ -349,7 +349,7 @@ fn connection_continues_after_a_rejection_without_its_bytes() {
                 matches!(
                     out[..],
                     [
-                        Scan::Refused {
+                        Scan::Rejected {
                             head: Some(MessageHeader::Request { msgid: 7, .. }),
                             disposition: Disposition::Skip,
                             ..
@@ -377,7 +377,7 @@ fn skip_ends_at_a_reserved_marker() {
     let close = |tail: &[u8], error| {
         let mut scanner = Scanner::for_requests(SMALL);
         let (out, _) = drive(&mut scanner, &call(&[&deep[..], tail].concat()), 9);
-        let last = Scan::Refused {
+        let last = Scan::Rejected {
             head: None,
             error,
             disposition: Disposition::Close,
@@ -446,7 +446,7 @@ fn client_scanner_reads_responses_and_no_requests() {
             payload: None
         })
     );
-    let lost = Scan::Refused {
+    let lost = Scan::Rejected {
         head: None,
         error: ScanError::NotRpc,
         disposition: Disposition::Close,

@@ -59,15 +59,18 @@ fn absent_keys_mean_their_defaults() {
     );
     assert_eq!(
         decode(&bytes),
-        Ok(Call::Encrypt(Encrypt::new("a", &[0x92, 0x01, 0xc0])))
+        Ok(Request::Encrypt(Encrypt::new("a", &[0x92, 0x01, 0xc0])))
     );
     let bytes = message("decrypt", &map(&[b"\xa7payload\xc0", b"\xa3app\xa1a"]));
     assert_eq!(
         decode(&bytes),
-        Ok(Call::Decrypt(Decrypt::new("a", &[0xc0])))
+        Ok(Request::Decrypt(Decrypt::new("a", &[0xc0])))
     );
     let bytes = message("rewrap", &map(&[b"\xa7payload\xc0", b"\xa3app\xa1a"]));
-    assert_eq!(decode(&bytes), Ok(Call::Rewrap(Rewrap::new("a", &[0xc0]))));
+    assert_eq!(
+        decode(&bytes),
+        Ok(Request::Rewrap(Rewrap::new("a", &[0xc0])))
+    );
 }
 
 #[test]
@@ -76,7 +79,7 @@ fn decoder_reads_every_key() {
         select: Some(vec!["$.a", "$..b"]),
         context: b"row 7",
         on_error: OnError::Report,
-        options: CallOptions {
+        options: CommonParams {
             deadline_ms: Some(3_600_000),
             min_generation: Some(u64::MAX),
             reason: Some("ticket 7: café"),
@@ -94,15 +97,15 @@ fn decoder_reads_every_key() {
     };
     let mut bytes = Vec::new();
     request::encrypt(&mut bytes, 7, &call);
-    assert_eq!(decode(&bytes), Ok(Call::Encrypt(call)));
+    assert_eq!(decode(&bytes), Ok(Request::Encrypt(call)));
     let call = Rewrap {
         select: Some(vec!["$.a", "$..b"]),
         context: b"row 7",
         on_error: OnError::Report,
-        options: CallOptions {
+        options: CommonParams {
             deadline_ms: Some(1),
             min_generation: Some(7),
-            ..CallOptions::default()
+            ..CommonParams::default()
         },
         writing: Writing {
             suite: Some(Suite::Secp256k1),
@@ -114,7 +117,7 @@ fn decoder_reads_every_key() {
     };
     let mut bytes = Vec::new();
     request::rewrap(&mut bytes, 7, &call);
-    assert_eq!(decode(&bytes), Ok(Call::Rewrap(call)));
+    assert_eq!(decode(&bytes), Ok(Request::Rewrap(call)));
 }
 
 #[test]
@@ -197,23 +200,23 @@ fn decoder_checks_keys_and_shapes() {
     check("encrypt", &[0xc0], Err(&shape("encrypt")));
     check("health", &[0x90], Err(&shape("health")));
     for (params, expect) in [
-        (&[0x90][..], Ok(Call::Health)),
-        (&[0x91, 0x80], Ok(Call::Health)),
+        (&[0x90][..], Ok(Request::Health)),
+        (&[0x91, 0x80], Ok(Request::Health)),
         (
             &[0x92, 0x80, 0x80],
-            Err(CallError::ParamsShape {
+            Err(InvalidRequest::ParamsShape {
                 method: Method::Health,
             }),
         ),
         (
             &[0x80],
-            Err(CallError::ParamsShape {
+            Err(InvalidRequest::ParamsShape {
                 method: Method::Health,
             }),
         ),
         (
             &[0xc0],
-            Err(CallError::ParamsShape {
+            Err(InvalidRequest::ParamsShape {
                 method: Method::Health,
             }),
         ),
@@ -224,7 +227,7 @@ fn decoder_checks_keys_and_shapes() {
     let empty = decode(b"\x94\x00\x07\xa7encrypt\x90");
     assert_eq!(
         empty,
-        Err(CallError::ParamsShape {
+        Err(InvalidRequest::ParamsShape {
             method: Method::Encrypt
         }),
         "it has required keys"
@@ -1109,15 +1112,18 @@ fn rules_of_the_control_methods() {
 #[test]
 fn private_key_is_not_printed() {
     let private_key = control::Secret("s3cr3t");
-    let ask = control::AppOperation::Import {
+    let operation = control::AppOperation::Import {
         suite: Suite::Secp256k1,
         private_key,
         seals: true,
     };
-    let call = control::Control::App(control::AppCall { app: "shop", ask });
+    let call = control::Control::App(control::AppRequest {
+        app: "shop",
+        operation,
+    });
     let mut bytes = Vec::new();
     request::control(&mut bytes, 7, &call);
-    assert_eq!(decode(&bytes), Ok(Call::Control(call.clone())));
+    assert_eq!(decode(&bytes), Ok(Request::Control(call.clone())));
     assert!(
         format!("{call:?}").contains("Secret(6 bytes)") && !format!("{call:?}").contains("s3cr3t")
     );
@@ -1133,7 +1139,7 @@ fn method_of_another_listener_is_unknown() {
         else {
             panic!("not a message")
         };
-        Call::decode(&bytes, &found)
+        Request::decode(&bytes, &found)
             .map(|call| call.method())
             .map_err(|error| error.to_string())
     };
@@ -1229,22 +1235,22 @@ fn decoder_rejects_bytes_of_another_message() {
     };
     let whole = message("encrypt", &with(b"\xa5suite\xa9secp256k1"));
     let promised = boundary(&whole);
-    assert!(Call::decode(&whole, &promised).is_ok());
+    assert!(Request::decode(&whole, &promised).is_ok());
     for end in 0..whole.len() {
         assert!(
-            Call::decode(&whole[..end], &promised).is_err(),
+            Request::decode(&whole[..end], &promised).is_err(),
             "cut at {end}"
         );
     }
     assert_eq!(
-        Call::decode(&[&whole[..], &[0xc0]].concat(), &promised),
-        Err(CallError::Malformed),
+        Request::decode(&[&whole[..], &[0xc0]].concat(), &promised),
+        Err(InvalidRequest::Malformed),
         "one value too many"
     );
     let reserved = message("encrypt", &with(b"\xa5suite\xc1"));
     assert_eq!(
-        Call::decode(&reserved, &boundary(&reserved)),
-        Err(CallError::Malformed)
+        Request::decode(&reserved, &boundary(&reserved)),
+        Err(InvalidRequest::Malformed)
     );
     let payload = promised.payload.unwrap();
     for (start, end) in [
@@ -1258,20 +1264,20 @@ fn decoder_rejects_bytes_of_another_message() {
             ..promised
         };
         assert_eq!(
-            Call::decode(&whole, &another),
-            Err(CallError::Malformed),
+            Request::decode(&whole, &another),
+            Err(InvalidRequest::Malformed),
             "{start}..{end}"
         );
     }
     assert_eq!(
-        Call::decode(
+        Request::decode(
             &whole,
             &FrameLayout {
                 payload: None,
                 ..promised
             }
         ),
-        Err(CallError::Malformed)
+        Err(InvalidRequest::Malformed)
     );
 }
 
@@ -1290,7 +1296,7 @@ fn payload_position_among_params_is_irrelevant() {
     let decoded = places.map(|params| message("encrypt", &map(&params)));
     let calls = decoded.each_ref().map(|bytes| decode(bytes));
     assert!(calls.iter().all(|call| *call == calls[0]));
-    let Ok(Call::Encrypt(call)) = &calls[0] else {
+    let Ok(Request::Encrypt(call)) = &calls[0] else {
         panic!("{:?}", calls[0])
     };
     assert_eq!(call.payload, b"\x92\x01\x91\xa1x");
@@ -1320,7 +1326,7 @@ fn errors_notification_selects_the_format() {
     ] {
         assert_eq!(
             decode_errors(bytes),
-            Err(CallError::Malformed),
+            Err(InvalidRequest::Malformed),
             "{bytes:02x?}"
         );
     }
@@ -1343,7 +1349,7 @@ fn cancel_notification_decodes_its_msgid() {
     ] {
         assert_eq!(
             decode_cancel(bytes),
-            Err(CallError::Malformed),
+            Err(InvalidRequest::Malformed),
             "{bytes:02x?}"
         );
     }

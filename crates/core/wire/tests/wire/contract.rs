@@ -389,7 +389,7 @@ fn results() {
     Info::default().encode(&mut out);
     assert_eq!(column(&table("info result", "key"), 0), keys(&out));
     out.clear();
-    let document = reply::Document::begin(&mut out, 1);
+    let document = response::Document::start(&mut out, 1);
     out.push(0xc0);
     let errors = [FieldError {
         path: "$".to_owned(),
@@ -398,7 +398,7 @@ fn results() {
     document.finish(&mut out, 1, (&errors, 1), &[0], &["sw1h:".to_owned()]);
     assert_eq!(
         column(&table("Document result", "key"), 0),
-        keys(Reply::decode(&out).unwrap().outcome.unwrap())
+        keys(Response::decode(&out).unwrap().outcome.unwrap())
     );
 }
 
@@ -855,20 +855,20 @@ fn verdict(stream: &[u8]) -> (String, &'static str) {
             }
             Scan::Message(boundary) => {
                 assert_eq!(boundary.bytes, rest.len());
-                if boundary.head.answer_to().is_some() {
-                    answer = Call::decode(rest, &boundary)
+                if boundary.head.response_id().is_some() {
+                    answer = Request::decode(rest, &boundary)
                         .map_or_else(|error| error.code().name(), |_| "a result")
                         .to_owned();
                 }
                 return (answer, "survives");
             }
-            Scan::Refused {
+            Scan::Rejected {
                 head,
                 error,
                 disposition,
             } => {
                 answer = error.code().name().to_owned();
-                if head.and_then(|head| head.answer_to()).is_none() {
+                if head.and_then(|head| head.response_id()).is_none() {
                     answer += " notification";
                 }
                 if disposition == Disposition::Close {

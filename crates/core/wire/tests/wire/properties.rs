@@ -99,7 +99,7 @@ struct ScanLog {
 #[derive(Debug, PartialEq)]
 enum Event {
     Message(FrameLayout),
-    Refused(Option<MessageHeader>, ScanError, Disposition),
+    Rejected(Option<MessageHeader>, ScanError, Disposition),
     Ended,
 }
 
@@ -130,10 +130,10 @@ fn listen<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> ScanLog {
                         payload_by_skipping(message),
                         "{message:02x?}"
                     );
-                    if boundary.head.answer_to().is_some() {
+                    if boundary.head.response_id().is_some() {
                         assert_ne!(
-                            Call::decode(message, &boundary),
-                            Err(CallError::Malformed),
+                            Request::decode(message, &boundary),
+                            Err(InvalidRequest::Malformed),
                             "{message:02x?}"
                         );
                     }
@@ -145,12 +145,12 @@ fn listen<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> ScanLog {
                     buffer.drain(..bytes);
                     events.extend(ended.then_some(Event::Ended));
                 }
-                Scan::Refused {
+                Scan::Rejected {
                     head,
                     error,
                     disposition,
                 } => {
-                    events.push(Event::Refused(head, error, disposition));
+                    events.push(Event::Rejected(head, error, disposition));
                     if disposition == Disposition::Close {
                         return ScanLog { events, held_max };
                     }
@@ -323,7 +323,7 @@ proptest! {
         prop_assert!(heard.held_max as u64 <= LIMITS.message_bytes_max + 16);
         let _ = decode_cancel(&stream);
         let _ = decode_errors(&stream);
-        let _ = Reply::decode(&stream);
+        let _ = Response::decode(&stream);
         let _ = decode_protocol_error(&stream);
         let _ = Document::decode(&stream);
         let _ = Inspection::decode(&stream);
@@ -356,7 +356,7 @@ proptest! {
             encapsulations: Vec::new(),
             context: &context,
             on_error: OnError::ALL[on_error],
-            options: CallOptions {
+            options: CommonParams {
                 deadline_ms,
                 min_generation,
                 reason: role.as_deref(),
@@ -377,7 +377,7 @@ proptest! {
         let scan = Scanner::for_requests(Limits::default()).scan(&bytes);
         let head = MessageHeader::Request { msgid, method: Some(Method::Encrypt) };
         prop_assert!(matches!(scan, Scan::Message(b) if b.bytes == bytes.len() && b.head == head), "{:?}", scan);
-        prop_assert_eq!(decode(&bytes), Ok(Call::Encrypt(sent)));
+        prop_assert_eq!(decode(&bytes), Ok(Request::Encrypt(sent)));
     }
 
     #[test]
@@ -393,14 +393,14 @@ proptest! {
             select: select.as_ref().map(|paths| paths.iter().map(String::as_str).collect()),
             context: &context,
             on_error: if report { OnError::Report } else { OnError::Fail },
-            options: CallOptions { deadline_ms, ..CallOptions::default() },
+            options: CommonParams { deadline_ms, ..CommonParams::default() },
             encapsulations: if report { vec!["sw1h:"; 32] } else { Vec::new() },
             writing: Reading { outside: Outside::ALL[usize::from(report)] },
             ..Decrypt::new("a", &payload)
         };
         let mut bytes = Vec::new();
         request::decrypt(&mut bytes, 1, &sent);
-        prop_assert_eq!(decode(&bytes), Ok(Call::Decrypt(sent.clone())));
+        prop_assert_eq!(decode(&bytes), Ok(Request::Decrypt(sent.clone())));
         let sent = Rewrap {
             encapsulations: sent.encapsulations,
             select: sent.select,
@@ -412,11 +412,11 @@ proptest! {
         };
         bytes.clear();
         request::rewrap(&mut bytes, 1, &sent);
-        prop_assert_eq!(decode(&bytes), Ok(Call::Rewrap(sent)));
+        prop_assert_eq!(decode(&bytes), Ok(Request::Rewrap(sent)));
         for envelope in [Envelope::Text(&text), Envelope::Binary(&context)] {
             bytes.clear();
             request::inspect(&mut bytes, 1, &Inspect { envelope });
-            prop_assert_eq!(decode(&bytes), Ok(Call::Inspect(Inspect { envelope })));
+            prop_assert_eq!(decode(&bytes), Ok(Request::Inspect(Inspect { envelope })));
         }
     }
 
@@ -437,7 +437,7 @@ proptest! {
         let sent = Tokenize {
             select: select.as_ref().map(|paths| paths.iter().map(String::as_str).collect()),
             context: &context,
-            options: CallOptions { min_generation: number, ..CallOptions::default() },
+            options: CommonParams { min_generation: number, ..CommonParams::default() },
             writing: TokenizeOptions {
                 collection: "people",
                 tags: tags.iter().map(String::as_str).collect(),
@@ -449,12 +449,12 @@ proptest! {
         };
         let mut bytes = Vec::new();
         request::tokenize(&mut bytes, 1, &sent);
-        prop_assert_eq!(decode(&bytes), Ok(Call::Tokenize(sent.clone())));
+        prop_assert_eq!(decode(&bytes), Ok(Request::Tokenize(sent.clone())));
         let writing = TokenLookupScope { collection: "people" };
         let sent = Detokenize { select: sent.select, context: &context, writing, ..Detokenize::new("a", &payload) };
         bytes.clear();
         request::detokenize(&mut bytes, 1, &sent);
-        prop_assert_eq!(decode(&bytes), Ok(Call::Detokenize(sent)));
+        prop_assert_eq!(decode(&bytes), Ok(Request::Detokenize(sent)));
         let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
         let after = after.as_deref();
         let sweep = Sweep { older_s: number, dry_run: flag, after, limit };
@@ -470,14 +470,14 @@ proptest! {
         if payload.len() <= VALUE_BYTES_MAX {
             asks.push(TokensOperation::Find(TokenSearch { value: &payload, context: &context, subject: subject.as_deref() }));
         }
-        for ask in asks {
+        for operation in asks {
             let (reason, traceparent) = (tag.as_deref(), tag.as_deref());
-            let options = CallOptions { deadline_ms: limit, min_generation: number, reason, traceparent };
+            let options = CommonParams { deadline_ms: limit, min_generation: number, reason, traceparent };
             let map = TokenMap { options, ..TokenMap::new("a", "people") };
-            let sent = TokensCall { map, ask };
+            let sent = TokensRequest { map, operation };
             bytes.clear();
             request::tokens(&mut bytes, 1, &sent);
-            prop_assert_eq!(decode(&bytes), Ok(Call::Tokens(sent)));
+            prop_assert_eq!(decode(&bytes), Ok(Request::Tokens(sent)));
         }
     }
 
@@ -496,8 +496,8 @@ proptest! {
         let owned: Vec<_> = lists.iter().map(list).collect();
         let lists = owned.iter().map(|(name, entries)| MaskList { name, entries: entries.iter().map(String::as_str).collect() });
         let sent = Mask {
-            options: CallOptions {
-                deadline_ms, reason: reason.as_deref(), ..CallOptions::default()
+            options: CommonParams {
+                deadline_ms, reason: reason.as_deref(), ..CommonParams::default()
             },
             on_error: OnError::ALL[usize::from(report)],
             writing: Masking { rules, unknown: UnknownFields::ALL[usize::from(keep)], lists: lists.collect() },
@@ -505,7 +505,7 @@ proptest! {
         };
         let mut bytes = Vec::new();
         request::mask(&mut bytes, 1, &sent);
-        prop_assert_eq!(decode(&bytes), Ok(Call::Mask(sent)));
+        prop_assert_eq!(decode(&bytes), Ok(Request::Mask(sent)));
     }
 
     #[test]
@@ -563,25 +563,25 @@ proptest! {
             drop_index: names(), suite,
         });
         let collections = [create, objects, alter, times, CollectionOperation::Delete];
-        let calls = apps.map(|ask| Control::App(AppCall { app, ask })).into_iter()
-            .chain(collections.map(|ask| Control::Collection(CollectionCall { app, collection: &collection, ask })))
-            .chain([Control::Apps(page), Control::Export(page), Control::Collections(CollectionsCall { app, page }), Control::Instances])
+        let calls = apps.map(|operation| Control::App(AppRequest { app, operation })).into_iter()
+            .chain(collections.map(|operation| Control::Collection(CollectionRequest { app, collection: &collection, operation })))
+            .chain([Control::Apps(page), Control::Export(page), Control::Collections(CollectionsRequest { app, page }), Control::Instances])
             .chain([
-                Control::Census(CensusCall { app, prove: seals, after: page.after, limit: limit.map(|limit| limit * 10) }),
-                Control::RewrapRows(RewrapRowsCall {
+                Control::Census(CensusRequest { app, prove: seals, after: page.after, limit: limit.map(|limit| limit * 10) }),
+                Control::RewrapRows(RewrapRowsRequest {
                     app, collection: key.map(|_| &collection[..]), after: page.after, limit: limit.map(|limit| limit.div_ceil(2)),
                 }),
-                Control::Migrate(MigrateCall {
+                Control::Migrate(MigrateRequest {
                     app, collection: &collection, accept_unauthenticated: seals, dry_run: set[0], after: page.after,
                     limit: limit.map(|limit| limit.div_ceil(2)),
                 }),
             ])
             .chain([Control::Roles(page), Control::Principals(page)])
             .chain([RoleOperation::Set { grants: vec![&collection, app] }, RoleOperation::Delete]
-                .map(|ask| Control::Role(RoleCall { role: app, ask })))
+                .map(|operation| Control::Role(RoleRequest { role: app, operation })))
             .chain([PrincipalOperation::Grant { role: app }, PrincipalOperation::Revoke { role: key.map(|_| app) }]
-                .map(|ask| Control::Principal(PrincipalCall { principal: &collection, ask })))
-            .chain([Control::Check(CheckCall {
+                .map(|operation| Control::Principal(PrincipalRequest { principal: &collection, operation })))
+            .chain([Control::Check(CheckRequest {
                 principal: app, operation: "", app: key.map(|_| app), collection: Some(&collection), property: key.map(|_| "email"),
                 reason: Some("why"),
             })])
@@ -591,10 +591,10 @@ proptest! {
                 RootOperation::AddSlot { provider: "vault" }, RootOperation::RemoveSlot { slot: 7 },
                 RootOperation::Verify, RootOperation::RotateSlots,
             ].map(Control::Root))
-            .chain([Control::PublicKeys(PublicKeysCall {
+            .chain([Control::PublicKeys(PublicKeysRequest {
                 app,
-                options: CallOptions {
-                    min_generation: delay_s, reason: key.map(|_| "why"), ..CallOptions::default()
+                options: CommonParams {
+                    min_generation: delay_s, reason: key.map(|_| "why"), ..CommonParams::default()
                 },
             })]);
         let mut bytes = Vec::new();
@@ -602,7 +602,7 @@ proptest! {
         for sent in calls {
             bytes.clear();
             request::control(&mut bytes, 1, &sent);
-            prop_assert_eq!(decode(&bytes), Ok(Call::Control(sent)));
+            prop_assert_eq!(decode(&bytes), Ok(Request::Control(sent)));
             methods += 1;
         }
         prop_assert_eq!(methods, Methods::CONTROL.iter().count() - 1, "all but info and health, one twice");
@@ -625,7 +625,7 @@ proptest! {
         let ids = || ids.iter().map(|id| &**id).collect::<Vec<_>>();
         let properties = names.as_ref().map(|names| names.iter().map(|name| &**name).collect());
         let disclosure = || PropertyDisclosure { properties: properties.clone(), masked };
-        let options = CallOptions {
+        let options = CommonParams {
             deadline_ms: times[0].map(|time| time % 3_600_000 + 1), min_generation: time(1), reason: tag.map(|_| "why"),
             traceparent: None,
         };
@@ -650,25 +650,25 @@ proptest! {
             ObjectsOperation::Prune(sweep),
         ];
         let mut methods = Vec::new();
-        for ask in asks {
-            methods.push(ask.method());
-            let (sent, mut bytes) = (ObjectsCall { map, ask }, Vec::new());
+        for operation in asks {
+            methods.push(operation.method());
+            let (sent, mut bytes) = (ObjectsRequest { map, operation }, Vec::new());
             request::objects(&mut bytes, 1, &sent);
-            prop_assert_eq!(decode(&bytes), Ok(Call::Objects(sent)));
+            prop_assert_eq!(decode(&bytes), Ok(Request::Objects(sent)));
         }
         let id = "0123456789abcdef0123456789ABCDEF";
         let asks = [
             SubjectsOperation::Find, SubjectsOperation::Export { after, limit },
             SubjectsOperation::Erase { version: time(0), created: time(1) },
         ];
-        for ask in asks {
-            methods.push(ask.method());
+        for operation in asks {
+            methods.push(operation.method());
             let subject = if masked { SubjectName::Id(id) } else { SubjectName::Name(ids()[0]) };
             let target = SubjectTarget { options, ..SubjectTarget::new("shop", subject) };
-            let sent = SubjectsCall { target, ask };
+            let sent = SubjectsRequest { target, operation };
             let mut bytes = Vec::new();
             request::subjects(&mut bytes, 1, &sent);
-            prop_assert_eq!(decode(&bytes), Ok(Call::Subjects(sent)));
+            prop_assert_eq!(decode(&bytes), Ok(Request::Subjects(sent)));
         }
         prop_assert_eq!(methods, Methods::OBJECTS.iter().collect::<Vec<_>>());
     }
@@ -676,13 +676,13 @@ proptest! {
     #[test]
     fn document_responses_round_trip(payload in value(), generation in any::<u64>(), msgid in any::<u32>()) {
         let mut out = Vec::new();
-        let document = reply::Document::begin(&mut out, msgid);
+        let document = response::Document::start(&mut out, msgid);
         out.extend_from_slice(&payload);
         document.finish(&mut out, generation, (&[], 0), &[], &[]);
         let scan = Scanner::for_replies(Limits::default()).scan(&out);
         let head = MessageHeader::Response { msgid };
         prop_assert!(matches!(scan, Scan::Message(b) if b.bytes == out.len() && b.head == head), "{:?}", scan);
-        let reply = Reply::decode(&out).unwrap();
+        let reply = Response::decode(&out).unwrap();
         let decoded = Document::decode(reply.outcome.unwrap()).unwrap();
         prop_assert_eq!((decoded.payload, decoded.generation), (&payload[..], generation));
     }

@@ -6,9 +6,9 @@ use sealwire_msgpack::{Token, TokenReader};
 use sealwire_wire::*;
 
 /// Scans and decodes the request at the start of the bytes.
-pub(crate) fn decode(message: &[u8]) -> Result<Call<'_>, CallError> {
+pub(crate) fn decode(message: &[u8]) -> Result<Request<'_>, InvalidRequest> {
     match Scanner::for_requests(Limits::default()).scan(message) {
-        Scan::Message(boundary) => Call::decode(&message[..boundary.bytes], &boundary),
+        Scan::Message(boundary) => Request::decode(&message[..boundary.bytes], &boundary),
         other => panic!("not a message: {other:?}"),
     }
 }

@@ -10,7 +10,7 @@ use crate::mask_job::{
 };
 use bytes::Bytes;
 use sealwire_client::{
-    CallOptions, Client, Decrypt, DetailValue, Encrypt, Error, ErrorCode, Format, KeyScope,
+    Client, CommonParams, Decrypt, DetailValue, Encrypt, Error, ErrorCode, Format, KeyScope,
     Outside, Reading, Suite, Writing,
 };
 use tokio::time::{Instant, sleep};
@@ -203,9 +203,9 @@ impl ColumnClient {
                 self.client
                     .encrypt(Encrypt {
                         context,
-                        options: CallOptions {
+                        options: CommonParams {
                             reason,
-                            ..CallOptions::default()
+                            ..CommonParams::default()
                         },
                         writing,
                         ..Encrypt::new(&self.app, payload)
@@ -217,9 +217,9 @@ impl ColumnClient {
                 self.client
                     .decrypt(Decrypt {
                         context,
-                        options: CallOptions {
+                        options: CommonParams {
                             reason,
-                            ..CallOptions::default()
+                            ..CommonParams::default()
                         },
                         writing,
                         ..Decrypt::new(&self.app, payload)

@@ -12,7 +12,7 @@ use std::time::Duration;
 use sealwire_access::{Operation, Permit, Principal};
 use tokio::time::Instant;
 
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 
 /// Maximum number of buckets.
 const BUCKETS_MAX: usize = 16_384;
@@ -45,20 +45,20 @@ impl HourlyLimiter {
     /// Charges `fields` to the principal's bucket if the permit has an hourly limit.
     ///
     /// # Errors
-    /// [`CallFailure::HourlyLimitReached`] if the fields do not fit now, or if there are too many
-    /// buckets. [`CallFailure::AboveHourlyLimit`] if `fields` is above the limit itself.
+    /// [`RequestFailure::HourlyLimitReached`] if the fields do not fit now, or if there are too many
+    /// buckets. [`RequestFailure::AboveHourlyLimit`] if `fields` is above the limit itself.
     pub(super) fn charge(
         &self,
         principal: &Principal,
         permit: &Permit<'_>,
         fields: u64,
         now: Instant,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<(), RequestFailure> {
         let Some(hourly) = permit.hourly() else {
             return Ok(());
         };
         if fields > u64::from(hourly) {
-            return Err(CallFailure::AboveHourlyLimit { hourly });
+            return Err(RequestFailure::AboveHourlyLimit { hourly });
         }
         // A poisoned lock can be used: no code below panics while a bucket is partly updated.
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +69,7 @@ impl HourlyLimiter {
                 bucket.level > 0.0
             });
             if buckets.len() >= BUCKETS_MAX {
-                return Err(CallFailure::HourlyLimitReached {
+                return Err(RequestFailure::HourlyLimitReached {
                     hourly,
                     retry_after: HOUR,
                 });
@@ -84,7 +84,7 @@ impl HourlyLimiter {
         let excess = bucket.level + fields as f64 - f64::from(hourly);
         if excess > 0.0 {
             let retry_after = HOUR.mul_f64(excess / f64::from(hourly));
-            return Err(CallFailure::HourlyLimitReached {
+            return Err(RequestFailure::HourlyLimitReached {
                 hourly,
                 retry_after,
             });
@@ -125,10 +125,10 @@ mod tests {
                 now,
             ) {
                 Ok(()) => Ok(()),
-                Err(CallFailure::HourlyLimitReached { retry_after, .. }) => {
+                Err(RequestFailure::HourlyLimitReached { retry_after, .. }) => {
                     Err(retry_after.as_secs())
                 }
-                Err(CallFailure::AboveHourlyLimit { hourly }) => Err(hourly.into()),
+                Err(RequestFailure::AboveHourlyLimit { hourly }) => Err(hourly.into()),
                 Err(other) => panic!("{other}"),
             }
         };
@@ -201,7 +201,7 @@ mod tests {
         (0..BUCKETS_MAX).for_each(|principal| charge(&limited, principal, now).unwrap());
         assert!(matches!(
             charge(&limited, BUCKETS_MAX, now),
-            Err(CallFailure::HourlyLimitReached { .. })
+            Err(RequestFailure::HourlyLimitReached { .. })
         ));
         charge(&limited, BUCKETS_MAX, now + HOUR).unwrap();
         assert_eq!(

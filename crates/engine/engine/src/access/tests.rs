@@ -8,7 +8,9 @@ use sealwire_store::{Changes, Commit, ControlStore, Instance, MemoryStore, Snaps
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::Postgres;
 use sealwire_wire::ErrorCode;
-use sealwire_wire::control::{Page, PrincipalCall, PrincipalOperation, RoleCall, RoleOperation};
+use sealwire_wire::control::{
+    Page, PrincipalOperation, PrincipalRequest, RoleOperation, RoleRequest,
+};
 use tokio::task::JoinSet;
 
 use super::*;
@@ -173,9 +175,9 @@ fn binding_record() -> Vec<u8> {
 
 impl Under {
     async fn role(&self, grant: &str) {
-        let call = RoleCall {
+        let call = RoleRequest {
             role: "relay",
-            ask: RoleOperation::Set {
+            operation: RoleOperation::Set {
                 grants: vec![grant],
             },
         };
@@ -183,17 +185,17 @@ impl Under {
     }
 
     async fn bind(&self) {
-        let call = PrincipalCall {
+        let call = PrincipalRequest {
             principal: "relay.internal",
-            ask: PrincipalOperation::Grant { role: "relay" },
+            operation: PrincipalOperation::Grant { role: "relay" },
         };
         change_principal(&*self.store, call).await.unwrap();
     }
 
     async fn revoke(&self) {
-        let call = PrincipalCall {
+        let call = PrincipalRequest {
             principal: "relay.internal",
-            ask: PrincipalOperation::Revoke {
+            operation: PrincipalOperation::Revoke {
                 role: Some("relay"),
             },
         };
@@ -210,7 +212,7 @@ impl Under {
                 );
                 None
             }
-            Err(CallFailure::Denied(denied)) => Some(denied.missing),
+            Err(RequestFailure::Denied(denied)) => Some(denied.missing),
             Err(other) => panic!("{other}"),
         }
     }
@@ -450,9 +452,9 @@ async fn the_first_administrators_are_made_once() {
     assert!(first_start(&access, &store).await.unwrap());
     assert_eq!(names(&store).await, both);
     assert!(!first_start(&access, &store).await.unwrap());
-    let revoke = |principal| PrincipalCall {
+    let revoke = |principal| PrincipalRequest {
         principal,
-        ask: PrincipalOperation::Revoke { role: None },
+        operation: PrincipalOperation::Revoke { role: None },
     };
     change_principal(&store, revoke("cn:root")).await.unwrap();
     let last = change_principal(&store, revoke("root.internal"))
@@ -477,9 +479,9 @@ async fn the_first_administrators_are_made_once() {
     let half = MemoryStore::default();
     change_principal(
         &half,
-        PrincipalCall {
+        PrincipalRequest {
             principal: "cn:root",
-            ask: PrincipalOperation::Grant {
+            operation: PrincipalOperation::Grant {
                 role: "administrator",
             },
         },
@@ -493,9 +495,9 @@ async fn the_first_administrators_are_made_once() {
     assert_eq!(names(&half).await, both);
 
     let others = MemoryStore::default();
-    let other = PrincipalCall {
+    let other = PrincipalRequest {
         principal: "other",
-        ask: PrincipalOperation::Grant {
+        operation: PrincipalOperation::Grant {
             role: "administrator",
         },
     };
@@ -513,9 +515,9 @@ async fn roles_and_principals_are_changed_by_name() {
     let set = async |role, grants| {
         change_role(
             &store,
-            &RoleCall {
+            &RoleRequest {
                 role,
-                ask: RoleOperation::Set { grants },
+                operation: RoleOperation::Set { grants },
             },
         )
         .await
@@ -523,15 +525,23 @@ async fn roles_and_principals_are_changed_by_name() {
     let delete = async |role| {
         change_role(
             &store,
-            &RoleCall {
+            &RoleRequest {
                 role,
-                ask: RoleOperation::Delete,
+                operation: RoleOperation::Delete,
             },
         )
         .await
     };
-    let ask =
-        async |principal, ask| change_principal(&store, PrincipalCall { principal, ask }).await;
+    let ask = async |principal, operation| {
+        change_principal(
+            &store,
+            PrincipalRequest {
+                principal,
+                operation,
+            },
+        )
+        .await
+    };
     let grant = async |principal, role| ask(principal, PrincipalOperation::Grant { role }).await;
     let revoke = async |principal, role| ask(principal, PrincipalOperation::Revoke { role }).await;
     let code = |error: sealwire_wire::RpcError| error.code;
@@ -615,14 +625,14 @@ async fn principals_come_in_pages() {
     let store = MemoryStore::default();
     for n in 0..25 {
         let principal = format!("host-{n:02}.internal");
-        let ask = PrincipalOperation::Grant {
+        let operation = PrincipalOperation::Grant {
             role: "administrator",
         };
         change_principal(
             &store,
-            PrincipalCall {
+            PrincipalRequest {
                 principal: &principal,
-                ask,
+                operation,
             },
         )
         .await

@@ -368,10 +368,10 @@ fn seal_case(
             let keys = Arc::clone(&keys);
             let context = context.clone();
             start(Containers::Whole, move |job| {
-                let newest = keys.newest(of).cloned().ok_or(CallFailure::NoKey)?;
+                let newest = keys.newest(of).cloned().ok_or(RequestFailure::NoKey)?;
                 let sealer =
                     Sealer::new(keys.app(), newest, scope, crypto::Encoding::Text, &context)
-                        .map_err(|_| CallFailure::Internal("the crypto library failed"))?;
+                        .map_err(|_| RequestFailure::Internal("the crypto library failed"))?;
                 let field_errors = job.errors(OnError::Fail);
                 let cancel = job.cancel;
                 Ok(Fields::Document(Box::new(SealFields {

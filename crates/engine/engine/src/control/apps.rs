@@ -11,8 +11,8 @@ use sealwire_records::objects::Schema;
 use sealwire_records::token::{CardEnds, Format};
 use sealwire_store::ObjectStore;
 use sealwire_wire::control::{
-    AppCall, AppChanged, AppOperation, Apps, CollectionCall, CollectionChanged,
-    CollectionOperation, Collections, CreateCollection, Kind, Page, Record, Records, RotateKind,
+    AppChanged, AppOperation, AppRequest, Apps, CollectionChanged, CollectionOperation,
+    CollectionRequest, Collections, CreateCollection, Kind, Page, Record, Records, RotateKind,
     Scope, TokenFormat,
 };
 use sealwire_wire::{self as wire, DELAY_S_DEFAULT, RpcError};
@@ -108,9 +108,9 @@ pub(crate) fn cut<T>(
 }
 
 /// Every method that changes an app.
-pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChanged, RpcError> {
+pub async fn change_app(control: &Control, call: AppRequest<'_>) -> Result<AppChanged, RpcError> {
     let app = &app_id(call.app)?;
-    let changed = match call.ask {
+    let changed = match call.operation {
         AppOperation::Create => {
             let stable: Vec<Suite> = Suite::ALL
                 .into_iter()
@@ -187,12 +187,12 @@ pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChang
 pub async fn change_collection(
     control: &Control,
     objects: Option<&dyn ObjectStore>,
-    call: &CollectionCall<'_>,
+    call: &CollectionRequest<'_>,
 ) -> Result<CollectionChanged, RpcError> {
     let app = &app_id(call.app)?;
     let name = &CollectionName::new(call.collection).map_err(of)?;
-    let gone = call.ask == CollectionOperation::Delete;
-    let changed = match &call.ask {
+    let gone = call.operation == CollectionOperation::Delete;
+    let changed = match &call.operation {
         CollectionOperation::Create(new) => {
             let kind = match new.kind {
                 Kind::Random => CollectionKind::Random,

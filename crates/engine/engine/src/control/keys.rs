@@ -15,7 +15,7 @@ use sealwire_crypto::{KeyState, Origin};
 use sealwire_store::{
     ERASURES_COLLECTION, MapId, ObjectId, ObjectStore, SUBJECTS_COLLECTION, TokenId, TokenStore,
 };
-use sealwire_wire::control::{Census, CensusCall, CensusCount, CensusKey};
+use sealwire_wire::control::{Census, CensusCount, CensusKey, CensusRequest};
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -152,7 +152,7 @@ impl RowCursor {
 pub async fn census(
     engine: &Engine,
     permits: &KeyPermits,
-    call: &CensusCall<'_>,
+    call: &CensusRequest<'_>,
 ) -> Result<Census, RpcError> {
     check_stores(engine)?;
     let control = engine.apps.control();
@@ -437,11 +437,11 @@ async fn count_objects(
         };
         map = found;
     }
-    let ask = move |store: Arc<dyn ObjectStore>| async move {
+    let operation = move |store: Arc<dyn ObjectStore>| async move {
         store.count_object_keys(map, after, limit).await
     };
     let page = objects
-        .sweep(map, ask)
+        .sweep(map, operation)
         .await
         .map_err(|failure| failure.answer())?;
     let name = |key| key_name(app, map.collection, key);
@@ -502,10 +502,10 @@ async fn count_tokens(
         };
         map = found;
     }
-    let ask =
+    let operation =
         move |store: Arc<dyn TokenStore>| async move { store.count_keys(map, after, limit).await };
     let page = tokens
-        .sweep(app, ask)
+        .sweep(app, operation)
         .await
         .map_err(|failure| failure.answer())?;
     let found: BTreeMap<u32, u64> = page.found;

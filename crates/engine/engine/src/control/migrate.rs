@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::objects::Objects;
 use bytes::Bytes;
 use sealwire_apps::CollectionName;
@@ -18,7 +18,7 @@ use sealwire_store::{
     CommitSteps, MapId, MapView, ObjectId, ObjectRow, ObjectStore, Reseal, StoreError,
 };
 use sealwire_wire::RpcError;
-use sealwire_wire::control::{MigrateCall, MigratedObjects};
+use sealwire_wire::control::{MigrateRequest, MigratedObjects};
 use tokio::time::Instant;
 
 use super::apps::app_id;
@@ -41,7 +41,7 @@ const ROWS_DEFAULT: u32 = 100;
 pub async fn migrate(
     engine: &Engine,
     permits: &KeyPermits,
-    call: &MigrateCall<'_>,
+    call: &MigrateRequest<'_>,
 ) -> Result<MigratedObjects, RpcError> {
     let objects = engine.objects().map_err(|failure| failure.answer())?;
     let permit = tokio::time::timeout(PERMIT_WAIT, permits.rewraps.acquire()).await;
@@ -128,13 +128,16 @@ pub async fn migrate(
 type LocatedCollection = (MapView, Arc<ObjectCollection>);
 
 /// Returns the collection in its newest state.
-async fn located(engine: &Engine, call: &MigrateCall<'_>) -> Result<LocatedCollection, RpcError> {
+async fn located(
+    engine: &Engine,
+    call: &MigrateRequest<'_>,
+) -> Result<LocatedCollection, RpcError> {
     engine.apps.refresh().await.map_err(of)?;
     let (generation, app) = engine
         .apps
         .find_unsealed(call.app)
         .map_err(|failure| failure.answer())?;
-    let app = app.ok_or_else(|| CallFailure::NoApp.answer())?;
+    let app = app.ok_or_else(|| RequestFailure::NoApp.answer())?;
     if app.collection(call.collection).is_some() {
         return Err(bad(
             "collection must be a collection of objects; token records are always authenticated",
@@ -142,7 +145,7 @@ async fn located(engine: &Engine, call: &MigrateCall<'_>) -> Result<LocatedColle
     }
     let collection = app
         .objects(call.collection)
-        .ok_or_else(|| CallFailure::NoCollection.answer())?;
+        .ok_or_else(|| RequestFailure::NoCollection.answer())?;
     Ok((
         MapView {
             map: collection.map,
@@ -157,7 +160,7 @@ async fn located(engine: &Engine, call: &MigrateCall<'_>) -> Result<LocatedColle
 async fn mark_migrating(
     engine: &Engine,
     permits: &KeyPermits,
-    call: &MigrateCall<'_>,
+    call: &MigrateRequest<'_>,
     (mut view, mut collection): LocatedCollection,
 ) -> Result<LocatedCollection, RpcError> {
     if collection.schema.records == AcceptedRecords::All {
@@ -176,7 +179,7 @@ async fn mark_migrating(
 /// not know that yet. Returns the generation.
 async fn mark_authenticated(
     engine: &Engine,
-    call: &MigrateCall<'_>,
+    call: &MigrateRequest<'_>,
     map: MapId,
 ) -> Result<u64, RpcError> {
     let mut steps = CommitSteps::default();
@@ -198,7 +201,7 @@ async fn mark_authenticated(
 /// Marks the collection. Returns the generation, or the error of the commit.
 async fn set_accepted_records(
     engine: &Engine,
-    call: &MigrateCall<'_>,
+    call: &MigrateRequest<'_>,
     records: AcceptedRecords,
 ) -> Result<Result<u64, StoreError>, RpcError> {
     let app = app_id(call.app)?;
@@ -272,7 +275,7 @@ async fn page(
     map: MapId,
     after: Option<ObjectId>,
     limit: usize,
-) -> Result<(Vec<ObjectRow>, Option<ObjectId>), CallFailure> {
+) -> Result<(Vec<ObjectRow>, Option<ObjectId>), RequestFailure> {
     let before = (
         MapId {
             collection: map.collection - 1,
@@ -281,10 +284,10 @@ async fn page(
         ObjectId([0xff; 16]),
     );
     let from = after.map_or(before, |id| (map, id));
-    let ask = move |store: Arc<dyn ObjectStore>| async move {
+    let operation = move |store: Arc<dyn ObjectStore>| async move {
         store.scan_objects(Some(from), limit).await
     };
-    let found = objects.sweep(map, ask).await?;
+    let found = objects.sweep(map, operation).await?;
     let count = found.len();
     let rows: Vec<ObjectRow> = found
         .into_iter()

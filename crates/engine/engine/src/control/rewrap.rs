@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::objects::Objects;
 use crate::jobs::tokens::Collection;
 use bytes::Bytes;
@@ -19,7 +19,7 @@ use sealwire_store::{
     MapId, MapView, ObjectId, ObjectRow, ObjectStore, Reseal, SUBJECTS_COLLECTION, StoreError,
     SubjectId, TokenId, TokenStore,
 };
-use sealwire_wire::control::{RewrapRowsCall, RewrappedRows};
+use sealwire_wire::control::{RewrapRowsRequest, RewrappedRows};
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
 
@@ -98,7 +98,7 @@ impl RewrapPage {
 pub async fn rewrap(
     engine: &Engine,
     permits: &KeyPermits,
-    call: &RewrapRowsCall<'_>,
+    call: &RewrapRowsRequest<'_>,
 ) -> Result<RewrappedRows, RpcError> {
     check_stores(engine)?;
     // A control request that waits takes a place from others, so the wait is short.
@@ -114,7 +114,7 @@ pub async fn rewrap(
         .apps
         .find_unsealed(call.app)
         .map_err(|failure| failure.answer())?;
-    let app = app.ok_or_else(|| CallFailure::NoApp.answer())?;
+    let app = app.ok_or_else(|| RequestFailure::NoApp.answer())?;
     let cursor = call
         .after
         .map_or_else(|| Ok(RowCursor::first(false)), RowCursor::parse)?;
@@ -205,7 +205,7 @@ fn targets(
         }
     }
     if only.is_some() && targets.is_empty() {
-        return Err(CallFailure::NoCollection.answer());
+        return Err(RequestFailure::NoCollection.answer());
     }
     if only.is_none() && engine.objects.is_some() {
         let rows = TargetRows::Subjects(Arc::clone(&found.token_keys));
@@ -226,14 +226,14 @@ async fn rewrap_objects(
     after: Option<ObjectId>,
     limit: usize,
 ) -> Result<RewrapPage, RpcError> {
-    let answer = |failure: CallFailure| failure.answer();
+    let answer = |failure: RequestFailure| failure.answer();
     let objects = engine.objects().map_err(answer)?;
     let sealer = ObjectSealer::new(Arc::clone(collection)).map_err(answer)?;
     let key = sealer.key();
-    let ask = move |store: Arc<dyn ObjectStore>| async move {
+    let operation = move |store: Arc<dyn ObjectStore>| async move {
         store.objects_of_other_keys(view, key, after, limit).await
     };
-    let page = objects.sweep(view.map, ask).await.map_err(answer)?;
+    let page = objects.sweep(view.map, operation).await.map_err(answer)?;
     // Sealing an old record again would authenticate a record that may be forged. Only
     // `collections.migrate` does so.
     let is_authentic =
@@ -261,7 +261,7 @@ async fn readable(
     objects: &Objects,
     view: MapView,
     rows: Vec<ObjectRow>,
-) -> Result<(Vec<ReadableRow>, u64), CallFailure> {
+) -> Result<(Vec<ReadableRow>, u64), RequestFailure> {
     let subjects =
         stored_subjects(objects, view.generation, view.map.app, subjects_of(&rows)).await?;
     let count = rows.len();
@@ -281,16 +281,16 @@ async fn rewrap_subjects(
     after: Option<ObjectId>,
     limit: usize,
 ) -> Result<RewrapPage, RpcError> {
-    let answer = |failure: CallFailure| failure.answer();
+    let answer = |failure: RequestFailure| failure.answer();
     let objects = engine.objects().map_err(answer)?;
     let number = keys
         .newest()
-        .ok_or_else(|| CallFailure::NoTokenKey.answer())?;
+        .ok_or_else(|| RequestFailure::NoTokenKey.answer())?;
     let key = token_key_id(number);
-    let ask = move |store: Arc<dyn ObjectStore>| async move {
+    let operation = move |store: Arc<dyn ObjectStore>| async move {
         store.objects_of_other_keys(view, key, after, limit).await
     };
-    let page = objects.sweep(view.map, ask).await.map_err(answer)?;
+    let page = objects.sweep(view.map, operation).await.map_err(answer)?;
     // The rows of erased subjects are empty.
     let rows = page
         .found
@@ -339,17 +339,17 @@ async fn rewrap_tokens(
     after: Option<TokenId>,
     limit: usize,
 ) -> Result<RewrapPage, RpcError> {
-    let answer = |failure: CallFailure| failure.answer();
+    let answer = |failure: RequestFailure| failure.answer();
     let tokens = engine.tokens().map_err(answer)?;
     let map = collection.map;
     let keys = Arc::clone(&collection.keys);
     let number = keys
         .newest()
-        .ok_or_else(|| CallFailure::NoTokenKey.answer())?;
-    let ask = move |store: Arc<dyn TokenStore>| async move {
+        .ok_or_else(|| RequestFailure::NoTokenKey.answer())?;
+    let operation = move |store: Arc<dyn TokenStore>| async move {
         store.rows_of_other_keys(map, number, after, limit).await
     };
-    let page = tokens.sweep(map.app, ask).await.map_err(answer)?;
+    let page = tokens.sweep(map.app, operation).await.map_err(answer)?;
     let rows = page
         .found
         .into_iter()

@@ -13,8 +13,8 @@ use sealwire_access::{
 };
 use sealwire_store::{Commit, ControlStore, StoreError};
 use sealwire_wire::control::{
-    CheckCall, Checked, Page, PrincipalCall, PrincipalChanged, PrincipalOperation, Principals,
-    RoleCall, RoleChanged, RoleOperation, Roles,
+    CheckRequest, Checked, Page, PrincipalChanged, PrincipalOperation, PrincipalRequest,
+    Principals, RoleChanged, RoleOperation, RoleRequest, Roles,
 };
 use sealwire_wire::{self as wire, ErrorCode, RpcError};
 
@@ -51,9 +51,9 @@ pub async fn roles(store: &dyn ControlStore, page: Page<'_>) -> Result<Roles, Rp
 /// Every method that changes a role.
 pub async fn change_role(
     store: &dyn ControlStore,
-    call: &RoleCall<'_>,
+    call: &RoleRequest<'_>,
 ) -> Result<RoleChanged, RpcError> {
-    match &call.ask {
+    match &call.operation {
         RoleOperation::Set { grants } => {
             let grants = grants
                 .iter()
@@ -261,10 +261,10 @@ pub async fn principals(store: &dyn ControlStore, page: Page<'_>) -> Result<Prin
 /// Every method that changes the roles of a principal.
 pub async fn change_principal(
     store: &dyn ControlStore,
-    call: PrincipalCall<'_>,
+    call: PrincipalRequest<'_>,
 ) -> Result<PrincipalChanged, RpcError> {
     let who = principal(call.principal)?;
-    let generation = match call.ask {
+    let generation = match call.operation {
         PrincipalOperation::Grant { role } => {
             let name = RoleName::new(role).map_err(bad)?;
             bind(store, &who, &name)
@@ -404,9 +404,9 @@ async fn revoke(
 /// # Errors
 ///
 /// The request names no principal or operation, or a target that the operation does not have.
-pub async fn check(authorizer: &Authorizer, call: &CheckCall<'_>) -> Result<Checked, RpcError> {
-    let (who, ask) = checked_request(call)?;
-    Ok(authorizer.check(&who, ask, call.property).await)
+pub async fn check(authorizer: &Authorizer, call: &CheckRequest<'_>) -> Result<Checked, RpcError> {
+    let (who, operation) = checked_request(call)?;
+    Ok(authorizer.check(&who, operation, call.property).await)
 }
 
 /// `principals.check` on a store without an engine: what becomes of such a request at an engine in
@@ -418,9 +418,9 @@ pub async fn check(authorizer: &Authorizer, call: &CheckCall<'_>) -> Result<Chec
 pub async fn check_store(
     store: &dyn ControlStore,
     mode: AccessMode,
-    call: &CheckCall<'_>,
+    call: &CheckRequest<'_>,
 ) -> Result<Checked, RpcError> {
-    let (who, ask) = checked_request(call)?;
+    let (who, operation) = checked_request(call)?;
     for tries in 0..TRIES_MAX {
         let snapshot = store.load().await.map_err(refused)?;
         let (generation, binding) = binding(store, &who).await.map_err(refused)?;
@@ -433,7 +433,7 @@ pub async fn check_store(
         return Ok(check_loaded(
             mode,
             Ok(grants),
-            ask,
+            operation,
             call.property,
             generation,
         ));
@@ -443,7 +443,7 @@ pub async fn check_store(
 
 /// Returns the principal and the request that a check is about.
 fn checked_request<'a>(
-    call: &CheckCall<'a>,
+    call: &CheckRequest<'a>,
 ) -> Result<(Principal, AuthorizationRequest<'a>), RpcError> {
     let who = principal(call.principal)?;
     let operation = Operation::from_name(call.operation).ok_or_else(|| {

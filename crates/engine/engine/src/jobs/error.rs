@@ -1,6 +1,6 @@
 //! Failures of requests, and their conversion to the errors that clients see.
 //!
-//! Each way in which a request can fail is one variant. [`CallFailure::answer`] is the only
+//! Each way in which a request can fail is one variant. [`RequestFailure::answer`] is the only
 //! function that converts a failure for a client. No failure contains a value from a payload.
 
 use std::time::Duration;
@@ -9,7 +9,9 @@ use sealwire_access::{Denied, LoadError};
 use sealwire_payload::SelectError;
 use sealwire_schedule::{Reason, Rejection};
 use sealwire_store::{StoreError, ThrottleRejection};
-use sealwire_wire::{CallError, Detail, ErrorCode, ItemError, OverloadReason, RpcError, ScanError};
+use sealwire_wire::{
+    Detail, ErrorCode, InvalidRequest, ItemError, OverloadReason, RpcError, ScanError,
+};
 
 use crate::jobs::cancel_token::StopReason;
 use crate::jobs::field_errors;
@@ -28,13 +30,13 @@ const GENERATION_RETRY_MS: u32 = 1_000;
 
 /// The failure of a request.
 #[derive(Debug, thiserror::Error)]
-pub enum CallFailure {
+pub enum RequestFailure {
     /// The message was found invalid while it arrived, by the client's mistake.
     #[error(transparent)]
     Scan(#[from] ScanError),
     /// The message is valid MessagePack but no valid request, by the client's mistake.
     #[error(transparent)]
-    Call(#[from] CallError),
+    Invalid(#[from] InvalidRequest),
     /// A `select` path does not parse, by the client's mistake.
     #[error("select: {0}")]
     Select(#[from] SelectError),
@@ -212,12 +214,12 @@ pub enum CallFailure {
     Internal(&'static str),
 }
 
-impl CallFailure {
+impl RequestFailure {
     /// Returns the code that a client sees. No `_` arm: a new variant must choose its code here.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Scan(error) => error.code(),
-            Self::Call(error) => error.code(),
+            Self::Invalid(error) => error.code(),
             Self::Select(_) | Self::Param { .. } | Self::Payload(_) | Self::Rules(_) => {
                 ErrorCode::BadRequest
             }
@@ -267,7 +269,7 @@ impl CallFailure {
     pub fn answer(&self) -> RpcError {
         match self {
             Self::Scan(error) => (*error).into(),
-            Self::Call(error) => error.clone().into(),
+            Self::Invalid(error) => error.clone().into(),
             Self::TooDeep { depth_max } => self
                 .plain(self.to_string())
                 .with(Detail::text("limit", "depth_max"))
@@ -359,7 +361,7 @@ impl CallFailure {
     }
 }
 
-impl CallFailure {
+impl RequestFailure {
     /// Creates the failure of a request whose principal has used its memory quota already.
     pub fn no_memory() -> Self {
         Self::Overloaded(Rejection {
@@ -406,18 +408,18 @@ fn millis(span: Duration) -> u32 {
     u32::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)
 }
 
-impl From<field_errors::FieldFault> for CallFailure {
-    fn from(failure: field_errors::FieldFault) -> Self {
+impl From<field_errors::FieldFailure> for RequestFailure {
+    fn from(failure: field_errors::FieldFailure) -> Self {
         match failure {
-            field_errors::FieldFault::Problem(problem) => Self::Field {
+            field_errors::FieldFailure::Problem(problem) => Self::Field {
                 problem,
                 path: String::new(),
             },
-            field_errors::FieldFault::ProblemAt(problem, path) => Self::Field { problem, path },
-            field_errors::FieldFault::Library => Self::Internal("the crypto library failed"),
-            field_errors::FieldFault::Stopped(reason) => Self::Stopped(reason),
-            field_errors::FieldFault::TooManyFields(max) => Self::TooManyTokens { max },
-            field_errors::FieldFault::Exhausted => Self::Exhausted,
+            field_errors::FieldFailure::ProblemAt(problem, path) => Self::Field { problem, path },
+            field_errors::FieldFailure::Library => Self::Internal("the crypto library failed"),
+            field_errors::FieldFailure::Stopped(reason) => Self::Stopped(reason),
+            field_errors::FieldFailure::TooManyFields(max) => Self::TooManyTokens { max },
+            field_errors::FieldFailure::Exhausted => Self::Exhausted,
         }
     }
 }
@@ -428,12 +430,12 @@ mod tests {
 
     #[test]
     fn errors_for_clients_contain_the_code_without_the_cause() {
-        fn check(failure: CallFailure, code: ErrorCode, message: &str) {
+        fn check(failure: RequestFailure, code: ErrorCode, message: &str) {
             let error = failure.answer();
             assert_eq!((error.code, &*error.message), (code, message));
         }
-        fn field(problem: field_errors::FieldProblem) -> CallFailure {
-            CallFailure::Field {
+        fn field(problem: field_errors::FieldProblem) -> RequestFailure {
+            RequestFailure::Field {
                 problem,
                 path: "$.a".into(),
             }
@@ -450,27 +452,27 @@ mod tests {
             "a data role of the value forbids it",
         );
         check(
-            CallFailure::Internal("the provider broke"),
+            RequestFailure::Internal("the provider broke"),
             ErrorCode::Internal,
             "internal error",
         );
         check(
-            CallFailure::Stopped(StopReason::Deadline),
+            RequestFailure::Stopped(StopReason::Deadline),
             ErrorCode::DeadlineExceeded,
             "deadline exceeded",
         );
         check(
-            CallFailure::Stopped(StopReason::Drain),
+            RequestFailure::Stopped(StopReason::Drain),
             ErrorCode::Unavailable,
             "the server is shutting down",
         );
         check(
-            CallFailure::Stopped(StopReason::Expelled),
+            RequestFailure::Stopped(StopReason::Expelled),
             ErrorCode::Unauthenticated,
             "the client certificate is not accepted any more",
         );
         check(
-            CallFailure::Stopped(StopReason::Disconnect),
+            RequestFailure::Stopped(StopReason::Disconnect),
             ErrorCode::Cancelled,
             "cancelled",
         );
@@ -479,7 +481,7 @@ mod tests {
             what: "a row".into(),
         };
         check(
-            CallFailure::Store(damaged),
+            RequestFailure::Store(damaged),
             ErrorCode::Internal,
             "internal error",
         );
@@ -488,19 +490,19 @@ mod tests {
             ErrorCode::NotFound,
             "no such token",
         );
-        let unknown = CallFailure::Unknown(LoadError::failed("10.0.0.1 does not answer"));
+        let unknown = RequestFailure::Unknown(LoadError::failed("10.0.0.1 does not answer"));
         check(
             unknown,
             ErrorCode::Unavailable,
             "what this principal may do cannot be looked up now",
         );
         check(
-            CallFailure::NoApp,
+            RequestFailure::NoApp,
             ErrorCode::NotFound,
             "no app of that name",
         );
         check(
-            CallFailure::AppDisabled,
+            RequestFailure::AppDisabled,
             ErrorCode::Forbidden,
             "the app is disabled",
         );
@@ -517,7 +519,7 @@ mod tests {
             },
             message: "taken".into(),
         };
-        let failure = CallFailure::Items {
+        let failure = RequestFailure::Items {
             errors: (0..100).map(part).collect(),
         };
         let answer = failure.answer();
@@ -542,7 +544,7 @@ mod tests {
             retry_after: Duration::from_micros(5_001),
             predicted: Duration::from_millis(7),
         };
-        let overloaded = CallFailure::Overloaded(rejection);
+        let overloaded = RequestFailure::Overloaded(rejection);
         let details = [
             Detail::text("reason", "memory"),
             Detail::number("predicted_ms", 7),
@@ -558,26 +560,26 @@ mod tests {
             reason: sealwire_store::ThrottleReason::Stalled,
             retry_after: Duration::from_millis(2_000),
         };
-        let behind = CallFailure::StoreBehind(behind);
+        let behind = RequestFailure::StoreBehind(behind);
         let details = [Detail::text("reason", "storage")];
         assert_eq!(
             (behind.answer().retry_after_ms, &behind.answer().details[..]),
             (Some(2_000), &details[..])
         );
-        let lost = CallFailure::Store(StoreError::Unavailable(
+        let lost = RequestFailure::Store(StoreError::Unavailable(
             "connection refused to 10.0.0.1".into(),
         ));
         assert_eq!(lost.answer().message, "the token store does not answer");
-        let old = CallFailure::OldGeneration { have: 3 };
-        let fenced = CallFailure::Store(StoreError::Fenced { needs: 9 });
+        let old = RequestFailure::OldGeneration { have: 3 };
+        let fenced = RequestFailure::Store(StoreError::Fenced { needs: 9 });
         for failure in [
             overloaded,
             behind,
             lost,
             old,
             fenced,
-            CallFailure::Audit,
-            CallFailure::Sealed,
+            RequestFailure::Audit,
+            RequestFailure::Sealed,
         ] {
             assert!(failure.code().is_retryable() && failure.answer().retry_after_ms.is_some());
         }

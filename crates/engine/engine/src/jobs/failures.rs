@@ -4,7 +4,7 @@ use sealwire_access::Principal;
 use sealwire_telemetry::LogThrottle;
 use sealwire_wire::ErrorCode;
 
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 
 /// Throttles of the log lines about failed requests. A client can cause failures as fast as it can
 /// send requests.
@@ -16,10 +16,15 @@ pub struct Failures {
 
 /// Logs a failed request. Defects of the engine are errors and an unavailable store is a warning,
 /// both throttled; failures that the client caused are debug lines.
-pub fn log_failure(failures: &Failures, principal: &Principal, msgid: u32, failure: &CallFailure) {
+pub fn log_failure(
+    failures: &Failures,
+    principal: &Principal,
+    msgid: u32,
+    failure: &RequestFailure,
+) {
     let now = std::time::Instant::now();
     match failure {
-        CallFailure::Internal(_) | CallFailure::Store(_)
+        RequestFailure::Internal(_) | RequestFailure::Store(_)
             if failure.code() == ErrorCode::Internal =>
         {
             match failures.of_the_engine.record(now) {
@@ -29,7 +34,7 @@ pub fn log_failure(failures: &Failures, principal: &Principal, msgid: u32, failu
                 None => tracing::debug!(%principal, msgid, %failure, "call failed"),
             }
         }
-        CallFailure::Store(_) | CallFailure::Unknown(_) => {
+        RequestFailure::Store(_) | RequestFailure::Unknown(_) => {
             match failures.of_the_store.record(now) {
                 Some(suppressed) => {
                     tracing::warn!(%principal, msgid, %failure, suppressed, "call failed")
@@ -58,20 +63,25 @@ mod tests {
             .with_writer(std::sync::Mutex::new(file.reopen().unwrap()))
             .finish();
         let principal = Principal::from_text("relay").unwrap();
-        let full = || CallFailure::Store(StoreError::Unavailable("no space is left".into()));
+        let full = || RequestFailure::Store(StoreError::Unavailable("no space is left".into()));
         tracing::subscriber::with_default(log, || {
             let failures = Failures::default();
             for failure in [
                 full(),
-                CallFailure::NoApp,
+                RequestFailure::NoApp,
                 full(),
-                CallFailure::Stopped(StopReason::Deadline),
+                RequestFailure::Stopped(StopReason::Deadline),
                 full(),
             ] {
                 log_failure(&failures, &principal, 1, &failure);
             }
             (0..1_000).for_each(|_| {
-                log_failure(&failures, &principal, 1, &CallFailure::Internal("a defect"))
+                log_failure(
+                    &failures,
+                    &principal,
+                    1,
+                    &RequestFailure::Internal("a defect"),
+                )
             });
         });
         let lines = std::fs::read_to_string(file.path()).unwrap();

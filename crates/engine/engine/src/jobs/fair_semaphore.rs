@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 
 /// A semaphore that serves waiting apps round-robin.
 #[derive(Debug)]
@@ -47,9 +47,9 @@ impl FairSemaphore {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Internal`], which does not occur: a sender is dropped only after its waiter
+    /// [`RequestFailure::Internal`], which does not occur: a sender is dropped only after its waiter
     /// has left.
-    pub async fn acquire(&self, app: u32) -> Result<FairPermit, CallFailure> {
+    pub async fn acquire(&self, app: u32) -> Result<FairPermit, RequestFailure> {
         let given = {
             let mut waiting = locked(&self.shared);
             if waiting.free > 0 {
@@ -62,7 +62,7 @@ impl FairSemaphore {
         };
         given
             .await
-            .map_err(|_| CallFailure::Internal("a permit was not passed on"))
+            .map_err(|_| RequestFailure::Internal("a permit was not passed on"))
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
     /// Polls once. Returns the permit, if there is one.
     fn poll(
         future: std::pin::Pin<
-            &mut (impl Future<Output = Result<FairPermit, CallFailure>> + ?Sized),
+            &mut (impl Future<Output = Result<FairPermit, RequestFailure>> + ?Sized),
         >,
     ) -> Option<FairPermit> {
         match future.poll(&mut Context::from_waker(Waker::noop())) {

@@ -68,7 +68,7 @@ impl FieldProblem {
 
 /// The failure of the transform of one field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FieldFault {
+pub enum FieldFailure {
     /// The field could not be replaced.
     #[error("{0}")]
     Problem(#[from] FieldProblem),
@@ -154,14 +154,14 @@ impl FieldErrors {
     /// # Errors
     ///
     /// The failure ends the request.
-    pub fn handle(&mut self, path: &Path<'_>, failure: FieldFault) -> Result<(), FieldFault> {
+    pub fn handle(&mut self, path: &Path<'_>, failure: FieldFailure) -> Result<(), FieldFailure> {
         match (failure, self.on_error) {
-            (FieldFault::Problem(problem), OnError::Report) => {
+            (FieldFailure::Problem(problem), OnError::Report) => {
                 self.report(path, problem.code());
                 Ok(())
             }
-            (FieldFault::Problem(problem), OnError::Fail) => {
-                Err(FieldFault::ProblemAt(problem, bounded_text(path)))
+            (FieldFailure::Problem(problem), OnError::Fail) => {
+                Err(FieldFailure::ProblemAt(problem, bounded_text(path)))
             }
             (failure, _) => Err(failure),
         }

@@ -8,7 +8,7 @@ use sealwire_crypto::evervault::{self, FileError, Number, NumberText};
 use sealwire_crypto::{Datatype, Encoding, Error, Sealer};
 use sealwire_msgpack::{Token, TokenReader, write};
 
-use crate::jobs::field_errors::{FieldFault, FieldProblem};
+use crate::jobs::field_errors::{FieldFailure, FieldProblem};
 use crate::jobs::field_opener::OpenedField;
 
 /// Seals the fields of one request.
@@ -53,7 +53,7 @@ impl FieldSealer {
         &mut self,
         opened: &OpenedField<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<(), FieldFault> {
+    ) -> Result<(), FieldFailure> {
         self.carry_role(opened)?;
         match (self, opened.evervault_text) {
             (Self::Evervault(sealer), Some((datatype, text))) => {
@@ -76,7 +76,7 @@ impl FieldSealer {
         datatype: Datatype,
         plaintext: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(), FieldFault> {
+    ) -> Result<(), FieldFailure> {
         match self {
             Self::Native(sealer) => {
                 let bytes = sealer.sealed_bytes(plaintext.len());
@@ -86,7 +86,7 @@ impl FieldSealer {
                 }
                 sealer
                     .seal_later(datatype, plaintext, out)
-                    .map_err(|_| FieldFault::Library)
+                    .map_err(|_| FieldFailure::Library)
             }
             Self::Evervault(sealer) => write_evervault(sealer, datatype, plaintext, out),
         }
@@ -114,7 +114,7 @@ fn write_evervault(
     datatype: Datatype,
     plaintext: &[u8],
     out: &mut Vec<u8>,
-) -> Result<(), FieldFault> {
+) -> Result<(), FieldFailure> {
     // Declared here because the text below borrows it.
     let number;
     let (datatype, text) = match datatype {
@@ -130,7 +130,7 @@ fn write_evervault(
                     FileError::TooLong => FieldProblem::TooLong.into(),
                     FileError::Role => FieldProblem::FileRole.into(),
                     FileError::Ambiguous => FieldProblem::NoForm.into(),
-                    FileError::Library => FieldFault::Library,
+                    FileError::Library => FieldFailure::Library,
                 });
         }
         Datatype::Value => match TokenReader::new(plaintext)
@@ -155,13 +155,13 @@ fn write_string(
     datatype: evervault::Datatype,
     text: &str,
     out: &mut Vec<u8>,
-) -> Result<(), FieldFault> {
+) -> Result<(), FieldFailure> {
     write::str_header(out, sealer.sealed_bytes(datatype, text.len()));
     sealer
         .seal(datatype, text, out)
         .map_err(|error| match error {
             Error::TextTooLong => FieldProblem::TooLong.into(),
-            _ => FieldFault::Library,
+            _ => FieldFailure::Library,
         })
 }
 

@@ -13,15 +13,15 @@ use sealwire_payload::{
     Budget, Containers, ExtraWork, Progress, Selection, Transform, Walk, WalkError,
 };
 use sealwire_schedule::{Cost, WorkSize};
-use sealwire_wire::{OnError, Unmatched, reply};
+use sealwire_wire::{OnError, Unmatched, response};
 use tokio::sync::oneshot;
 
 use crate::jobs::cancel_token::{CancelToken, StopReason};
 use crate::jobs::cost::{
     OperationKind, SliceBudget, WorkKind, authenticated, fields_max, with_extra,
 };
-use crate::jobs::error::CallFailure;
-use crate::jobs::field_errors::{FieldErrors, FieldFault};
+use crate::jobs::error::RequestFailure;
+use crate::jobs::field_errors::{FieldErrors, FieldFailure};
 use crate::jobs::field_opener::FieldOpener;
 use crate::jobs::read_ahead::ReadAhead;
 use crate::jobs::scheduler::RequestHelp;
@@ -54,7 +54,7 @@ pub trait StartFields: Send {
     /// # Errors
     ///
     /// An invalid parameter.
-    fn prepare(&mut self, _timer: &SliceTimer) -> Result<bool, CallFailure> {
+    fn prepare(&mut self, _timer: &SliceTimer) -> Result<bool, RequestFailure> {
         Ok(true)
     }
 
@@ -63,11 +63,11 @@ pub trait StartFields: Send {
     /// # Errors
     ///
     /// A key cannot be made.
-    fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, CallFailure>;
+    fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, RequestFailure>;
 }
 
-impl<F: FnOnce(FieldContext) -> Result<Fields, CallFailure> + Send> StartFields for F {
-    fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, CallFailure> {
+impl<F: FnOnce(FieldContext) -> Result<Fields, RequestFailure> + Send> StartFields for F {
+    fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, RequestFailure> {
         self(context)
     }
 }
@@ -110,7 +110,7 @@ pub trait FieldWork: Send {
         payload: &[u8],
         out: &mut Vec<u8>,
         slice: WalkSlice,
-    ) -> Result<bool, CallFailure>;
+    ) -> Result<bool, RequestFailure>;
 
     /// Returns the work so far that is not proportional to the number of fields or their bytes.
     fn extra_work(&self) -> ExtraWork {
@@ -196,7 +196,7 @@ impl FieldWork for TokenFields {
         payload: &[u8],
         out: &mut Vec<u8>,
         slice: WalkSlice,
-    ) -> Result<bool, CallFailure> {
+    ) -> Result<bool, RequestFailure> {
         match self {
             Self::Tokenize(fields) => walk_on(walk, payload, out, &mut **fields, slice),
             Self::Detokenize(fields) => walk_on(walk, payload, out, &mut **fields, slice),
@@ -272,7 +272,7 @@ pub struct JobSpec {
 /// Result and durations of a finished job.
 pub struct Finished {
     /// Outcome of the job, or its failure.
-    pub result: Result<Outcome, CallFailure>,
+    pub result: Result<Outcome, RequestFailure>,
     /// Start of the first slice.
     pub started: Instant,
     /// Time in slices.
@@ -282,7 +282,7 @@ pub struct Finished {
 /// Outcome of a job.
 pub enum Outcome {
     /// The response's bytes.
-    Reply(Vec<u8>),
+    Response(Vec<u8>),
     /// The job continues after the store has responded.
     Asks(Box<Suspended>),
 }
@@ -295,7 +295,7 @@ pub struct Suspended {
     /// State of the fields.
     pub fields: TokenFields,
     out: Vec<u8>,
-    document: reply::Document,
+    document: response::Document,
     walked: u64,
     unmatched: Vec<u32>,
     limits: Limits,
@@ -313,8 +313,8 @@ impl Suspended {
     /// # Errors
     ///
     /// The response is longer than the limit.
-    pub fn reply(mut self) -> Result<Vec<u8>, CallFailure> {
-        self.metrics.fields_done(self.spec.method, self.walked);
+    pub fn reply(mut self) -> Result<Vec<u8>, RequestFailure> {
+        self.metrics.count_fields(self.spec.method, self.walked);
         self.spec
             .cancel
             .did(self.walked, self.fields.errors().count());
@@ -397,7 +397,7 @@ pub struct Job {
     stage: JobStage,
     walk: Walk,
     out: Vec<u8>,
-    document: Option<reply::Document>,
+    document: Option<response::Document>,
     /// Started when the document turns out to need many key agreements.
     read_ahead: Option<Arc<ReadAhead>>,
     /// Key agreements of the last slice that helpers had made.
@@ -510,7 +510,7 @@ impl Job {
     }
 
     /// Makes the operation at the first slice.
-    fn start(&mut self) -> Result<(), CallFailure> {
+    fn start(&mut self) -> Result<(), RequestFailure> {
         let start = match std::mem::replace(&mut self.stage, JobStage::Over) {
             JobStage::New(start) => start,
             started => {
@@ -534,14 +534,14 @@ impl Job {
 
         self.stage = JobStage::Running(fields);
         self.out = Vec::with_capacity(self.spec.reply_bytes);
-        self.document = Some(reply::Document::begin(&mut self.out, self.spec.msgid));
+        self.document = Some(response::Document::start(&mut self.out, self.spec.msgid));
         Ok(())
     }
 
     /// Walks on within the budget of a slice. Returns true at the end of the document.
-    fn advance(&mut self, budget: &SliceBudget) -> Result<bool, CallFailure> {
+    fn advance(&mut self, budget: &SliceBudget) -> Result<bool, RequestFailure> {
         if let Some(reason) = self.spec.cancel.stop_reason() {
-            return Err(CallFailure::Stopped(reason));
+            return Err(RequestFailure::Stopped(reason));
         }
         if let JobStage::New(start) = &mut self.stage
             && !start.prepare(&budget.timer)?
@@ -551,7 +551,7 @@ impl Job {
         self.start()?;
 
         let JobStage::Running(fields) = &mut self.stage else {
-            return Err(CallFailure::Internal("work was resumed after its end"));
+            return Err(RequestFailure::Internal("work was resumed after its end"));
         };
         let work = fields.work_mut();
         if let Some(opener) = work.opener() {
@@ -567,10 +567,10 @@ impl Job {
         };
         let advanced = work.advance(&mut self.walk, &self.spec.payload, &mut self.out, slice);
         advanced.map_err(|failure| match (failure, self.spec.sealed) {
-            (CallFailure::ReplyTooLarge { reply_bytes_max }, Some(sealed))
+            (RequestFailure::ReplyTooLarge { reply_bytes_max }, Some(sealed))
                 if reply_bytes_max < self.limits.reply_bytes_max =>
             {
-                CallFailure::SealedTooLarge {
+                RequestFailure::SealedTooLarge {
                     message_bytes_max: self.limits.message_bytes_max,
                     binary_is_shorter: sealed.binary_is_shorter,
                 }
@@ -579,10 +579,10 @@ impl Job {
         })
     }
 
-    fn finish(&mut self, walked: Result<(), CallFailure>) {
+    fn finish(&mut self, walked: Result<(), RequestFailure>) {
         let result = match (walked, self.document.take()) {
             (Ok(()), Some(document)) => self.end(document),
-            (Ok(()), None) => Err(CallFailure::Internal("work ended twice")),
+            (Ok(()), None) => Err(RequestFailure::Internal("work ended twice")),
             (Err(failure), _) => Err(failure),
         };
         let started = self.started.unwrap_or_else(Instant::now);
@@ -597,10 +597,10 @@ impl Job {
     }
 
     /// Returns the outcome of a whole walk.
-    fn end(&mut self, document: reply::Document) -> Result<Outcome, CallFailure> {
+    fn end(&mut self, document: response::Document) -> Result<Outcome, RequestFailure> {
         let unmatched = self.walk.unmatched();
         if let (Unmatched::Fail, Some(position)) = (self.spec.unmatched, unmatched.first()) {
-            return Err(CallFailure::Unmatched {
+            return Err(RequestFailure::Unmatched {
                 position: *position,
             });
         }
@@ -638,7 +638,7 @@ impl Job {
                     listed,
                     self.limits.reply_bytes_max,
                 )?;
-                Outcome::Reply(out)
+                Outcome::Response(out)
             }
         })
     }
@@ -666,7 +666,7 @@ impl Job {
     /// Counts the processed fields and, if the request was stopped, the saved ones.
     fn count(&mut self, completed: bool) {
         let fields = self.walk.fields() as u64;
-        self.metrics.fields_done(self.spec.method, fields);
+        self.metrics.count_fields(self.spec.method, fields);
         if completed {
             return;
         }
@@ -678,7 +678,7 @@ impl Job {
         if let Some(reason) = self.spec.cancel.stop_reason().and_then(StopReason::counted) {
             let all = fields_max(self.spec.leaves);
             let saved = all.saturating_sub(fields);
-            self.metrics.call_stopped(
+            self.metrics.count_stopped_request(
                 reason,
                 saved,
                 Duration::from_nanos(self.spec.estimate.as_nanos() / all.max(1) * saved),
@@ -795,13 +795,13 @@ impl Drop for Job {
 /// Appends the part of the response after the document, if the response stays within
 /// `reply_bytes_max`. That much memory is reserved, and a vector that grows takes twice its memory.
 fn finish_document(
-    document: reply::Document,
+    document: response::Document,
     out: &mut Vec<u8>,
     generation: u64,
     errors: Option<&FieldErrors>,
     (unmatched, encapsulations): (&[u32], &[String]),
     reply_bytes_max: usize,
-) -> Result<(), CallFailure> {
+) -> Result<(), RequestFailure> {
     let errors = errors.map_or((&[][..], 0), |errors| (&errors.listed[..], errors.omitted));
 
     let listed: usize = errors
@@ -815,7 +815,7 @@ fn finish_document(
         .sum();
     let bytes = FRAME_BYTES + listed + unmatched.len() * LISTED_ITEM_BYTES + texts;
     if bytes > out.capacity() - out.len() && bytes > reply_bytes_max.saturating_sub(out.len()) {
-        return Err(CallFailure::ReplyTooLarge { reply_bytes_max });
+        return Err(RequestFailure::ReplyTooLarge { reply_bytes_max });
     }
     document.finish(out, generation, errors, unmatched, encapsulations);
     Ok(())
@@ -837,13 +837,13 @@ fn walk_limits(limits: &Limits, sealed: Option<SealedBound>) -> sealwire_payload
 /// # Errors
 ///
 /// A field that ends the request, a malformed document, or a response that is too long.
-pub fn walk_on<T: Transform<Error = FieldFault>>(
+pub fn walk_on<T: Transform<Error = FieldFailure>>(
     walk: &mut Walk,
     payload: &[u8],
     out: &mut Vec<u8>,
     transform: &mut T,
     slice: WalkSlice,
-) -> Result<bool, CallFailure> {
+) -> Result<bool, RequestFailure> {
     match walk.advance(
         payload,
         out,
@@ -851,13 +851,13 @@ pub fn walk_on<T: Transform<Error = FieldFault>>(
         slice.budget,
     ) {
         Ok(Progress::Done { consumed }) if consumed == payload.len() => Ok(true),
-        Ok(Progress::Done { .. }) => Err(CallFailure::Payload("more than one value".into())),
+        Ok(Progress::Done { .. }) => Err(RequestFailure::Payload("more than one value".into())),
         Ok(Progress::More) => Ok(false),
         Err(WalkError::Transform(failure)) => Err(failure.into()),
-        Err(WalkError::TooDeep { depth_max, .. }) => Err(CallFailure::TooDeep { depth_max }),
-        Err(WalkError::OutTooLarge { out_bytes_max }) => Err(CallFailure::ReplyTooLarge {
+        Err(WalkError::TooDeep { depth_max, .. }) => Err(RequestFailure::TooDeep { depth_max }),
+        Err(WalkError::OutTooLarge { out_bytes_max }) => Err(RequestFailure::ReplyTooLarge {
             reply_bytes_max: out_bytes_max.saturating_add(FRAME_BYTES),
         }),
-        Err(error @ WalkError::Malformed { .. }) => Err(CallFailure::Payload(error.to_string())),
+        Err(error @ WalkError::Malformed { .. }) => Err(RequestFailure::Payload(error.to_string())),
     }
 }

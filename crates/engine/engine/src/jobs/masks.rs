@@ -15,7 +15,7 @@ use sealwire_mask::{
 use sealwire_payload::ExtraWork;
 use sealwire_wire::{MaskList, MaskRule, Masking, RuleFields, UnknownFields};
 
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::slice_timer::SliceTimer;
 
 /// The unparsed rules and lists of a request, which a crypto thread will parse.
@@ -31,8 +31,8 @@ impl MaskSpec {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Rules`] for an unknown kind.
-    pub fn of(masking: &Masking<'_>) -> Result<Self, CallFailure> {
+    /// [`RequestFailure::Rules`] for an unknown kind.
+    pub fn of(masking: &Masking<'_>) -> Result<Self, RequestFailure> {
         Ok(Self {
             unknown: match masking.unknown {
                 UnknownFields::Refuse => Unknown::Refuse,
@@ -43,7 +43,7 @@ impl MaskSpec {
                 .iter()
                 .enumerate()
                 .map(|(at, rule)| rule_text(at, rule))
-                .collect::<Result<_, CallFailure>>()?,
+                .collect::<Result<_, RequestFailure>>()?,
             lists: masking.lists.iter().map(owned_list).collect(),
         })
     }
@@ -60,7 +60,7 @@ impl MaskSpec {
     /// # Errors
     ///
     /// As [`MaskPreparation::advance`].
-    pub fn into_masks(self, secret: MaskSecret) -> Result<Masks, CallFailure> {
+    pub fn into_masks(self, secret: MaskSecret) -> Result<Masks, RequestFailure> {
         let mut preparation = self.prepare(secret);
         preparation.advance(&SliceTimer::UNLIMITED)?;
         preparation.finish()
@@ -141,8 +141,8 @@ impl MaskPreparation {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Rules`], which names the rule, the position and the valid alternatives.
-    pub fn advance(&mut self, timer: &SliceTimer) -> Result<bool, CallFailure> {
+    /// [`RequestFailure::Rules`], which names the rule, the position and the valid alternatives.
+    pub fn advance(&mut self, timer: &SliceTimer) -> Result<bool, RequestFailure> {
         loop {
             let is_over = match &mut self.stage {
                 PreparationStage::Reading(rules) => !rules.step().map_err(rules_failure)?,
@@ -172,29 +172,29 @@ impl MaskPreparation {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Internal`] if they are not prepared.
-    pub fn finish(self) -> Result<Masks, CallFailure> {
+    /// [`RequestFailure::Internal`] if they are not prepared.
+    pub fn finish(self) -> Result<Masks, RequestFailure> {
         match self.stage {
             PreparationStage::Deriving(masks) => Ok(masks.finish(&self.secret)),
-            PreparationStage::Reading(_) | PreparationStage::Over => Err(CallFailure::Internal(
+            PreparationStage::Reading(_) | PreparationStage::Over => Err(RequestFailure::Internal(
                 "masks are used before they are prepared",
             )),
         }
     }
 }
 
-fn rules_failure(error: RulesError) -> CallFailure {
-    CallFailure::Rules(error.to_string())
+fn rules_failure(error: RulesError) -> RequestFailure {
+    RequestFailure::Rules(error.to_string())
 }
 
 /// Copies a rule. `at`: its position, from 0.
-fn rule_text(at: usize, rule: &MaskRule<'_>) -> Result<RuleText, CallFailure> {
+fn rule_text(at: usize, rule: &MaskRule<'_>) -> Result<RuleText, RequestFailure> {
     let target = match rule.fields {
         RuleFields::Path(path) => Target::Path(path.to_owned()),
         RuleFields::Column(column) => Target::Column(column.to_owned()),
         RuleFields::Kind(kind) => Target::Kind(
             kind.parse::<Kind>()
-                .map_err(|message| CallFailure::Rules(format!("rule {}: {message}", at + 1)))?,
+                .map_err(|message| RequestFailure::Rules(format!("rule {}: {message}", at + 1)))?,
         ),
     };
     Ok(RuleText {
@@ -338,11 +338,9 @@ mod tests {
             rules: vec![invalid],
             lists: Vec::new(),
         };
-        assert!(
-            spec.into_masks(secret()).is_err_and(
-                |error| matches!(error, CallFailure::Rules(text) if text.contains("fly"))
-            )
-        );
+        assert!(spec.into_masks(secret()).is_err_and(
+            |error| matches!(error, RequestFailure::Rules(text) if text.contains("fly"))
+        ));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use sealwire_store::{
 };
 use tokio::time::Instant;
 
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::fair_semaphore::FairSemaphore;
 use crate::jobs::scheduler::AdmissionPermit;
 use crate::jobs::store_calls::StoreCalls;
@@ -73,12 +73,12 @@ impl Objects {
     ///
     /// # Errors
     ///
-    /// The store's error; [`CallFailure::StoreBehind`]; [`CallFailure::Stopped`] at the deadline.
+    /// The store's error; [`RequestFailure::StoreBehind`]; [`RequestFailure::Stopped`] at the deadline.
     pub async fn write(
         &self,
         group: ObjectGroup,
         deadline: Instant,
-    ) -> Result<ObjectsWritten, CallFailure> {
+    ) -> Result<ObjectsWritten, RequestFailure> {
         let permit = self
             .calls
             .permit_write(group.len(), group.bytes(), deadline)
@@ -94,14 +94,14 @@ impl Objects {
     ///
     /// # Errors
     ///
-    /// The store's error; [`CallFailure::StoreBehind`].
+    /// The store's error; [`RequestFailure::StoreBehind`].
     pub async fn reseal(
         &self,
         view: MapView,
         key: [u8; 5],
         rows: Vec<Reseal<ObjectId>>,
         deadline: Instant,
-    ) -> Result<Vec<bool>, CallFailure> {
+    ) -> Result<Vec<bool>, RequestFailure> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
@@ -125,7 +125,7 @@ impl Objects {
         &self,
         map: MapId,
         operation: impl FnOnce(Arc<dyn ObjectStore>) -> F,
-    ) -> Result<T, CallFailure> {
+    ) -> Result<T, RequestFailure> {
         self.calls
             .run(
                 &self.reads,
@@ -148,7 +148,7 @@ impl Objects {
         &self,
         map: MapId,
         operation: impl FnOnce(Arc<dyn ObjectStore>) -> F,
-    ) -> Result<T, CallFailure> {
+    ) -> Result<T, RequestFailure> {
         self.calls
             .run(
                 &self.sweeps,
@@ -168,7 +168,7 @@ impl Objects {
         &self,
         admission: &mut AdmissionPermit,
         wanted: usize,
-    ) -> Result<usize, CallFailure> {
+    ) -> Result<usize, RequestFailure> {
         let rows = wanted.clamp(1, READ_ROWS_MAX);
         self.resize(
             admission,
@@ -184,7 +184,11 @@ impl Objects {
     /// # Errors
     ///
     /// No memory is left for the request.
-    pub fn resize(&self, admission: &mut AdmissionPermit, bytes: usize) -> Result<(), CallFailure> {
+    pub fn resize(
+        &self,
+        admission: &mut AdmissionPermit,
+        bytes: usize,
+    ) -> Result<(), RequestFailure> {
         self.calls.resize(admission, bytes)
     }
 }

@@ -5,10 +5,10 @@ use std::future::Future;
 use std::sync::Arc;
 
 use sealwire_store::{Permit, StoreError, WriteThrottle};
-use sealwire_telemetry::metrics::{Metrics, RefusalReason, StoreLabel};
+use sealwire_telemetry::metrics::{Metrics, RejectionLabel, StoreLabel};
 use tokio::time::Instant;
 
-use super::error::CallFailure;
+use super::error::RequestFailure;
 use super::fair_semaphore::FairSemaphore;
 use super::scheduler::AdmissionPermit;
 
@@ -27,18 +27,18 @@ impl StoreCalls {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::StoreBehind`].
+    /// [`RequestFailure::StoreBehind`].
     pub(super) async fn permit_write(
         &self,
         rows: usize,
         bytes: usize,
         deadline: Instant,
-    ) -> Result<Permit, CallFailure> {
+    ) -> Result<Permit, RequestFailure> {
         let start = Instant::now();
         let permit = self.throttle.reserve(rows, bytes, Some(deadline)).await;
         let permit = permit.map_err(|rejection| {
-            self.metrics.refused(RefusalReason::Storage);
-            CallFailure::StoreBehind(rejection)
+            self.metrics.refused(RejectionLabel::Storage);
+            RequestFailure::StoreBehind(rejection)
         })?;
         self.metrics.throttled(start.elapsed());
         Ok(permit)
@@ -50,26 +50,26 @@ impl StoreCalls {
     ///
     /// # Errors
     ///
-    /// The store's error; [`CallFailure::Internal`] if the operation panicked.
+    /// The store's error; [`RequestFailure::Internal`] if the operation panicked.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         permits: &FairSemaphore,
         app: u32,
         label: StoreLabel,
         operation: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-    ) -> Result<T, CallFailure> {
+    ) -> Result<T, RequestFailure> {
         let permit = permits.acquire(app).await?;
         let metrics = Arc::clone(&self.metrics);
         let running = tokio::spawn(async move {
             let start = Instant::now();
             let result = operation.await;
             drop(permit);
-            metrics.store_answered(label, start.elapsed(), result.is_ok());
-            result.map_err(CallFailure::Store)
+            metrics.observe_store_request(label, start.elapsed(), result.is_ok());
+            result.map_err(RequestFailure::Store)
         });
         running
             .await
-            .unwrap_or(Err(CallFailure::Internal("a store operation panicked")))
+            .unwrap_or(Err(RequestFailure::Internal("a store operation panicked")))
     }
 
     /// Changes the memory of a request.
@@ -81,11 +81,11 @@ impl StoreCalls {
         &self,
         admission: &mut AdmissionPermit,
         bytes: usize,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<(), RequestFailure> {
         if admission.resize(bytes) {
             return Ok(());
         }
-        self.metrics.refused(RefusalReason::Memory);
-        Err(CallFailure::no_memory())
+        self.metrics.refused(RejectionLabel::Memory);
+        Err(RequestFailure::no_memory())
     }
 }

@@ -8,14 +8,14 @@ use sealwire_crypto as crypto;
 use sealwire_msgpack::Token;
 use sealwire_payload::{Containers, ExtraWork, Field, Outcome, Path, Transform, Walk};
 use sealwire_telemetry::metrics::{MaskLabel, Metrics, SuiteLabel};
-use sealwire_wire::{DocumentCall, KeyScope, Method, OnError, Outside, Reading, Suite};
+use sealwire_wire::{DocumentParams, KeyScope, Method, OnError, Outside, Reading, Suite};
 
 use crate::apps::Apps;
 use crate::engine::Engine;
 use crate::jobs::cancel_token::CancelToken;
 use crate::jobs::cost::OperationKind;
-use crate::jobs::error::CallFailure;
-use crate::jobs::field_errors::{FieldErrors, FieldFault, FieldProblem};
+use crate::jobs::error::RequestFailure;
+use crate::jobs::field_errors::{FieldErrors, FieldFailure, FieldProblem};
 use crate::jobs::field_opener::{Evervault, FieldOpener, OpenedField};
 use crate::jobs::job::{FieldContext, FieldWork, Fields, StartFields, WalkSlice, walk_on};
 use crate::jobs::masks::disclosure::Disclosure;
@@ -30,7 +30,7 @@ pub(super) struct Decrypt {
 }
 
 impl Decrypt {
-    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Reading>) -> Self {
+    pub(super) fn new(frame: &Bytes, call: &DocumentParams<'_, Reading>) -> Self {
         Self {
             document: RequestDocument::new(frame, call),
             reading: call.writing,
@@ -47,7 +47,7 @@ impl Operation for Decrypt {
         self.document.extra_work(size)
     }
 
-    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, RequestFailure> {
         let (generation, app) = context.app()?;
         let shown = app.shown(context.permit)?;
         let mask = shown.mask().cloned();
@@ -91,7 +91,7 @@ impl StartFields for StartOpening {
         self.open.reader.has_keys_of(document)
     }
 
-    fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, CallFailure> {
+    fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, RequestFailure> {
         Ok(Fields::Document(Box::new(ShowFields {
             open: self.open.start(context),
             shown: self.shown,
@@ -116,7 +116,7 @@ impl OpenSpec {
         document: &RequestDocument,
         native_only: bool,
         outside: Outside,
-    ) -> Result<Self, CallFailure> {
+    ) -> Result<Self, RequestFailure> {
         let cache = engine.apps.opened();
         let inside_only = outside == Outside::Refuse;
         let native =
@@ -125,7 +125,7 @@ impl OpenSpec {
         for text in &document.encapsulations {
             let rule = "must be texts that an engine returned";
             let given = native.give(text.as_str().as_bytes());
-            given.map_err(|_| CallFailure::Param {
+            given.map_err(|_| RequestFailure::Param {
                 name: "encapsulations",
                 rule,
             })?;
@@ -206,9 +206,12 @@ impl UnopenedFields {
 impl OpenFields {
     /// Opens a field. Returns `None` if it does not look like an envelope.
     #[inline]
-    pub(super) fn open(&mut self, token: Token<'_>) -> Result<Option<OpenedField<'_>>, FieldFault> {
+    pub(super) fn open(
+        &mut self,
+        token: Token<'_>,
+    ) -> Result<Option<OpenedField<'_>>, FieldFailure> {
         if let Some(reason) = self.cancel.stop_reason() {
-            return Err(FieldFault::Stopped(reason));
+            return Err(FieldFailure::Stopped(reason));
         }
         // A field that was given up because of a cancel did not fail to open.
         let cancel = &self.cancel;
@@ -216,7 +219,7 @@ impl OpenFields {
         self.reader
             .open(token)
             .map_err(|problem| match cancel.stop_reason() {
-                Some(reason) => FieldFault::Stopped(reason),
+                Some(reason) => FieldFailure::Stopped(reason),
                 None => {
                     if problem == FieldProblem::CannotOpen {
                         unopened.note(token);
@@ -248,10 +251,10 @@ pub struct ShowFields {
 }
 
 impl Transform for ShowFields {
-    type Error = FieldFault;
+    type Error = FieldFailure;
 
     #[inline]
-    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFailure> {
         let Some(found) = self.open.open(field.token)? else {
             return Ok(Outcome::Keep);
         };
@@ -270,7 +273,7 @@ impl Transform for ShowFields {
         self.shown.work()
     }
 
-    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+    fn failed(&mut self, path: &Path<'_>, fault: FieldFailure) -> Result<(), FieldFailure> {
         self.open.field_errors.handle(path, fault)
     }
 }
@@ -282,7 +285,7 @@ impl FieldWork for ShowFields {
         payload: &[u8],
         out: &mut Vec<u8>,
         slice: WalkSlice,
-    ) -> Result<bool, CallFailure> {
+    ) -> Result<bool, RequestFailure> {
         walk_on(walk, payload, out, self, slice)
     }
 

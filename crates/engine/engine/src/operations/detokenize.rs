@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealwire_payload::Containers;
-use sealwire_wire::{DocumentCall, KeyScope, Method, Suite, TokenLookupScope};
+use sealwire_wire::{DocumentParams, KeyScope, Method, Suite, TokenLookupScope};
 
 use crate::apps::Apps;
 use crate::jobs::cost::OperationKind;
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::job::{FieldContext, Fields, TokenFields};
 use crate::jobs::tokens::Bounds;
 use crate::jobs::tokens::detokenize::{DetokenizeFields, DetokenizeSpec};
@@ -21,7 +21,7 @@ pub(super) struct Detokenize {
 }
 
 impl Detokenize {
-    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, TokenLookupScope<'_>>) -> Self {
+    pub(super) fn new(frame: &Bytes, call: &DocumentParams<'_, TokenLookupScope<'_>>) -> Self {
         Self {
             document: RequestDocument::new(frame, call),
         }
@@ -33,7 +33,7 @@ impl Operation for Detokenize {
         OperationKind::of(Method::Detokenize, Suite::P256, KeyScope::default())
     }
 
-    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, RequestFailure> {
         let limits = &context.engine.limits;
         let located = context.collection()?;
         let shown = located.app.shown(context.permit)?;

@@ -6,15 +6,15 @@ use bytes::Bytes;
 use sealwire_crypto::Datatype;
 use sealwire_msgpack::Token;
 use sealwire_payload::{Containers, ExtraWork, Field, Outcome, Path, Transform, Walk};
-use sealwire_wire::{DocumentCall, Format, Method, OnError, Suite, Writing};
+use sealwire_wire::{DocumentParams, Format, Method, OnError, Suite, Writing};
 
 use super::USUAL_SUITE;
 use super::sealing::{SealOptions, SealerSpec, document_bytes_in, times};
 use crate::apps::Apps;
 use crate::jobs::cancel_token::CancelToken;
 use crate::jobs::cost::OperationKind;
-use crate::jobs::error::CallFailure;
-use crate::jobs::field_errors::{FieldErrors, FieldFault};
+use crate::jobs::error::RequestFailure;
+use crate::jobs::field_errors::{FieldErrors, FieldFailure};
 use crate::jobs::field_sealer::FieldSealer;
 use crate::jobs::job::{FieldContext, FieldWork, Fields, StartFields, WalkSlice, walk_on};
 use crate::operation::{
@@ -29,7 +29,7 @@ pub(super) struct Encrypt {
 }
 
 impl Encrypt {
-    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Writing<'_>>) -> Self {
+    pub(super) fn new(frame: &Bytes, call: &DocumentParams<'_, Writing<'_>>) -> Self {
         Self {
             document: RequestDocument::new(frame, call),
             options: SealOptions::new(frame, &call.writing),
@@ -69,7 +69,7 @@ impl Operation for Encrypt {
         self.document.extra_work(size)
     }
 
-    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, RequestFailure> {
         let (generation, app) = context.app()?;
         let format = self.options.format_in(&app);
         let sealer = self.options.sealer(&app, &self.document.context, format)?;
@@ -118,7 +118,7 @@ impl StartFields for StartSealing {
         self.sealer.take_ready_key()
     }
 
-    fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, CallFailure> {
+    fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, RequestFailure> {
         let field_errors = context.errors(self.on_error);
         let cancel = context.cancel;
         Ok(Fields::Document(Box::new(SealFields {
@@ -141,12 +141,12 @@ pub struct SealFields {
 }
 
 impl Transform for SealFields {
-    type Error = FieldFault;
+    type Error = FieldFailure;
 
     #[inline]
-    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFailure> {
         if let Some(reason) = self.cancel.stop_reason() {
-            return Err(FieldFault::Stopped(reason));
+            return Err(FieldFailure::Stopped(reason));
         }
         let (datatype, plaintext) = match field.token {
             Token::Str(text) => (Datatype::String, text),
@@ -157,7 +157,7 @@ impl Transform for SealFields {
         Ok(Outcome::Replaced)
     }
 
-    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+    fn failed(&mut self, path: &Path<'_>, fault: FieldFailure) -> Result<(), FieldFailure> {
         self.field_errors.handle(path, fault)
     }
 
@@ -173,7 +173,7 @@ impl FieldWork for SealFields {
         payload: &[u8],
         out: &mut Vec<u8>,
         slice: WalkSlice,
-    ) -> Result<bool, CallFailure> {
+    ) -> Result<bool, RequestFailure> {
         walk_on(walk, payload, out, self, slice)
     }
 
@@ -206,9 +206,9 @@ mod tests {
     }
 
     impl Transform for StopAfter {
-        type Error = FieldFault;
+        type Error = FieldFailure;
 
-        fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+        fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFailure> {
             if self.fields == 0 {
                 self.seal.cancel.stop(StopReason::Cancel);
             }
@@ -216,7 +216,7 @@ mod tests {
             self.seal.field(field, out)
         }
 
-        fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+        fn failed(&mut self, path: &Path<'_>, fault: FieldFailure) -> Result<(), FieldFailure> {
             self.seal.failed(path, fault)
         }
     }
@@ -252,7 +252,7 @@ mod tests {
             assert!(
                 matches!(
                     stopped,
-                    Err(WalkError::Transform(FieldFault::Stopped(
+                    Err(WalkError::Transform(FieldFailure::Stopped(
                         StopReason::Cancel
                     )))
                 ),

@@ -5,13 +5,13 @@ use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_wire::shared::Source;
 use sealwire_wire::{
-    Encapsulation, Encoding, Envelope, Format, Health, Inspect, Inspection, ValueKind, reply,
+    Encapsulation, Encoding, Envelope, Format, Health, Inspect, Inspection, ValueKind, response,
 };
 
 use crate::apps::Apps;
 use crate::engine::Engine;
 use crate::frame_text::{Frame, FrameText};
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::suite;
 
 /// A request that is answered without a permission and admission. Never rejected for load.
@@ -38,11 +38,11 @@ impl Immediate {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Payload`] for `inspect` of a value that is not an envelope; the audit log's
+    /// [`RequestFailure::Payload`] for `inspect` of a value that is not an envelope; the audit log's
     /// error if nothing can be recorded.
-    pub fn answer(&self, engine: &Engine, msgid: u32) -> Result<Vec<u8>, CallFailure> {
+    pub fn answer(&self, engine: &Engine, msgid: u32) -> Result<Vec<u8>, RequestFailure> {
         let mut out = Vec::with_capacity(512);
-        reply::begin(&mut out, msgid);
+        response::start(&mut out, msgid);
         let envelope = match self {
             Self::Health => {
                 Health.encode(&mut out);
@@ -58,7 +58,7 @@ impl Immediate {
         engine.audit.ready()?;
         let inspection = inspect(envelope, &engine.apps);
         let inspection =
-            inspection.ok_or_else(|| CallFailure::Payload("not an envelope".into()))?;
+            inspection.ok_or_else(|| RequestFailure::Payload("not an envelope".into()))?;
         inspection.encode(&mut out);
         Ok(out)
     }

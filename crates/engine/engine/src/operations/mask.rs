@@ -12,13 +12,13 @@ use sealwire_payload::{
 };
 use sealwire_records::token::TokenKeys;
 use sealwire_telemetry::metrics::{MaskLabel, Metrics};
-use sealwire_wire::{DocumentCall, KeyScope, Masking, Method, OnError, Suite};
+use sealwire_wire::{DocumentParams, KeyScope, Masking, Method, OnError, Suite};
 
 use crate::apps::Apps;
 use crate::jobs::cancel_token::CancelToken;
 use crate::jobs::cost::OperationKind;
-use crate::jobs::error::CallFailure;
-use crate::jobs::field_errors::{FieldErrors, FieldFault, FieldProblem};
+use crate::jobs::error::RequestFailure;
+use crate::jobs::field_errors::{FieldErrors, FieldFailure, FieldProblem};
 use crate::jobs::job::{FieldContext, FieldWork, Fields, StartFields, WalkSlice, walk_on};
 use crate::jobs::masks::{self, MaskPreparation, MaskSpec};
 use crate::jobs::slice_timer::SliceTimer;
@@ -35,11 +35,11 @@ const SEARCH_PIECE: usize = 8 << 10;
 /// A decoded `mask`.
 pub(super) struct MaskDocument {
     document: RequestDocument,
-    rules: Result<MaskSpec, CallFailure>,
+    rules: Result<MaskSpec, RequestFailure>,
 }
 
 impl MaskDocument {
-    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Masking<'_>>) -> Self {
+    pub(super) fn new(frame: &Bytes, call: &DocumentParams<'_, Masking<'_>>) -> Self {
         Self {
             document: RequestDocument::new(frame, call),
             rules: MaskSpec::of(&call.writing),
@@ -60,7 +60,7 @@ impl Operation for MaskDocument {
         rules.unwrap_or_default()
     }
 
-    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, RequestFailure> {
         let Self { document, rules } = *self;
         let rules = rules?;
         let growth = rules.growth(context.fields_max(), document.payload.len());
@@ -105,7 +105,7 @@ enum MaskRules {
 }
 
 impl StartFields for StartMasking {
-    fn prepare(&mut self, timer: &SliceTimer) -> Result<bool, CallFailure> {
+    fn prepare(&mut self, timer: &SliceTimer) -> Result<bool, RequestFailure> {
         if let MaskRules::Texts(_) = &self.rules
             && let MaskRules::Texts(rules) = std::mem::replace(&mut self.rules, MaskRules::Taken)
         {
@@ -114,14 +114,14 @@ impl StartFields for StartMasking {
         match &mut self.rules {
             MaskRules::Preparing(rules) => rules.advance(timer),
             MaskRules::Texts(_) | MaskRules::Taken => {
-                Err(CallFailure::Internal("the rules of a mask were lost"))
+                Err(RequestFailure::Internal("the rules of a mask were lost"))
             }
         }
     }
 
-    fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, CallFailure> {
+    fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, RequestFailure> {
         let MaskRules::Preparing(rules) = self.rules else {
-            return Err(CallFailure::Internal(
+            return Err(RequestFailure::Internal(
                 "a mask starts before its rules are prepared",
             ));
         };
@@ -220,12 +220,12 @@ pub struct MaskSlice<'s> {
 }
 
 impl Transform for MaskSlice<'_> {
-    type Error = FieldFault;
+    type Error = FieldFailure;
 
     #[inline]
-    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFailure> {
         if let Some(reason) = self.cancel.stop_reason() {
-            return Err(FieldFault::Stopped(reason));
+            return Err(FieldFailure::Stopped(reason));
         }
         let before = out.len();
         match self.masking.mask(&field, out) {
@@ -246,7 +246,7 @@ impl Transform for MaskSlice<'_> {
         self.masking.work()
     }
 
-    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+    fn failed(&mut self, path: &Path<'_>, fault: FieldFailure) -> Result<(), FieldFailure> {
         self.field_errors.handle(path, fault)
     }
 }
@@ -262,7 +262,7 @@ impl FieldWork for MaskFields {
         payload: &[u8],
         out: &mut Vec<u8>,
         slice: WalkSlice,
-    ) -> Result<bool, CallFailure> {
+    ) -> Result<bool, RequestFailure> {
         match self.search(walk, payload, slice) {
             Some(slice) => walk_on(walk, payload, out, &mut self.in_slice(), slice),
             None => Ok(false),

@@ -31,7 +31,7 @@ use crate::apps::Apps;
 use crate::frame_text::FrameText;
 use crate::jobs::cancel_token::CancelToken;
 use crate::jobs::cost::OperationKind;
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::objects::Objects;
 use crate::jobs::scheduler::AdmissionPermit;
 use crate::jobs::tokens::tokenize::IdempotencyKey;
@@ -91,7 +91,7 @@ impl Operation for Request {
         }
     }
 
-    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, RequestFailure> {
         let located = context.objects()?;
         let task = match *self {
             Request::Add(AddObjects {
@@ -177,7 +177,7 @@ fn read_spec(
     context: &PlanContext<'_>,
     located: &LocatedObjects,
     named: &PropertyDisclosure<FrameText>,
-) -> Result<ReadSpec, CallFailure> {
+) -> Result<ReadSpec, RequestFailure> {
     let names: Option<Vec<&str>> = named
         .properties
         .as_ref()
@@ -197,18 +197,18 @@ fn read_spec(
     Ok(ReadSpec { properties })
 }
 
-fn parse_ids(ids: &[FrameText]) -> Result<Vec<ObjectId>, CallFailure> {
+fn parse_ids(ids: &[FrameText]) -> Result<Vec<ObjectId>, RequestFailure> {
     let parsed: Vec<Option<ObjectId>> = ids.iter().map(|id| parse_id(id.as_str())).collect();
     let missing = parsed.iter().enumerate().filter(|(_, id)| id.is_none());
     let errors: Vec<ItemError> = missing.map(|(at, _)| no_object(at)).collect();
     if !errors.is_empty() {
-        return Err(CallFailure::Items { errors });
+        return Err(RequestFailure::Items { errors });
     }
     let ids: Vec<ObjectId> = parsed.into_iter().flatten().collect();
     let mut sorted = ids.clone();
     sorted.sort_unstable();
     if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(CallFailure::Param {
+        return Err(RequestFailure::Param {
             name: "ids",
             rule: "must name each object once",
         });
@@ -298,7 +298,7 @@ impl ObjectsRun<'_> {
         step: &SweepStep<FrameText>,
         archives: bool,
         out: &mut Vec<u8>,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<(), RequestFailure> {
         let after = step
             .after
             .as_ref()
@@ -321,12 +321,12 @@ impl ObjectsRun<'_> {
         };
         let map = self.located.collection.map;
         let dry_run = step.dry_run;
-        let ask = move |store: Arc<dyn sealwire_store::ObjectStore>| async move {
+        let operation = move |store: Arc<dyn sealwire_store::ObjectStore>| async move {
             store
                 .sweep_objects(now, map, sweep, after, limit, dry_run)
                 .await
         };
-        let page = self.objects.sweep(map, ask).await?;
+        let page = self.objects.sweep(map, operation).await?;
         let next = page.next.map(crate::objects::id_text);
         self.count(usize::try_from(page.found).unwrap_or(usize::MAX), 0);
         sealwire_wire::Counted {

@@ -1,7 +1,7 @@
 //! `apps.public_keys`, on a data listener.
 
 use crate::jobs::cost::OperationKind;
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use sealwire_settings::Limits;
 
 use crate::apps::Apps;
@@ -26,7 +26,7 @@ impl Operation for PublicKeys {
         RESPONSE_BYTES
     }
 
-    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, RequestFailure> {
         let keys = context
             .engine
             .public_keys(context.permit, context.options.min_generation)?;

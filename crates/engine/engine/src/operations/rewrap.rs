@@ -7,15 +7,15 @@ use sealwire_crypto::{self as crypto, Origin};
 use sealwire_msgpack::Token;
 use sealwire_payload::{Containers, ExtraWork, Field, Outcome, Path, Transform, Walk};
 use sealwire_telemetry::metrics::Metrics;
-use sealwire_wire::{DocumentCall, Format, Method, Outside, Suite, Unbound, Writing};
+use sealwire_wire::{DocumentParams, Format, Method, Outside, Suite, Unbound, Writing};
 
 use super::USUAL_SUITE;
 use super::decrypt::{OpenFields, OpenSpec, named_suite};
 use super::sealing::{SealOptions, SealerSpec, document_bytes_in, times};
 use crate::apps::Apps;
 use crate::jobs::cost::OperationKind;
-use crate::jobs::error::CallFailure;
-use crate::jobs::field_errors::{FieldErrors, FieldFault, FieldProblem};
+use crate::jobs::error::RequestFailure;
+use crate::jobs::field_errors::{FieldErrors, FieldFailure, FieldProblem};
 use crate::jobs::field_opener::FieldOpener;
 use crate::jobs::field_sealer::FieldSealer;
 use crate::jobs::job::{FieldContext, FieldWork, Fields, WalkSlice, walk_on};
@@ -31,7 +31,7 @@ pub(super) struct Rewrap {
 }
 
 impl Rewrap {
-    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Writing<'_>>) -> Self {
+    pub(super) fn new(frame: &Bytes, call: &DocumentParams<'_, Writing<'_>>) -> Self {
         Self {
             document: RequestDocument::new(frame, call),
             options: SealOptions::new(frame, &call.writing),
@@ -71,7 +71,7 @@ impl Operation for Rewrap {
             .plus(self.document.extra_work(size))
     }
 
-    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, RequestFailure> {
         let (generation, app) = context.app()?;
         let format = self.options.format_in(&app);
         let native_only =
@@ -186,14 +186,14 @@ pub enum LazySealer {
 }
 
 impl LazySealer {
-    fn get(&mut self) -> Result<&mut FieldSealer, FieldFault> {
+    fn get(&mut self) -> Result<&mut FieldSealer, FieldFailure> {
         if let Self::Planned(spec) = self {
-            let spec = spec.take().ok_or(FieldFault::Library)?;
-            *self = Self::Ready(spec.make().map_err(|_| FieldFault::Library)?);
+            let spec = spec.take().ok_or(FieldFailure::Library)?;
+            *self = Self::Ready(spec.make().map_err(|_| FieldFailure::Library)?);
         }
         match self {
             Self::Ready(sealer) => Ok(sealer),
-            Self::Planned(_) => Err(FieldFault::Library),
+            Self::Planned(_) => Err(FieldFailure::Library),
         }
     }
 }
@@ -204,7 +204,7 @@ impl OutsideSealers {
         &mut self,
         origin: Origin,
         token: Token<'_>,
-    ) -> Result<Option<&mut FieldSealer>, FieldFault> {
+    ) -> Result<Option<&mut FieldSealer>, FieldFailure> {
         let Self::Keep(sealers) = self else {
             return Ok(None);
         };
@@ -243,10 +243,10 @@ impl fmt::Debug for OutsideSealers {
 }
 
 impl Transform for RewrapFields {
-    type Error = FieldFault;
+    type Error = FieldFailure;
 
     #[inline]
-    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFailure> {
         let Some(found) = self.open.open(field.token)? else {
             return Ok(Outcome::Keep);
         };
@@ -262,7 +262,7 @@ impl Transform for RewrapFields {
         self.open.reader.pauses()
     }
 
-    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+    fn failed(&mut self, path: &Path<'_>, fault: FieldFailure) -> Result<(), FieldFailure> {
         self.open.field_errors.handle(path, fault)
     }
 
@@ -279,7 +279,7 @@ impl FieldWork for RewrapFields {
         payload: &[u8],
         out: &mut Vec<u8>,
         slice: WalkSlice,
-    ) -> Result<bool, CallFailure> {
+    ) -> Result<bool, RequestFailure> {
         walk_on(walk, payload, out, self, slice)
     }
 

@@ -15,7 +15,7 @@ use super::USUAL_SUITE;
 use crate::apps::Apps;
 use crate::frame_text::{Frame, FrameText};
 use crate::jobs::cost::OperationKind;
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::field_sealer::FieldSealer;
 use crate::jobs::job::SealedBound;
 use crate::suite;
@@ -110,7 +110,7 @@ impl SealerSpec {
 
     /// Makes the sealer: without a ready key by one key generation and one Diffie-Hellman, so on a
     /// crypto thread.
-    pub(super) fn make(self) -> Result<FieldSealer, CallFailure> {
+    pub(super) fn make(self) -> Result<FieldSealer, RequestFailure> {
         let sealer = match (self.ready, self.source) {
             (Some(ready), _) => Ok(ready),
             (
@@ -248,7 +248,7 @@ impl SealOptions {
         app: &App,
         context: &Bytes,
         format: Format,
-    ) -> Result<SealerSpec, CallFailure> {
+    ) -> Result<SealerSpec, RequestFailure> {
         let suite = suite::from_wire(self.suite_in(app, format));
         let own = match self.writing.key_scope {
             KeyScope::Request => Some(crypto::KeyScope::Request),
@@ -259,37 +259,37 @@ impl SealOptions {
             if suite != crypto::Suite::P256MlKem768 || format != Format::Native {
                 let rule =
                     "must be \"inline\": only suite \"p256-mlkem768\" has encapsulations apart";
-                return Err(CallFailure::Param {
+                return Err(RequestFailure::Param {
                     name: "encapsulation",
                     rule,
                 });
             }
             if self.writing.key_scope == KeyScope::Field {
                 let rule = "must be \"request\" or \"epoch\" with encapsulation \"apart\"";
-                return Err(CallFailure::Param {
+                return Err(RequestFailure::Param {
                     name: "key_scope",
                     rule,
                 });
             }
         }
-        let newest = || app.keys.newest(suite).cloned().ok_or(CallFailure::NoKey);
+        let newest = || app.keys.newest(suite).cloned().ok_or(RequestFailure::NoKey);
         let is_off = !app.settings.read_suites.contains(suite);
         if let Some(form) = self.evervault_form(context, format)? {
             let rule = "must be \"request\" or \"field\" in this format";
-            let scope = own.ok_or(CallFailure::Param {
+            let scope = own.ok_or(RequestFailure::Param {
                 name: "key_scope",
                 rule,
             })?;
             if suite.curve().is_none() {
                 let rule = "must be \"p256\" or \"secp256k1\" in this format";
-                return Err(CallFailure::Param {
+                return Err(RequestFailure::Param {
                     name: "suite",
                     rule,
                 });
             }
             // Values that are sealed under this suite would not open.
             if is_off {
-                return Err(CallFailure::SuiteOff {
+                return Err(RequestFailure::SuiteOff {
                     suite: suite.name(),
                 });
             }
@@ -300,13 +300,13 @@ impl SealOptions {
             )));
         }
         if is_off {
-            return Err(CallFailure::SuiteOff {
+            return Err(RequestFailure::SuiteOff {
                 suite: suite.name(),
             });
         }
         if suite == crypto::Suite::Xaes && own.is_none() {
             let rule = "must be \"request\" or \"field\" with suite \"xaes\"";
-            return Err(CallFailure::Param {
+            return Err(RequestFailure::Param {
                 name: "key_scope",
                 rule,
             });
@@ -314,7 +314,7 @@ impl SealOptions {
         let spec = self.spec(app, newest()?, context);
         Ok(SealerSpec::new(match own {
             Some(scope) => KeySource::Own(spec, scope),
-            None => KeySource::Epoch(spec, app.settings.epoch.ok_or(CallFailure::NoEpoch)?),
+            None => KeySource::Epoch(spec, app.settings.epoch.ok_or(RequestFailure::NoEpoch)?),
         }))
     }
 
@@ -376,8 +376,8 @@ impl SealOptions {
         &self,
         context: &[u8],
         format: Format,
-    ) -> Result<Option<evervault::Form>, CallFailure> {
-        let rejected = |name, rule| Err(CallFailure::Param { name, rule });
+    ) -> Result<Option<evervault::Form>, RequestFailure> {
+        let rejected = |name, rule| Err(RequestFailure::Param { name, rule });
         if self.writing.role.is_some() && format != Format::Evervault {
             return rejected("role", "must be absent: only format \"evervault\" has one");
         }
@@ -395,7 +395,7 @@ impl SealOptions {
         }
         let role = self.writing.role.as_ref().map(FrameText::as_str);
         let Ok(role) = role.map(evervault::Role::new).transpose() else {
-            return Err(CallFailure::Internal(
+            return Err(RequestFailure::Internal(
                 "the decoder accepted an invalid role",
             ));
         };
@@ -408,10 +408,10 @@ impl SealOptions {
     }
 }
 
-fn library_failed(error: crypto::Error) -> CallFailure {
+fn library_failed(error: crypto::Error) -> RequestFailure {
     match error {
-        crypto::Error::KeyUsedUp => CallFailure::NoKey,
-        _ => CallFailure::Internal("the crypto library failed"),
+        crypto::Error::KeyUsedUp => RequestFailure::NoKey,
+        _ => RequestFailure::Internal("the crypto library failed"),
     }
 }
 

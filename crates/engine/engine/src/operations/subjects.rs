@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::jobs::cancel_token::CancelToken;
 use crate::jobs::cost::{ExtraWork, OperationKind};
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::objects::Objects;
 use crate::jobs::scheduler::AdmissionPermit;
 use crate::jobs::tokens::batch::{each, each_sized};
@@ -21,7 +21,7 @@ use sealwire_store::{
 };
 use sealwire_wire::shared::{Own, Source, SubjectsOperation};
 use sealwire_wire::{
-    Object, SubjectErased, SubjectExport, SubjectFound, SubjectName, SubjectToken, SubjectsCall,
+    Object, SubjectErased, SubjectExport, SubjectFound, SubjectName, SubjectToken, SubjectsRequest,
 };
 use tokio::time::Instant;
 
@@ -50,9 +50,9 @@ const TOKENS_PER_STEP: usize = 2_000;
 const TRIES_MAX: u32 = 8;
 
 /// A decoded `subjects.*` request, whose texts share the bytes of the message.
-pub(super) struct SubjectsRequest {
+pub(super) struct SubjectsJob {
     subject: NamedSubject,
-    ask: SubjectsOperation<FrameText>,
+    operation: SubjectsOperation<FrameText>,
 }
 
 enum NamedSubject {
@@ -75,8 +75,8 @@ impl ErasedKey {
     }
 }
 
-impl SubjectsRequest {
-    pub(super) fn new(frame: &Frame<'_>, call: &SubjectsCall<'_>) -> Self {
+impl SubjectsJob {
+    pub(super) fn new(frame: &Frame<'_>, call: &SubjectsRequest<'_>) -> Self {
         let subject = match call.target.subject {
             SubjectName::Name(name) => NamedSubject::Name(frame.text(name)),
             // The wire admits 32 hexadecimal digits only.
@@ -86,18 +86,18 @@ impl SubjectsRequest {
                     .to_be_bytes(),
             )),
         };
-        let ask = call.ask.own(frame);
-        Self { subject, ask }
+        let operation = call.operation.own(frame);
+        Self { subject, operation }
     }
 }
 
-impl Operation for SubjectsRequest {
+impl Operation for SubjectsJob {
     fn kind(&self, _: &Apps, _: &str) -> OperationKind {
         OperationKind::OPEN_OBJECTS
     }
 
     fn fields_max(&self, _: MessageSize) -> u64 {
-        match self.ask {
+        match self.operation {
             SubjectsOperation::Export { limit, .. } => {
                 page_limit(limit) as u64 * sealwire_wire::PROPERTIES_MAX as u64
             }
@@ -105,7 +105,7 @@ impl Operation for SubjectsRequest {
         }
     }
 
-    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, RequestFailure> {
         let (generation, app) = context.app()?;
         let id = match self.subject {
             NamedSubject::Name(name) => {
@@ -113,7 +113,7 @@ impl Operation for SubjectsRequest {
             }
             NamedSubject::Id(id) => id,
         };
-        let task = match self.ask {
+        let task = match self.operation {
             SubjectsOperation::Find => SubjectTask::Find,
             SubjectsOperation::Export { after, limit } => {
                 let after = after
@@ -154,7 +154,7 @@ const TOKEN_CURSOR: &str = "token.";
 
 /// Parses the cursor of an export: the number of a collection, and the id of an object or token in
 /// it.
-fn cursor(app: u32, text: &str) -> Result<ExportCursor, CallFailure> {
+fn cursor(app: u32, text: &str) -> Result<ExportCursor, RequestFailure> {
     let parse = || {
         let of_token = text.strip_prefix(TOKEN_CURSOR);
         let (collection, id) = of_token.unwrap_or(text).split_once('.')?;
@@ -168,7 +168,7 @@ fn cursor(app: u32, text: &str) -> Result<ExportCursor, CallFailure> {
             None => ExportCursor::Object(Some((map, parse_id(id)?))),
         })
     };
-    parse().ok_or(CallFailure::Param {
+    parse().ok_or(RequestFailure::Param {
         name: "after",
         rule: "must be the next of the page before",
     })
@@ -246,7 +246,7 @@ impl StorePlan for SubjectsPlan {
                 SubjectTask::Export { after, limit } => run.export(after, limit).await?.encode(out),
             }
             if out.len() > reply_bytes_max {
-                Err(CallFailure::ReplyTooLarge { reply_bytes_max })
+                Err(RequestFailure::ReplyTooLarge { reply_bytes_max })
             } else {
                 Ok(())
             }
@@ -276,18 +276,23 @@ impl SubjectsRun<'_> {
     }
 
     /// Returns the subject's row in a map.
-    async fn row(&self, map: fn(u32) -> MapId) -> Result<Option<ObjectRow>, CallFailure> {
+    async fn row(&self, map: fn(u32) -> MapId) -> Result<Option<ObjectRow>, RequestFailure> {
         let view = self.view(map);
         let now = now();
         let ids = [self.id.row()];
-        let ask = move |store: Arc<dyn ObjectStore>| async move {
+        let operation = move |store: Arc<dyn ObjectStore>| async move {
             store.get_objects(now, view, &ids).await
         };
-        Ok(self.objects.read(view.map, ask).await?.pop().flatten())
+        Ok(self
+            .objects
+            .read(view.map, operation)
+            .await?
+            .pop()
+            .flatten())
     }
 
     /// Takes a turn on the crypto threads, as every request does.
-    async fn take_turn(&mut self) -> Result<(), CallFailure> {
+    async fn take_turn(&mut self) -> Result<(), RequestFailure> {
         each(
             self.admission,
             OperationKind::OPEN_OBJECTS,
@@ -299,7 +304,7 @@ impl SubjectsRun<'_> {
         .map(drop)
     }
 
-    async fn find(&mut self) -> Result<SubjectFound, CallFailure> {
+    async fn find(&mut self) -> Result<SubjectFound, RequestFailure> {
         self.take_turn().await?;
         let row = self.row(MapId::of_subjects).await?;
         let version = row.as_ref().map_or(0, |row| row.version);
@@ -320,7 +325,7 @@ impl SubjectsRun<'_> {
         &mut self,
         after: ExportCursor,
         limit: usize,
-    ) -> Result<SubjectExport, CallFailure> {
+    ) -> Result<SubjectExport, RequestFailure> {
         self.objects.resize(
             self.admission,
             self.admission.bytes().saturating_add(4 * SCAN_BYTES),
@@ -339,14 +344,14 @@ impl SubjectsRun<'_> {
         &mut self,
         after: Option<(MapId, TokenId)>,
         limit: usize,
-    ) -> Result<SubjectExport, CallFailure> {
+    ) -> Result<SubjectExport, RequestFailure> {
         let generation = self.generation;
         let app = self.app.number;
         let id = self.id;
-        let ask = move |store: Arc<dyn TokenStore>| async move {
+        let operation = move |store: Arc<dyn TokenStore>| async move {
             store.subject_rows(app, id, after, limit).await
         };
-        let page = self.tokens.sweep(app, ask).await?;
+        let page = self.tokens.sweep(app, operation).await?;
         // After the rows, so that none is returned once an erasure has its response.
         let key = self.row(MapId::of_subjects).await?.map(StoredSubject::new);
         let Some(first) = page.first().map(|(map, _)| *map) else {
@@ -443,18 +448,18 @@ impl SubjectsRun<'_> {
         &mut self,
         after: Option<(MapId, ObjectId)>,
         limit: usize,
-    ) -> Result<Option<SubjectExport>, CallFailure> {
+    ) -> Result<Option<SubjectExport>, RequestFailure> {
         let generation = self.generation;
         let app = self.app.number;
         let id = self.id;
-        let ask = move |store: Arc<dyn ObjectStore>| async move {
+        let operation = move |store: Arc<dyn ObjectStore>| async move {
             store
                 .subject_objects(generation, app, id, after, limit)
                 .await
         };
         let page = self
             .objects
-            .sweep(self.view(MapId::of_subjects).map, ask)
+            .sweep(self.view(MapId::of_subjects).map, operation)
             .await?;
         // After the objects, so that none is returned once an erasure has its response.
         let key = self.row(MapId::of_subjects).await?.map(StoredSubject::new);
@@ -512,7 +517,7 @@ impl SubjectsRun<'_> {
         &mut self,
         collection: Arc<ObjectCollection>,
         rows: Vec<ReadableRow>,
-    ) -> Result<Vec<Result<Object, String>>, CallFailure> {
+    ) -> Result<Vec<Result<Object, String>>, RequestFailure> {
         let disclosed_property = |property: &sealwire_records::objects::Property| {
             let disclosure = self
                 .app
@@ -520,7 +525,7 @@ impl SubjectsRun<'_> {
                 .disclosure(ValueVisibility::Clear, &collection.token_keys)?;
             let number = property.number;
             let name = property.name.as_str().to_owned();
-            Ok::<_, CallFailure>(DisclosedProperty {
+            Ok::<_, RequestFailure>(DisclosedProperty {
                 number,
                 name,
                 disclosure,
@@ -547,7 +552,7 @@ impl SubjectsRun<'_> {
         .await
     }
 
-    async fn erase(&mut self, key: ErasedKey) -> Result<SubjectErased, CallFailure> {
+    async fn erase(&mut self, key: ErasedKey) -> Result<SubjectErased, RequestFailure> {
         self.take_turn().await?;
         let (version, erased) = self.erase_key(key).await?;
         self.objects.resize(
@@ -564,12 +569,12 @@ impl SubjectsRun<'_> {
         while !is_last && tokens < REMOVED_ENOUGH {
             let subject = self.id;
             let of = self.app.number;
-            let ask = move |store: Arc<dyn TokenStore>| async move {
+            let operation = move |store: Arc<dyn TokenStore>| async move {
                 store
                     .erase_subject_rows(of, subject, version, after_token, TOKENS_PER_STEP)
                     .await
             };
-            let page = self.tokens.change(of, ask).await?;
+            let page = self.tokens.change(of, operation).await?;
             tokens += page.found;
             self.cancel.did(tokens, 0);
             after_token = page.next;
@@ -578,7 +583,7 @@ impl SubjectsRun<'_> {
         while is_last && !done && tokens + objects < REMOVED_ENOUGH {
             let generation = self.generation;
             let subject = (self.app.number, self.id);
-            let ask = move |store: Arc<dyn ObjectStore>| async move {
+            let operation = move |store: Arc<dyn ObjectStore>| async move {
                 erasure_step(
                     &*store,
                     generation,
@@ -591,7 +596,7 @@ impl SubjectsRun<'_> {
             };
             let ErasureStep { groups, next } = self
                 .objects
-                .sweep(self.view(MapId::of_subjects).map, ask)
+                .sweep(self.view(MapId::of_subjects).map, operation)
                 .await?;
             for group in groups {
                 let count = group.writes.len() as u64;
@@ -622,7 +627,7 @@ impl SubjectsRun<'_> {
 
     /// Removes the subject's key. From then on no engine opens an object of the subject. Returns
     /// the version below which objects are to be removed, and whether a key was removed.
-    async fn erase_key(&mut self, key: ErasedKey) -> Result<(u64, bool), CallFailure> {
+    async fn erase_key(&mut self, key: ErasedKey) -> Result<(u64, bool), RequestFailure> {
         for _ in 0..TRIES_MAX {
             let Some(row) = self.row(MapId::of_subjects).await? else {
                 return Ok((0, false));
@@ -654,13 +659,13 @@ impl SubjectsRun<'_> {
                 return Ok((next, true));
             }
         }
-        Err(CallFailure::Internal(
+        Err(RequestFailure::Internal(
             "the key of a data subject changes too often",
         ))
     }
 
     /// Removes the mark of an unfinished erasure, unless it is of a later one.
-    async fn finish(&self, version: u64) -> Result<(), CallFailure> {
+    async fn finish(&self, version: u64) -> Result<(), RequestFailure> {
         let Some(mark) = self.row(MapId::of_erasures).await? else {
             return Ok(());
         };

@@ -12,7 +12,7 @@ use sealwire_wire::{self as wire, KeyScope, Method, Suite};
 use crate::apps::Apps;
 use crate::frame_text::{Frame, FrameText};
 use crate::jobs::cost::OperationKind;
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::job::{FieldContext, Fields, TokenFields};
 use crate::jobs::tokens::tokenize::{IdempotencyKey, TOKEN_BYTES, TokenizeFields, TokenizeSpec};
 use crate::jobs::tokens::{self, Collection};
@@ -43,12 +43,12 @@ impl Tokenize {
         collection: Arc<Collection>,
         principal: &Principal,
         limits: &Limits,
-    ) -> Result<TokenizeSpec, CallFailure> {
-        collection.keys.newest().ok_or(CallFailure::NoTokenKey)?;
+    ) -> Result<TokenizeSpec, RequestFailure> {
+        collection.keys.newest().ok_or(RequestFailure::NoTokenKey)?;
         if collection.is_shared() && !self.document.context.is_empty() {
             // The context would bind nothing, and the client would believe that it does.
             let rule = "must be empty: the collection's tokens are the same for all contexts; make one with scope \"context\"";
-            return Err(CallFailure::Param {
+            return Err(RequestFailure::Param {
                 name: "context",
                 rule,
             });
@@ -101,7 +101,7 @@ impl Operation for Tokenize {
         )
     }
 
-    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, RequestFailure> {
         let limits = &context.engine.limits;
         let located = context.collection()?;
         let mut spec = self.spec(Arc::clone(&located.collection), context.principal, limits)?;
@@ -126,7 +126,7 @@ impl Operation for Tokenize {
             Box::new(move |context: FieldContext| {
                 // Rows without the key would outlive an erasure.
                 if spec.subject.as_ref().is_some_and(|key| key.get().is_none()) {
-                    return Err(CallFailure::Internal(
+                    return Err(RequestFailure::Internal(
                         "the key of the data subject was not read",
                     ));
                 }

@@ -21,7 +21,7 @@ use crate::engine::Located;
 use crate::frame_text::FrameText;
 use crate::jobs::cancel_token::CancelToken;
 use crate::jobs::cost::OperationKind;
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::field_errors::FieldProblem;
 use crate::jobs::objects::Objects;
 use crate::jobs::scheduler::AdmissionPermit;
@@ -69,7 +69,7 @@ impl Operation for Request {
         tokens_max(self).max(1) as u64
     }
 
-    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, RequestFailure> {
         let response_bytes = tokens_max(&self).saturating_mul(TOKEN_ANSWER_BYTES);
         Ok(Plan::Store(Box::new(TokensPlan {
             located: context.collection()?,
@@ -144,7 +144,7 @@ struct TokensTask<'a> {
 }
 
 impl TokensTask<'_> {
-    async fn answer(mut self, request: Request, out: &mut Vec<u8>) -> Result<(), CallFailure> {
+    async fn answer(mut self, request: Request, out: &mut Vec<u8>) -> Result<(), RequestFailure> {
         let generation = self.generation;
         let cancel = Arc::clone(self.cancel);
         cancel.plan_under(generation);
@@ -183,7 +183,7 @@ impl TokensTask<'_> {
     }
 
     /// Returns the key of each token; `None` for a text without the shape of a token.
-    async fn ids(&mut self, tokens: &[FrameText]) -> Result<Vec<Option<TokenId>>, CallFailure> {
+    async fn ids(&mut self, tokens: &[FrameText]) -> Result<Vec<Option<TokenId>>, RequestFailure> {
         let names = tokens
             .iter()
             .map(|token| token.as_str().to_owned())
@@ -208,7 +208,7 @@ impl TokensTask<'_> {
 
     /// The tokens in rows; `None` where a key that would open one is disabled. Leaves out rows of
     /// erased subjects.
-    async fn opened(&mut self, mut rows: Vec<Row>) -> Result<Vec<Option<Token>>, CallFailure> {
+    async fn opened(&mut self, mut rows: Vec<Row>) -> Result<Vec<Option<Token>>, RequestFailure> {
         let mut subjects: Vec<SubjectId> = rows.iter().filter_map(|row| row.subject).collect();
         subjects.sort_unstable();
         subjects.dedup();
@@ -244,7 +244,7 @@ impl TokensTask<'_> {
         .await
     }
 
-    async fn get(&mut self, tokens: &[FrameText]) -> Result<sealwire_wire::Tokens, CallFailure> {
+    async fn get(&mut self, tokens: &[FrameText]) -> Result<sealwire_wire::Tokens, RequestFailure> {
         let ids = self.ids(tokens).await?;
         let mut listed = sealwire_wire::Tokens {
             tokens: vec![None; tokens.len()],
@@ -280,17 +280,17 @@ impl TokensTask<'_> {
         &mut self,
         tokens: &[FrameText],
         expire: Option<(u64, Option<u64>)>,
-    ) -> Result<Counted, CallFailure> {
+    ) -> Result<Counted, RequestFailure> {
         let ids = self.ids(tokens).await?;
         let known: Vec<_> = ids.iter().flatten().copied().collect();
         let map = self.collection.map;
-        let ask = move |store: Arc<dyn TokenStore>| async move {
+        let operation = move |store: Arc<dyn TokenStore>| async move {
             match expire {
                 None => store.delete(map, &known).await,
                 Some((now, expires)) => store.expire(now, map, &known, expires).await,
             }
         };
-        let there = self.tokens.change(map.app, ask).await?;
+        let there = self.tokens.change(map.app, operation).await?;
         Ok(self.counted(&ids, &there))
     }
 
@@ -299,18 +299,18 @@ impl TokensTask<'_> {
         value: &[u8],
         context: &[u8],
         subject: Option<&FrameText>,
-    ) -> Result<Option<String>, CallFailure> {
+    ) -> Result<Option<String>, RequestFailure> {
         if self.collection.kind == CollectionKind::Random {
             let rule =
                 "must be of kind deterministic or one_way: a value has no one token in others";
-            return Err(CallFailure::Param {
+            return Err(RequestFailure::Param {
                 name: "collection",
                 rule,
             });
         }
         let token = TokenReader::new(value)
             .token()
-            .map_err(|_| CallFailure::Payload("not MessagePack".into()))?;
+            .map_err(|_| RequestFailure::Payload("not MessagePack".into()))?;
         let (datatype, plaintext) = value_of(token, value);
         let wanted = Zeroizing::new(Canonical::of(datatype, plaintext).to_vec());
         let context = context.to_vec();
@@ -392,7 +392,7 @@ impl TokensTask<'_> {
             Some(None) => self.tokens.mismatched(1),
             None => (),
         }
-        Err(CallFailure::Field {
+        Err(RequestFailure::Field {
             problem: FieldProblem::CannotOpen,
             path: "value".into(),
         })
@@ -402,7 +402,7 @@ impl TokensTask<'_> {
     async fn subject(
         &mut self,
         name: &FrameText,
-    ) -> Result<Option<Arc<StoredSubject>>, CallFailure> {
+    ) -> Result<Option<Arc<StoredSubject>>, RequestFailure> {
         let id = SubjectId(self.app.object_keys().subject_id(name.as_str().as_bytes()));
         self.cancel.note_subjects([id.0]);
         let app = self.collection.map.app;
@@ -415,7 +415,7 @@ impl TokensTask<'_> {
     async fn list(
         &mut self,
         listing: &Listing<FrameText>,
-    ) -> Result<sealwire_wire::Tokens, CallFailure> {
+    ) -> Result<sealwire_wire::Tokens, RequestFailure> {
         let mut after = listing
             .after
             .as_ref()
@@ -435,10 +435,10 @@ impl TokensTask<'_> {
         while short < PAGES_MAX {
             let filter = filter.clone();
             let most = (limit - tokens.len()).min(room.most);
-            let ask = move |store: Arc<dyn TokenStore>| async move {
+            let operation = move |store: Arc<dyn TokenStore>| async move {
                 store.list(map, &filter, after, most).await
             };
-            let page: Page<Vec<Row>> = self.tokens.sweep(map.app, ask).await?;
+            let page: Page<Vec<Row>> = self.tokens.sweep(map.app, operation).await?;
             short += usize::from(page.found.len() < most);
             tokens.extend(self.opened(page.found).await?);
             after = page.next;
@@ -458,7 +458,7 @@ impl TokensTask<'_> {
         &mut self,
         step: &Sweep<FrameText>,
         archives: bool,
-    ) -> Result<Counted, CallFailure> {
+    ) -> Result<Counted, RequestFailure> {
         let after = step
             .after
             .as_ref()
@@ -474,14 +474,14 @@ impl TokensTask<'_> {
             .unwrap_or(if archives { 0 } else { ARCHIVED_S_DEFAULT });
         // The bound is inclusive.
         let before = (now + 1).saturating_sub(older);
-        let ask = move |store: Arc<dyn TokenStore>| async move {
+        let operation = move |store: Arc<dyn TokenStore>| async move {
             if archives {
                 store.archive(now, map, before, after, limit, dry_run).await
             } else {
                 store.prune(map, before, after, limit, dry_run).await
             }
         };
-        let page = self.tokens.sweep(map.app, ask).await?;
+        let page = self.tokens.sweep(map.app, operation).await?;
         Ok(Counted {
             count: page.found,
             missing: vec![],
@@ -492,7 +492,7 @@ impl TokensTask<'_> {
 
     /// Goes through the crypto threads with nothing to do there, so that no thread waits for this
     /// call's work.
-    async fn pass(&mut self) -> Result<(), CallFailure> {
+    async fn pass(&mut self) -> Result<(), RequestFailure> {
         each(
             self.admission,
             OperationKind::HASH_TOKENS,
@@ -545,7 +545,7 @@ pub(super) fn text(id: TokenId) -> String {
     format!("{:032x}", u128::from_be_bytes(id.0))
 }
 
-pub(super) fn cursor(text: &str) -> Result<TokenId, CallFailure> {
+pub(super) fn cursor(text: &str) -> Result<TokenId, RequestFailure> {
     let is_ours = text.len() == 32
         && text
             .bytes()
@@ -553,7 +553,7 @@ pub(super) fn cursor(text: &str) -> Result<TokenId, CallFailure> {
     let id = u128::from_str_radix(text, 16).ok().filter(|_| is_ours);
     let rule = "must be the next of the page before";
     id.map(|id| TokenId(id.to_be_bytes()))
-        .ok_or(CallFailure::Param {
+        .ok_or(RequestFailure::Param {
             name: "after",
             rule,
         })

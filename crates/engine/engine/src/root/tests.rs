@@ -496,14 +496,16 @@ async fn a_store_that_is_stripped_and_put_back_makes_nobody_an_administrator() {
         ADMINISTRATOR, AuthorizationRequest, Binding, Operation, Principal, RoleName, principal_key,
     };
     use sealwire_store_embedded::FileStore;
-    use sealwire_wire::control::{PrincipalCall, PrincipalOperation, RoleCall, RoleOperation};
+    use sealwire_wire::control::{
+        PrincipalOperation, PrincipalRequest, RoleOperation, RoleRequest,
+    };
 
     let (mut deployment, _) = Deployment::with_root(&["east", "west"]).await;
     let maker = deployment.open().1;
     let grants = vec!["decrypt apps=*"];
-    let call = RoleCall {
+    let call = RoleRequest {
         role: "relay",
-        ask: RoleOperation::Set { grants },
+        operation: RoleOperation::Set { grants },
     };
     crate::control::change_role(&**maker.store(), &call)
         .await
@@ -555,10 +557,10 @@ async fn a_store_that_is_stripped_and_put_back_makes_nobody_an_administrator() {
             "{generation}"
         );
     }
-    let ask = PrincipalOperation::Grant { role: "relay" };
-    let call = || PrincipalCall {
+    let operation = PrincipalOperation::Grant { role: "relay" };
+    let call = || PrincipalRequest {
         principal: "stranger",
-        ask,
+        operation,
     };
     assert!(
         crate::control::change_principal(&**apps.control().store(), call())

@@ -29,7 +29,7 @@ use tokio::time::sleep;
 
 use crate::tls::ServerTls;
 use sealwire_access::{Identity, Principal};
-use sealwire_telemetry::metrics::{ExpulsionLabel, Metrics};
+use sealwire_telemetry::metrics::{DisconnectLabel, Metrics};
 
 /// Maximum time of a slice. The chain that is being verified at its end is still completed.
 const SLICE: Duration = Duration::from_millis(2);
@@ -72,14 +72,14 @@ struct Chain {
     ends: AtomicI64,
     /// Number of open connections. Changed only under the lock of the table.
     connections: AtomicU64,
-    expelled: watch::Sender<Option<ExpulsionLabel>>,
+    expelled: watch::Sender<Option<DisconnectLabel>>,
 }
 
 /// Registers an open connection until it is dropped.
 pub(crate) struct Caller {
     gate: Arc<ConnectionRegistry>,
     chain: Arc<Chain>,
-    expelled: watch::Receiver<Option<ExpulsionLabel>>,
+    expelled: watch::Receiver<Option<DisconnectLabel>>,
 }
 
 /// Result of verifying connected clients.
@@ -132,7 +132,7 @@ impl ConnectionRegistry {
         self: &Arc<Self>,
         certificates: &[CertificateDer<'_>],
         entrance: &HandshakeConfig,
-    ) -> Result<Caller, ExpulsionLabel> {
+    ) -> Result<Caller, DisconnectLabel> {
         let digest = digest(certificates);
         let caller = {
             let mut chains = self.chains();
@@ -206,7 +206,7 @@ impl ConnectionRegistry {
 
     /// Closes every connection of a chain. Later handshakes with the same certificates are verified
     /// as usual.
-    fn expel(&self, chain: &Arc<Chain>, why: ExpulsionLabel) -> u64 {
+    fn expel(&self, chain: &Arc<Chain>, why: DisconnectLabel) -> u64 {
         let connections = {
             let mut chains = self.chains();
             if chains
@@ -262,9 +262,9 @@ impl Chain {
     }
 
     /// Verifies the chain as a handshake at this moment would.
-    fn judge(&self, verifier: &dyn ClientCertVerifier) -> Result<(), ExpulsionLabel> {
+    fn judge(&self, verifier: &dyn ClientCertVerifier) -> Result<(), DisconnectLabel> {
         let Some((own, others)) = self.certificates.split_first() else {
-            return Err(ExpulsionLabel::Untrusted);
+            return Err(DisconnectLabel::Untrusted);
         };
         let now = now();
         match verifier.verify_client_cert(own, others, now) {
@@ -274,13 +274,13 @@ impl Chain {
                 Ok(())
             }
             Err(rustls::Error::InvalidCertificate(error)) => Err(match error {
-                CertificateError::Revoked => ExpulsionLabel::Revoked,
+                CertificateError::Revoked => DisconnectLabel::Revoked,
                 CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                    ExpulsionLabel::Expired
+                    DisconnectLabel::Expired
                 }
-                _ => ExpulsionLabel::Untrusted,
+                _ => DisconnectLabel::Untrusted,
             }),
-            Err(_) => Err(ExpulsionLabel::Untrusted),
+            Err(_) => Err(DisconnectLabel::Untrusted),
         }
     }
 
@@ -308,7 +308,7 @@ impl Chain {
 
 impl Caller {
     /// Returns a receiver that holds a reason after the client's certificate is no longer accepted.
-    pub(crate) fn expelled(&self) -> watch::Receiver<Option<ExpulsionLabel>> {
+    pub(crate) fn expelled(&self) -> watch::Receiver<Option<DisconnectLabel>> {
         self.expelled.clone()
     }
 }

@@ -9,7 +9,7 @@ use crate::shutdown::Shutdown;
 use crate::tls::tests::{self, der, leaf, list, private};
 use sealwire_dev_ca::{Authority, Issued, Leaf, Usage, Validity};
 use sealwire_telemetry::State;
-use sealwire_telemetry::metrics::ExpulsionLabel;
+use sealwire_telemetry::metrics::DisconnectLabel;
 
 /// In seconds. Paused time passes at once, but for the time that work takes.
 const WATCH_S: u64 = 5;
@@ -102,7 +102,7 @@ fn with_list() -> tests::Files {
     folder
 }
 
-async fn expelled(caller: &connection_registry::Caller) -> ExpulsionLabel {
+async fn expelled(caller: &connection_registry::Caller) -> DisconnectLabel {
     let mut expelled = caller.expelled();
     expelled.wait_for(Option::is_some).await.unwrap().unwrap()
 }
@@ -118,7 +118,7 @@ async fn who_is_revoked_is_expelled_within_the_bound_and_nobody_else() {
     let told = Instant::now();
     kept.revoke(&[&revoked]);
     for connection in &connections {
-        assert_eq!(expelled(connection).await, ExpulsionLabel::Revoked);
+        assert_eq!(expelled(connection).await, DisconnectLabel::Revoked);
     }
     assert!(told.elapsed() <= BOUND, "{:?}", told.elapsed());
     kept.looks().await;
@@ -139,7 +139,7 @@ async fn a_handshake_that_a_change_overtakes_is_judged_by_the_change() {
     kept.looks().await;
     assert_eq!(
         kept.gate.enter(&[der(&revoked)], &before).err(),
-        Some(ExpulsionLabel::Revoked)
+        Some(DisconnectLabel::Revoked)
     );
     assert!(kept.gate.enter(&[der(&good)], &before).is_ok());
 }
@@ -161,7 +161,7 @@ async fn authorities_come_and_go() {
         (None, None)
     );
     kept.write(file, next.cert_pem());
-    assert_eq!(expelled(&old).await, ExpulsionLabel::Untrusted);
+    assert_eq!(expelled(&old).await, DisconnectLabel::Untrusted);
     kept.looks().await;
     assert_eq!(*new.expelled().borrow(), None);
     assert_eq!(kept.reloads(), [2.0, 0.0, 0.0]);
@@ -184,7 +184,7 @@ async fn a_certificate_that_ends_ends_its_connections() {
     };
     let short = kept.enter(&kept.folder.authority.issue(&short).unwrap());
     assert_eq!(*short.expelled().borrow(), None);
-    assert_eq!(expelled(&short).await, ExpulsionLabel::Expired);
+    assert_eq!(expelled(&short).await, DisconnectLabel::Expired);
     assert!(
         OffsetDateTime::now_utc() > validity.not_after,
         "not before its end"
@@ -363,7 +363,7 @@ async fn an_operators_word_reloads_at_once_and_changes_nothing_where_something_i
         .unwrap();
     assert_eq!(
         *caller.expelled().borrow(),
-        Some(ExpulsionLabel::Revoked),
+        Some(DisconnectLabel::Revoked),
         "judged by when the operator has an answer"
     );
     // Nobody looks by itself now.
@@ -446,7 +446,7 @@ async fn thousands_of_certificates_are_judged_in_slices() {
     kept.revoke(&issued.iter().step_by(2).collect::<Vec<_>>());
     kept.looks().await;
     for (index, caller) in callers.iter().enumerate() {
-        let expected = (index % 2 == 0).then_some(ExpulsionLabel::Revoked);
+        let expected = (index % 2 == 0).then_some(DisconnectLabel::Revoked);
         assert_eq!(*caller.expelled().borrow(), expected, "{index}");
     }
     let began = std::time::Instant::now();

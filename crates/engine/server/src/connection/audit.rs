@@ -10,7 +10,7 @@ use super::Connection;
 use sealwire_engine::audit::{Recording, kind};
 use sealwire_engine::jobs::cancel_token::CancelToken;
 use sealwire_engine::operation::RequestOptions;
-use sealwire_telemetry::metrics::{CallCode, MethodLabel};
+use sealwire_telemetry::metrics::{MethodLabel, ResponseCode};
 
 /// A request that gets its response before it starts.
 pub(super) struct RejectedRequest<'a> {
@@ -31,12 +31,12 @@ pub(super) struct RequestSummary<'a> {
     pub(super) bytes: usize,
     /// Counters of the finished work, if the request started.
     pub(super) cancel: Option<&'a CancelToken>,
-    pub(super) code: CallCode,
+    pub(super) code: ResponseCode,
     pub(super) arrived: Instant,
 }
 
 impl<'a> RejectedRequest<'a> {
-    pub(super) fn summary(&self, code: CallCode) -> RequestSummary<'a> {
+    pub(super) fn summary(&self, code: ResponseCode) -> RequestSummary<'a> {
         let Self {
             method,
             options,
@@ -78,7 +78,7 @@ impl Connection {
         let planned = cancel.and_then(CancelToken::planned_under);
         // Only the network limits the number of these requests, since the engine does no work for
         // them.
-        let is_refused = *code != CallCode::OK && planned.is_none();
+        let is_refused = *code != ResponseCode::OK && planned.is_none();
         let record = Record {
             principal: self.principal.as_str(),
             kind: kind(self.principal.kind()),
@@ -107,7 +107,7 @@ impl Connection {
     pub(super) fn record_rejected(
         &self,
         request: &RejectedRequest<'_>,
-        code: CallCode,
+        code: ResponseCode,
     ) -> Recording {
         if !self.engine.audit.is_on() || is_unrecorded(request.method) {
             return Recording::none();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sealwire_wire::{
-    CallError, ErrorCode, FrameLayout, MessageHeader, Method, Notification, RpcError, Scan,
+    ErrorCode, FrameLayout, InvalidRequest, MessageHeader, Method, Notification, RpcError, Scan,
     Scanner, decode_cancel, decode_errors,
 };
 use tokio::io::AsyncRead;
@@ -25,11 +25,11 @@ use crate::network_scheduler::NetworkSlice;
 use crate::shutdown::Shutdown;
 use deferred::{ClassBackoff, DeferredRequest};
 use sealwire_engine::jobs::cancel_token::StopReason;
-use sealwire_engine::jobs::error::CallFailure;
+use sealwire_engine::jobs::error::RequestFailure;
 use sealwire_engine::jobs::scheduler::AdmissionPermit;
 use sealwire_engine::operation::{MessageSize, Operation, RequestOptions};
 use sealwire_engine::operations::{self, Decoded, needs_admission};
-use sealwire_telemetry::metrics::{CallCode, CallReport, MethodLabel};
+use sealwire_telemetry::metrics::{MethodLabel, RequestReport, ResponseCode};
 use streaming::{StreamingRequest, admitted};
 
 /// The reading half of a connection.
@@ -116,12 +116,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     .request_bytes(boundary.bytes as u64);
                 self.dispatch(frame, boundary).await
             }
-            Scan::Refused {
+            Scan::Rejected {
                 head,
                 error,
                 disposition,
             } => {
-                self.reject_incomplete(head, &CallFailure::Scan(error), disposition)
+                self.reject_incomplete(head, &RequestFailure::Scan(error), disposition)
                     .await
             }
             Scan::Discard { bytes, ended } => {
@@ -203,7 +203,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn start(
         &mut self,
         message: Message,
-        decoded: Result<Decoded, CallError>,
+        decoded: Result<Decoded, InvalidRequest>,
         streaming: Option<StreamingRequest>,
     ) -> Result<(), End> {
         let Message {
@@ -249,11 +249,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 return Ok(());
             }
             (Some(reason), Ok(Decoded::Data(options, _))) => {
-                (CallFailure::Stopped(reason), Some(options))
+                (RequestFailure::Stopped(reason), Some(options))
             }
-            (Some(reason), _) => (CallFailure::Stopped(reason), None),
+            (Some(reason), _) => (RequestFailure::Stopped(reason), None),
             (None, Ok(Decoded::Immediate(_))) => (
-                CallFailure::Internal("the scan and the decoder disagree on the method"),
+                RequestFailure::Internal("the scan and the decoder disagree on the method"),
                 None,
             ),
             (None, Err(error)) => (error.into(), None),
@@ -285,7 +285,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 )));
             }
             Err(Rejected { failure, class }) => {
-                if let CallFailure::Overloaded(refusal) = &failure {
+                if let RequestFailure::Overloaded(refusal) = &failure {
                     self.backoff.after(refusal, class);
                 }
                 drop(in_flight);
@@ -296,7 +296,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Responds to a request that does not start. The msgid is released first, since the client can
     /// reuse it as soon as it reads the response.
-    async fn reject(&self, request: Request, failure: &CallFailure) {
+    async fn reject(&self, request: Request, failure: &RequestFailure) {
         let Request {
             msgid,
             options,
@@ -336,7 +336,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn respond_at_once(
         &mut self,
         message: Message,
-        decoded: Result<Decoded, CallError>,
+        decoded: Result<Decoded, InvalidRequest>,
     ) -> Result<(), End> {
         let (msgid, connection) = (message.msgid, &self.connection);
         if connection.cancel_tokens.contains(msgid) {
@@ -344,20 +344,20 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
         let request = message.rejected(None);
         let answer = match (self.shutdown.reason(), decoded) {
-            (Some(reason), _) => Err(CallFailure::Stopped(reason)),
+            (Some(reason), _) => Err(RequestFailure::Stopped(reason)),
             (None, Ok(Decoded::Immediate(immediate))) => {
                 immediate.answer(&connection.engine, msgid)
             }
-            (None, Ok(Decoded::Data(..))) => Err(CallFailure::Internal(
+            (None, Ok(Decoded::Data(..))) => Err(RequestFailure::Internal(
                 "the scan and the decoder disagree on the method",
             )),
             (None, Err(error)) => Err(error.into()),
         };
         match answer {
             Ok(bytes) => {
-                let (method, code) = (request.method, CallCode::OK);
+                let (method, code) = (request.method, ResponseCode::OK);
                 connection.state.pace.answered(message.arrived);
-                connection.engine.metrics.call_done(&CallReport {
+                connection.engine.metrics.count_request(&RequestReport {
                     method,
                     code,
                     times: None,
@@ -418,7 +418,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if let (Some(refusal), Some(streaming)) = (expired, &self.streaming) {
             let class = streaming.admission.class();
             return self
-                .reject_streaming(CallFailure::Overloaded(refusal), class)
+                .reject_streaming(RequestFailure::Overloaded(refusal), class)
                 .await;
         }
         if !on {

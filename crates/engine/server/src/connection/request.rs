@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use sealwire_access::Permit;
 use sealwire_schedule::{Class, WorkSize};
-use sealwire_wire::reply;
+use sealwire_wire::response;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
@@ -25,7 +25,7 @@ use super::{Connection, InFlightPermit};
 use sealwire_engine::engine::Engine;
 use sealwire_engine::jobs::cancel_token::{CancelGuard, CancelToken, StopReason};
 use sealwire_engine::jobs::cost::{ExtraWork, OperationKind, with_extra};
-use sealwire_engine::jobs::error::CallFailure;
+use sealwire_engine::jobs::error::RequestFailure;
 use sealwire_engine::jobs::failures::log_failure;
 use sealwire_engine::jobs::job::{Finished, Job, JobSpec, Outcome};
 use sealwire_engine::jobs::scheduler::{AdmissionPermit, AdmissionRequest};
@@ -35,7 +35,7 @@ use sealwire_engine::operation::{
     StorePlan, SubjectKeyLoad,
 };
 use sealwire_service::spans::Traced;
-use sealwire_telemetry::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
+use sealwire_telemetry::metrics::{MethodLabel, RequestReport, RequestTimes, ResponseCode};
 
 /// Most bytes of a response before its result.
 const REPLY_HEAD_BYTES: usize = 16;
@@ -107,11 +107,11 @@ pub(super) enum PlannedTask {
 
 /// The reason why a request does not start, and its size class.
 pub(super) struct Rejected {
-    pub(super) failure: CallFailure,
+    pub(super) failure: RequestFailure,
     pub(super) class: Class,
 }
 
-impl<E: Into<CallFailure>> From<E> for Rejected {
+impl<E: Into<RequestFailure>> From<E> for Rejected {
     fn from(error: E) -> Self {
         Self {
             failure: error.into(),
@@ -144,7 +144,7 @@ pub(super) fn prepare(
             .network
             .rejection(engine.scheduler.wait_max()),
     ) {
-        return Err(overloaded(CallFailure::Overloaded(rejection)));
+        return Err(overloaded(RequestFailure::Overloaded(rejection)));
     }
     // The permission is checked before memory is reserved. The decision uses the current time and
     // not the time of arrival. The request can have waited for longer than the cached permissions
@@ -179,14 +179,14 @@ pub(super) fn prepare(
             };
             let admission = engine.scheduler.offer(&offer, &connection.memory);
             (
-                admission.map_err(|refusal| overloaded(CallFailure::Overloaded(refusal)))?,
+                admission.map_err(|refusal| overloaded(RequestFailure::Overloaded(refusal)))?,
                 Some(Instant::now()),
             )
         }
     };
     let task = match &permit {
         Some(permit) => match plan(connection, request, operation, permit, &mut admission) {
-            Err(failure @ CallFailure::Overloaded(_)) => return Err(overloaded(failure)),
+            Err(failure @ RequestFailure::Overloaded(_)) => return Err(overloaded(failure)),
             planned => Task::Planned(planned?),
         },
         None => Task::Unauthorized(operation),
@@ -208,7 +208,7 @@ fn plan(
     operation: Box<dyn Operation>,
     permit: &Permit<'_>,
     admission: &mut AdmissionPermit,
-) -> Result<PlannedTask, CallFailure> {
+) -> Result<PlannedTask, RequestFailure> {
     let (engine, size) = (&*connection.engine, request.size);
     engine
         .decider
@@ -224,7 +224,7 @@ fn plan(
         Plan::Store(plan) => {
             // The tokens count twice: in the message, and in the batch for the crypto threads.
             if !admission.resize(plan.response_bytes().saturating_add(2 * size.bytes)) {
-                return Err(CallFailure::no_memory());
+                return Err(RequestFailure::no_memory());
             }
             Ok(PlannedTask::Store(plan))
         }
@@ -233,7 +233,7 @@ fn plan(
             let subject = plan.subject.take().map(Box::new);
             let response_bytes = plan.response_bytes.min(engine.limits.reply_bytes_max);
             if !admission.resize((size.bytes + response_bytes).saturating_add(plan.extra_bytes)) {
-                return Err(CallFailure::no_memory());
+                return Err(RequestFailure::no_memory());
             }
             let (job, finished) = job(engine, request, plan, response_bytes, admission);
             Ok(PlannedTask::Document(job, finished, subject))
@@ -283,7 +283,7 @@ pub(super) async fn authorize_and_plan(
     request: &Request,
     operation: Box<dyn Operation>,
     admission: &mut AdmissionPermit,
-) -> Result<PlannedTask, CallFailure> {
+) -> Result<PlannedTask, RequestFailure> {
     let authorization = request.options.authorization()?;
     let permit = connection
         .engine
@@ -303,16 +303,16 @@ pub(super) async fn handle(
     let engine = &connection.engine;
     let _counted = InFlight::new(engine);
     let (msgid, method) = (request.msgid, MethodLabel::from(request.options.method));
-    let mut report = CallReport {
+    let mut report = RequestReport {
         method,
-        code: CallCode::OK,
+        code: ResponseCode::OK,
         times: None,
     };
     let traced = prepared.traced.take();
     let outcome = run(&connection, &request, prepared, &mut report).await;
     let code = outcome
         .as_ref()
-        .map_or_else(|failure| failure.code().into(), |_| CallCode::OK);
+        .map_or_else(|failure| failure.code().into(), |_| ResponseCode::OK);
     let mut summary = RequestSummary {
         method,
         options: Some(&request.options),
@@ -324,7 +324,7 @@ pub(super) async fn handle(
     let recording = connection.record(&summary);
     // The client gets the outcome after it is recorded.
     let outcome = match recording
-        .kept(engine.metrics.calls_in_flight.get() > 1)
+        .kept(engine.metrics.requests_in_flight.get() > 1)
         .await
     {
         Ok(()) => outcome,
@@ -338,7 +338,7 @@ pub(super) async fn handle(
             (connection.error_reply(msgid, &failure), None)
         }
     };
-    engine.metrics.call_done(&report);
+    engine.metrics.count_request(&report);
     if let Some(traced) = traced {
         summary.code = report.code;
         connection.end_span(traced, &summary, report.times);
@@ -360,8 +360,8 @@ async fn run(
     connection: &Connection,
     request: &Request,
     prepared: Prepared,
-    report: &mut CallReport,
-) -> Result<(Vec<u8>, AdmissionPermit), CallFailure> {
+    report: &mut RequestReport,
+) -> Result<(Vec<u8>, AdmissionPermit), RequestFailure> {
     let engine = &connection.engine;
     let Prepared {
         mut admission,
@@ -411,13 +411,13 @@ async fn run(
             }
             PlannedTask::Done(result) => {
                 let mut out = Vec::with_capacity(result.len() + REPLY_HEAD_BYTES);
-                reply::begin(&mut out, request.msgid);
+                response::start(&mut out, request.msgid);
                 out.extend_from_slice(&result);
                 Ok(out)
             }
             PlannedTask::Store(plan) => {
                 let mut out = Vec::new();
-                reply::begin(&mut out, request.msgid);
+                response::start(&mut out, request.msgid);
                 let (tokens, objects, admission) =
                     (engine.tokens()?, engine.objects()?, &mut admission);
                 let reply_bytes_max = engine.limits.reply_bytes_max;
@@ -444,15 +444,15 @@ async fn run(
     let result = tokio::select! {
         biased;
         result = finish => result,
-        reason = cancel.stopped() => return Err(CallFailure::Stopped(reason)),
+        reason = cancel.stopped() => return Err(RequestFailure::Stopped(reason)),
         refusal = patience.ended() => {
             engine.metrics.refused(refusal.reason.into());
-            return Err(CallFailure::Overloaded(refusal));
+            return Err(RequestFailure::Overloaded(refusal));
         }
         // The token is stopped before the future is dropped, so that work that was not submitted
         // yet knows the reason.
         () = async { sleep_until(deadline).await; cancel.stop(StopReason::Deadline) } => {
-            return Err(CallFailure::Stopped(StopReason::Deadline));
+            return Err(RequestFailure::Stopped(StopReason::Deadline));
         }
     };
     report.times = ran.map(
@@ -460,7 +460,7 @@ async fn run(
              started,
              worked,
              asked,
-         }| CallTimes {
+         }| RequestTimes {
             class: admission.class(),
             queue: Instant::from_std(started).saturating_duration_since(request.arrived),
             work: worked,
@@ -489,7 +489,7 @@ async fn run_job(
     admission: &mut AdmissionPermit,
     deadline: Instant,
     ran: &mut Option<JobTimes>,
-) -> Result<Vec<u8>, CallFailure> {
+) -> Result<Vec<u8>, RequestFailure> {
     loop {
         match admission.run_inline(job) {
             Ok(()) => drop(engine.metrics.calls_inline.inc()),
@@ -497,7 +497,7 @@ async fn run_job(
         }
         let ended = finished
             .await
-            .map_err(|_| CallFailure::Internal("the work panicked"))?;
+            .map_err(|_| RequestFailure::Internal("the work panicked"))?;
         let ran = ran.get_or_insert(JobTimes {
             started: ended.started,
             worked: Duration::ZERO,
@@ -505,7 +505,7 @@ async fn run_job(
         });
         ran.worked += ended.worked;
         match ended.result? {
-            Outcome::Reply(bytes) => return Ok(bytes),
+            Outcome::Response(bytes) => return Ok(bytes),
             Outcome::Asks(paused) => {
                 ran.asked = true;
                 let mut idle = Idle {
@@ -516,7 +516,7 @@ async fn run_job(
                 let resumed = engine.tokens()?.resume(paused, admission, deadline).await;
                 idle.is_over = true;
                 match resumed? {
-                    Resumed::Reply(bytes) => return Ok(bytes),
+                    Resumed::Response(bytes) => return Ok(bytes),
                     Resumed::Again(next, ends) => (job, finished) = (next, ends),
                 }
             }
@@ -539,7 +539,9 @@ impl Drop for Idle<'_> {
             .and_then(StopReason::counted)
             .filter(|_| !self.is_over)
         {
-            self.engine.metrics.call_stopped(reason, 0, Duration::ZERO);
+            self.engine
+                .metrics
+                .count_stopped_request(reason, 0, Duration::ZERO);
         }
     }
 }
@@ -549,13 +551,13 @@ struct InFlight(Arc<Engine>);
 
 impl InFlight {
     fn new(engine: &Arc<Engine>) -> Self {
-        engine.metrics.calls_in_flight.inc();
+        engine.metrics.requests_in_flight.inc();
         Self(Arc::clone(engine))
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.metrics.calls_in_flight.dec();
+        self.0.metrics.requests_in_flight.dec();
     }
 }

@@ -5,7 +5,7 @@ use super::audit::{RejectedRequest, RequestSummary};
 use sealwire_engine::jobs::cancel_token::CancelToken;
 use sealwire_engine::operation::RequestOptions;
 use sealwire_service::spans::Traced;
-use sealwire_telemetry::metrics::{CallCode, CallTimes};
+use sealwire_telemetry::metrics::{RequestTimes, ResponseCode};
 use sealwire_telemetry::traces::RequestEnd;
 
 impl Connection {
@@ -14,7 +14,7 @@ impl Connection {
         &self,
         traced: Traced,
         summary: &RequestSummary<'_>,
-        times: Option<CallTimes>,
+        times: Option<RequestTimes>,
     ) {
         let RequestSummary {
             method,
@@ -39,7 +39,7 @@ impl Connection {
     }
 
     /// Ends the span of a request that did not start. A request that cannot be decoded has no span.
-    pub(super) fn end_span_rejected(&self, request: &RejectedRequest<'_>, code: CallCode) {
+    pub(super) fn end_span_rejected(&self, request: &RejectedRequest<'_>, code: ResponseCode) {
         let Some(options) = request.options.filter(|_| self.engine.traces.is_on()) else {
             return;
         };

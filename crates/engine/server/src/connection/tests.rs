@@ -175,7 +175,7 @@ async fn authorize(
     connection: &Connection,
     request: &Request,
     prepared: Prepared,
-) -> Result<PlannedTask, CallFailure> {
+) -> Result<PlannedTask, RequestFailure> {
     let Prepared {
         mut admission,
         task: Task::Unauthorized(operation),
@@ -188,7 +188,7 @@ async fn authorize(
 }
 
 /// Has the engine look up what the principal may do, as a first request does.
-async fn look_up(connection: &Connection, msgid: u32) -> Result<(), CallFailure> {
+async fn look_up(connection: &Connection, msgid: u32) -> Result<(), RequestFailure> {
     let (request, operation) = arrived(connection, msgid, Instant::now());
     let prepared =
         prepare(connection, &request, operation, None).map_err(|rejected| rejected.failure)?;
@@ -217,7 +217,7 @@ async fn a_request_that_waited_is_decided_by_what_holds_when_it_begins() {
         "decided by what held when it arrived"
     );
     let decided = authorize(&connection, &deferred, unknown).await;
-    assert!(matches!(decided, Err(CallFailure::Denied(_))));
+    assert!(matches!(decided, Err(RequestFailure::Denied(_))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -258,7 +258,7 @@ async fn no_memory_beyond_the_message_is_reserved_before_the_decision() {
     for msgid in [1, 2] {
         assert!(matches!(
             look_up(&connection, msgid).await,
-            Err(CallFailure::Denied(_))
+            Err(RequestFailure::Denied(_))
         ));
     }
     // Denied from the cache: nothing is reserved, and the scheduler is not asked.
@@ -267,7 +267,7 @@ async fn no_memory_beyond_the_message_is_reserved_before_the_decision() {
     assert!(matches!(
         rejected,
         Err(Rejected {
-            failure: CallFailure::Denied(_),
+            failure: RequestFailure::Denied(_),
             ..
         })
     ));
@@ -284,7 +284,7 @@ fn recorded(connection: &Connection) -> sealwire_engine::audit::Recording {
         bytes: 1,
         arrived: Instant::now(),
     };
-    connection.record_rejected(&request, sealwire_telemetry::metrics::CallCode::OK)
+    connection.record_rejected(&request, sealwire_telemetry::metrics::ResponseCode::OK)
 }
 
 /// Until a record is written, other records wait with it. So its request must not wait for a client

@@ -13,7 +13,7 @@ use super::ControlService;
 use sealwire_access::Principal;
 use sealwire_engine::access::RequestTarget;
 use sealwire_engine::audit::{Recording, kind};
-use sealwire_telemetry::metrics::{CallCode, MethodLabel};
+use sealwire_telemetry::metrics::{MethodLabel, ResponseCode};
 
 /// Result of a control request.
 #[derive(Debug, Default)]
@@ -77,7 +77,9 @@ impl ControlService {
             fields,
             errors,
             bytes_in: heard.bytes as u64,
-            outcome: done.map_or_else(CallCode::from, |_| CallCode::OK).as_str(),
+            outcome: done
+                .map_or_else(ResponseCode::from, |_| ResponseCode::OK)
+                .as_str(),
             generation: done.map_or_else(|_| self.engine.apps.generation(), |done| done.generation),
             took: heard.arrived.elapsed(),
         };
@@ -104,17 +106,17 @@ pub(super) fn unrecorded() -> RpcError {
 fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static str, Change<'a>)> {
     let mut facts = Vec::new();
     match call {
-        Control::App(call) => of_app(&call.ask, &mut facts),
-        Control::Collection(call) => of_collection(&call.ask, &mut facts),
+        Control::App(call) => of_app(&call.operation, &mut facts),
+        Control::Collection(call) => of_collection(&call.operation, &mut facts),
         Control::Role(call) => {
             facts.push(("role", Change::Text(call.role)));
-            if let RoleOperation::Set { grants } = &call.ask {
+            if let RoleOperation::Set { grants } = &call.operation {
                 facts.push(("grants", Change::Texts(grants[..].into())));
             }
         }
         Control::Principal(call) => {
             facts.push(("principal", Change::Text(call.principal)));
-            let role = match call.ask {
+            let role = match call.operation {
                 PrincipalOperation::Grant { role } => Some(role),
                 PrincipalOperation::Revoke { role } => role,
             };
@@ -150,10 +152,10 @@ fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static st
     facts
 }
 
-fn of_app<'a>(ask: &AppOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)>) {
+fn of_app<'a>(operation: &AppOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)>) {
     let text =
         |name: &'static str, text: Option<&'a str>| text.map(|text| (name, Change::Text(text)));
-    match ask {
+    match operation {
         AppOperation::Create => (),
         AppOperation::Rotate { kind } => facts.push(("kind", Change::Text(kind.name()))),
         // The record never contains the key.
@@ -216,9 +218,12 @@ fn of_root<'a>(operation: &RootOperation<'a>, facts: &mut Vec<(&'static str, Cha
     }
 }
 
-fn of_collection<'a>(ask: &CollectionOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)>) {
+fn of_collection<'a>(
+    operation: &CollectionOperation<'a>,
+    facts: &mut Vec<(&'static str, Change<'a>)>,
+) {
     let time = |seconds: Option<u64>| seconds.map_or(Change::Nothing, Change::Number);
-    match ask {
+    match operation {
         CollectionOperation::Create(new) => {
             facts.push(("kind", Change::Text(new.kind.name())));
             if new.kind == Kind::Objects {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_wire::{
-    Call, Disposition, ErrorCode, ErrorFormat, FrameLayout, Limits, MessageHeader, Methods,
-    Notification, RpcError, Scan, Scanner, decode_errors, reply,
+    Disposition, ErrorCode, ErrorFormat, FrameLayout, Limits, MessageHeader, Methods, Notification,
+    Request, RpcError, Scan, Scanner, decode_errors, response,
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
@@ -23,7 +23,7 @@ use crate::shutdown::Shutdown;
 use sealwire_access::Principal;
 use sealwire_engine::jobs::cancel_token::StopReason;
 use sealwire_telemetry::LogThrottle;
-use sealwire_telemetry::metrics::{CallCode, CallReport, MethodLabel};
+use sealwire_telemetry::metrics::{MethodLabel, RequestReport, ResponseCode};
 
 /// Suggested retry time, in milliseconds, while too many requests run whose clients no longer wait.
 const CALLS_RETRY_MS: u32 = 1_000;
@@ -122,13 +122,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     }
                     self.discard(boundary.bytes);
                 }
-                Scan::Refused { head, .. } => break head,
+                Scan::Rejected { head, .. } => break head,
             }
         };
         if let Some(suppressed) = desk.stranger.record(std::time::Instant::now()) {
             tracing::warn!(principal = %self.principal, suppressed, "not in control.principals");
         }
-        match head.and_then(|head| head.answer_to()) {
+        match head.and_then(|head| head.response_id()) {
             Some(msgid) => self.turn_down(msgid, method_of(head), &not_listed()).await,
             None => self.send_protocol_error(&not_listed()).await,
         }
@@ -165,12 +165,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.message_began = self.message_began.filter(|_| !ended);
                 Ok(())
             }
-            Scan::Refused {
+            Scan::Rejected {
                 head,
                 error,
                 disposition,
             } => {
-                match head.and_then(|head| head.answer_to()) {
+                match head.and_then(|head| head.response_id()) {
                     Some(msgid) => {
                         self.turn_down(msgid, MethodLabel::UNKNOWN, &error.into())
                             .await?
@@ -235,7 +235,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match answer.await {
             Ok(out) => {
                 self.state.pace.answered(arrived);
-                self.count(label, CallCode::OK);
+                self.count(label, ResponseCode::OK);
                 self.send(&out).await
             }
             Err(error) => self.refuse(msgid, label, &error).await,
@@ -295,19 +295,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.state.pace.rejected(Instant::now());
         self.count(method, error.code.into());
         let mut out = Vec::new();
-        reply::error(&mut out, msgid, error, self.error_format);
+        response::error(&mut out, msgid, error, self.error_format);
         self.send(&out).await
     }
 
     /// Sends the reason why the connection closes if the error belongs to no request.
     async fn send_protocol_error(&mut self, error: &RpcError) -> Result<(), Over> {
         let mut out = Vec::new();
-        reply::protocol_error(&mut out, error);
+        response::protocol_error(&mut out, error);
         self.send(&out).await
     }
 
-    fn count(&self, method: MethodLabel, code: CallCode) {
-        self.desk.engine.metrics.call_done(&CallReport {
+    fn count(&self, method: MethodLabel, code: ResponseCode) {
+        self.desk.engine.metrics.count_request(&RequestReport {
             method,
             code,
             times: None,
@@ -366,14 +366,14 @@ async fn answer(
     boundary: &FrameLayout,
 ) -> Result<Vec<u8>, RpcError> {
     let mut out = Vec::with_capacity(1_024);
-    reply::begin(&mut out, msgid);
-    let call = match Call::decode(message, boundary) {
-        Ok(Call::Control(call)) => Ok(call),
-        Ok(Call::Info) => {
+    response::start(&mut out, msgid);
+    let call = match Request::decode(message, boundary) {
+        Ok(Request::Control(call)) => Ok(call),
+        Ok(Request::Info) => {
             desk.info().encode(&mut out);
             return Ok(out);
         }
-        Ok(Call::Health) => {
+        Ok(Request::Health) => {
             sealwire_wire::Health.encode(&mut out);
             return Ok(out);
         }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::fair_queue::{QueueSlot, Ring};
-use super::{CallError, ROWS_TOGETHER, ROWS_TURN};
+use super::{BatchError, ROWS_TOGETHER, ROWS_TURN};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
@@ -105,10 +105,10 @@ impl<T> BatchQueue<T> {
         weight: usize,
         size: Size,
         item: T,
-    ) -> Result<(QueueSlot, bool), CallError> {
+    ) -> Result<(QueueSlot, bool), BatchError> {
         let mut books = self.books();
         if books.closed {
-            return Err(CallError::Closed);
+            return Err(BatchError::Closed);
         }
         let place = books.rings[sort as usize].push(app, weight, (size, item));
         books.waiting.items += size.items;

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::batch_queue::{BatchQueue, BatchRules, LastBatch, Size, Sort};
 use super::work::{Open, Waiter, Work};
 use super::{
-    BYTES_TOGETHER, BatchLimits, CallError, Kind, Observer, ROWS_TOGETHER, Waiting, caught, gather,
+    BYTES_TOGETHER, BatchError, BatchLimits, Kind, Observer, ROWS_TOGETHER, Waiting, caught, gather,
 };
 use crate::{ObjectGroup, ObjectStore, ObjectsWritten, Permit};
 
@@ -71,14 +71,14 @@ impl ObjectWriter {
     /// are as in [`Coalescer::write`](super::Coalescer::write).
     ///
     /// # Errors
-    /// Any [`CallError`].
+    /// Any [`BatchError`].
     pub async fn write(
         &self,
         now: u64,
         group: ObjectGroup,
         deadline: Option<Instant>,
         mut permit: Option<Permit>,
-    ) -> Result<ObjectsWritten, CallError> {
+    ) -> Result<ObjectsWritten, BatchError> {
         let size = size(&group);
         // Converts bytes to rows, so that one weight covers both limits.
         let weight = size

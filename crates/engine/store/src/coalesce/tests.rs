@@ -41,7 +41,7 @@ fn begin(
     map: MapId,
     rows: Vec<Row>,
     deadline: Option<Duration>,
-) -> JoinHandle<(Result<Written, CallError>, Duration)> {
+) -> JoinHandle<(Result<Written, BatchError>, Duration)> {
     let (coalescer, since) = (coalescer.clone(), Instant::now());
     tokio::spawn(async move {
         let answer = coalescer
@@ -306,7 +306,7 @@ async fn a_fault_is_told_to_all_of_its_batch_and_to_nobody_else() {
         for call in calls {
             let answer = call.await.unwrap().0;
             assert!(
-                matches!(answer, Err(CallError::Store(StoreError::Unavailable(_)))),
+                matches!(answer, Err(BatchError::Store(StoreError::Unavailable(_)))),
                 "{answer:?}"
             );
         }
@@ -348,7 +348,7 @@ async fn a_look_up_that_fails_fails_for_those_who_asked() {
         }
         for answer in calls.join_all().await {
             assert!(
-                matches!(answer, Err(CallError::Store(StoreError::Unavailable(_)))),
+                matches!(answer, Err(BatchError::Store(StoreError::Unavailable(_)))),
                 "{answer:?}"
             );
         }
@@ -396,7 +396,7 @@ async fn what_is_late_is_not_sent() {
     assert_eq!((answer.unwrap(), took), (Written::Done(vec![None]), ms(10)));
     for (call, after) in [(late, ms(3)), (past, Duration::ZERO)] {
         let (answer, took) = call.await.unwrap();
-        assert!(matches!(answer, Err(CallError::Late)), "{answer:?}");
+        assert!(matches!(answer, Err(BatchError::Late)), "{answer:?}");
         assert!(took >= after && took <= after + ms(1), "{took:?}");
     }
     assert!(in_time.await.unwrap().0.is_ok());
@@ -404,7 +404,7 @@ async fn what_is_late_is_not_sent() {
     let look = coalescer
         .get(1, &[(map, id(0))], Some(Instant::now() - ms(1)))
         .await;
-    assert!(matches!(look, Err(CallError::Late)), "{look:?}");
+    assert!(matches!(look, Err(BatchError::Late)), "{look:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -431,9 +431,9 @@ async fn closing_sends_what_waits_and_takes_nothing_more() {
             .await
             .unwrap()
             .0;
-        assert!(matches!(write, Err(CallError::Closed)), "{write:?}");
+        assert!(matches!(write, Err(BatchError::Closed)), "{write:?}");
         let look = coalescer.find(1, &[(map, print(1))], None).await;
-        assert!(matches!(look, Err(CallError::Closed)), "{look:?}");
+        assert!(matches!(look, Err(BatchError::Closed)), "{look:?}");
     }
 }
 
@@ -645,9 +645,9 @@ async fn look_ups_of_large_rows_are_small() {
 /// A store whose writes and lookups go through a coalescer.
 struct CoalescedStore(Coalescer);
 
-fn unwrapped(error: CallError) -> StoreError {
+fn unwrapped(error: BatchError) -> StoreError {
     match error {
-        CallError::Store(error) => error,
+        BatchError::Store(error) => error,
         other => panic!("{other}"),
     }
 }
@@ -896,9 +896,9 @@ proptest! {
                         assert_eq!(answer, Written::Done(vec![None; rows.len()]));
                         assert_eq!(count, rows.len());
                     }
-                    Some(Err(CallError::Late)) => assert_eq!(count, 0),
-                    Some(Err(CallError::Closed)) => unreachable!("it is open"),
-                    Some(Err(CallError::Store(_))) | None => {}
+                    Some(Err(BatchError::Late)) => assert_eq!(count, 0),
+                    Some(Err(BatchError::Closed)) => unreachable!("it is open"),
+                    Some(Err(BatchError::Store(_))) | None => {}
                 }
             }
             coalescer.close().await;

@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::batch_queue::{BatchQueue, Sort};
 use super::fair_queue::QueueSlot;
-use super::{BatchStats, CallError, Kind};
+use super::{BatchError, BatchStats, Kind};
 use crate::StoreError;
 
 /// A queued request, and the channel for its result.
@@ -16,7 +16,7 @@ pub(super) struct Work<Q, A> {
     question: Q,
     since: Instant,
     deadline: Option<Instant>,
-    answer: oneshot::Sender<Result<A, CallError>>,
+    answer: oneshot::Sender<Result<A, BatchError>>,
 }
 
 /// A batch in progress.
@@ -24,7 +24,7 @@ pub(super) struct Open<Q, A> {
     kind: Kind,
     pub(super) now: u64,
     works: Vec<Work<Q, A>>,
-    answers: Vec<oneshot::Sender<Result<A, CallError>>>,
+    answers: Vec<oneshot::Sender<Result<A, BatchError>>>,
     pub(super) items: usize,
     pub(super) bytes: usize,
     waited: Duration,
@@ -41,7 +41,7 @@ impl<Q, A> Open<Q, A> {
             .partition(|work| work.deadline.is_none_or(|deadline| deadline > sent));
         for work in late {
             // The receiver can be dropped.
-            let _ = work.answer.send(Err(CallError::Late));
+            let _ = work.answer.send(Err(BatchError::Late));
         }
         // All requests use the latest of their times, which differ only slightly.
         let now = works.iter().map(|work| work.now).max()?;
@@ -78,7 +78,7 @@ impl<Q, A> Open<Q, A> {
         let took = self.sent.elapsed();
         let calls = self.answers.len();
         for (answer, result) in self.answers.into_iter().zip(results) {
-            let _ = answer.send(result.map_err(CallError::Store));
+            let _ = answer.send(result.map_err(BatchError::Store));
         }
         let Self {
             kind,
@@ -104,7 +104,7 @@ impl<Q, A> Work<Q, A> {
         now: u64,
         question: Q,
         deadline: Option<Instant>,
-    ) -> (Self, oneshot::Receiver<Result<A, CallError>>) {
+    ) -> (Self, oneshot::Receiver<Result<A, BatchError>>) {
         let (answer, answered) = oneshot::channel();
         (
             Self {
@@ -125,22 +125,22 @@ pub(super) struct Waiter<'a, Q, A> {
     pub(super) sort: Sort,
     /// `None` after the request is completed.
     pub(super) place: Option<QueueSlot>,
-    pub(super) answer: oneshot::Receiver<Result<A, CallError>>,
+    pub(super) answer: oneshot::Receiver<Result<A, BatchError>>,
 }
 
 impl<Q, A> Waiter<'_, Q, A> {
-    pub(super) async fn answer(mut self, deadline: Option<Instant>) -> Result<A, CallError> {
+    pub(super) async fn answer(mut self, deadline: Option<Instant>) -> Result<A, BatchError> {
         let in_time = match deadline {
             Some(deadline) => timeout_at(deadline, &mut self.answer).await.ok(),
             None => None,
         };
         let answer = match in_time {
             Some(answer) => answer,
-            None if deadline.is_some() && self.take_out() => return Err(CallError::Late),
+            None if deadline.is_some() && self.take_out() => return Err(BatchError::Late),
             None => (&mut self.answer).await,
         };
         self.place = None;
-        let broken_off = |_| CallError::Store(StoreError::Unavailable("it broke off".to_owned()));
+        let broken_off = |_| BatchError::Store(StoreError::Unavailable("it broke off".to_owned()));
         answer.map_err(broken_off)?
     }
 }

@@ -75,7 +75,7 @@ wire_label! {
 
 wire_label! {
     /// Outcome of a request.
-    pub struct CallCode = "code" of ErrorCode,
+    pub struct ResponseCode = "code" of ErrorCode,
     /// The request had a result.
     OK = "ok"
 }
@@ -230,7 +230,7 @@ label! {
 
 label! {
     /// Reason for which the client certificate of an open connection is no longer accepted.
-    pub enum ExpulsionLabel = "reason" {
+    pub enum DisconnectLabel = "reason" {
         /// A revocation list names the certificate.
         Revoked = "revoked",
         /// The certificate has expired.
@@ -276,7 +276,7 @@ label! {
 
 label! {
     /// Reason for which a request was rejected as overload.
-    pub enum RefusalReason = "reason" {
+    pub enum RejectionLabel = "reason" {
         /// The principal has too much work queued already.
         Backlog = "backlog",
         /// The request would not finish before its deadline.
@@ -304,7 +304,7 @@ label! {
 
 label! {
     /// State of a connection to the database.
-    pub enum LinkLabel = "state" {
+    pub enum ConnectionStateLabel = "state" {
         /// In use, or ready for use.
         Up = "up",
         /// Disconnected; the engine reconnects.
@@ -330,7 +330,7 @@ impl From<sealwire_schedule::Class> for ClassLabel {
     }
 }
 
-impl From<sealwire_schedule::Reason> for RefusalReason {
+impl From<sealwire_schedule::Reason> for RejectionLabel {
     fn from(reason: sealwire_schedule::Reason) -> Self {
         use sealwire_schedule::Reason;
         match reason {
@@ -354,7 +354,7 @@ mod tests {
             }
         }
         check(&MethodLabel::ALL, MethodLabel::index);
-        check(&CallCode::ALL, CallCode::index);
+        check(&ResponseCode::ALL, ResponseCode::index);
         check(&AgreementLabel::ALL, |v| v as usize);
         check(&MaskLabel::ALL, |v| v as usize);
         check(&SuiteLabel::ALL, |v| v as usize);
@@ -365,11 +365,11 @@ mod tests {
         check(&CancelReason::ALL, |v| v as usize);
         check(&CertificateLabel::ALL, |v| v as usize);
         check(&ReloadLabel::ALL, |v| v as usize);
-        check(&ExpulsionLabel::ALL, |v| v as usize);
+        check(&DisconnectLabel::ALL, |v| v as usize);
         check(&ClassLabel::ALL, |v| v as usize);
-        check(&RefusalReason::ALL, |v| v as usize);
+        check(&RejectionLabel::ALL, |v| v as usize);
         check(&LookupLabel::ALL, |v| v as usize);
-        check(&LinkLabel::ALL, |v| v as usize);
+        check(&ConnectionStateLabel::ALL, |v| v as usize);
     }
 
     #[test]
@@ -378,10 +378,10 @@ mod tests {
             ClassLabel::ALL.len(),
             sealwire_schedule::Class::all().count()
         );
-        let reasons = sealwire_schedule::Reason::ALL.map(RefusalReason::from);
-        assert_eq!(reasons, RefusalReason::ALL[..reasons.len()]);
+        let reasons = sealwire_schedule::Reason::ALL.map(RejectionLabel::from);
+        assert_eq!(reasons, RejectionLabel::ALL[..reasons.len()]);
         assert_eq!(
-            RefusalReason::ALL.map(RefusalReason::as_str),
+            RejectionLabel::ALL.map(RejectionLabel::as_str),
             sealwire_wire::OverloadReason::ALL.map(|r| r.name())
         );
     }
@@ -390,7 +390,7 @@ mod tests {
     fn labels_outside_the_wire_have_distinct_names() {
         for (label, text) in [
             (MethodLabel::UNKNOWN.as_str(), "unknown"),
-            (CallCode::OK.as_str(), "ok"),
+            (ResponseCode::OK.as_str(), "ok"),
         ] {
             assert_eq!(label, text);
         }
@@ -403,8 +403,8 @@ mod tests {
                 == 1
         );
         assert!(
-            CallCode::ALL
-                .map(CallCode::as_str)
+            ResponseCode::ALL
+                .map(ResponseCode::as_str)
                 .iter()
                 .filter(|text| **text == "ok")
                 .count()

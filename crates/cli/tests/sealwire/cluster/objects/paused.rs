@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::process::{Child, Stdio};
 
 use sealwire_client::control::{
-    AppCall, AppOperation, CensusCall, PropertySpec, RewrapRowsCall, RotateKind,
+    AppOperation, AppRequest, CensusRequest, PropertySpec, RewrapRowsRequest, RotateKind,
 };
 use sealwire_client::{AddObjects, Client, Error, PropertyDisclosure, TokenMap};
 use sealwire_testkit::Postgres;
@@ -225,7 +225,7 @@ fn a_paused_engine_is_kept_out_until_it_knows_the_new_schema() {
 async fn proven_counts(operator: &Client) -> (String, BTreeMap<String, u64>) {
     let (mut after, mut newest, mut rows) = (None::<String>, String::new(), BTreeMap::new());
     loop {
-        let call = CensusCall {
+        let call = CensusRequest {
             app: APP,
             prove: true,
             after: after.as_deref(),
@@ -275,18 +275,21 @@ fn a_paused_engine_writes_nothing_under_an_old_version_behind_a_proven_count() {
         add(&paused, r#"{"level": "b"}"#).await.unwrap();
 
         pause(&cluster, &two).await;
-        let ask = AppOperation::Rotate {
+        let operation = AppOperation::Rotate {
             kind: RotateKind::Token,
         };
-        let new = in_time(operator.change_app(AppCall { app: APP, ask }))
-            .await
-            .unwrap()
-            .key
-            .unwrap();
-        let proof = CensusCall {
+        let new = in_time(operator.change_app(AppRequest {
+            app: APP,
+            operation,
+        }))
+        .await
+        .unwrap()
+        .key
+        .unwrap();
+        let proof = CensusRequest {
             app: APP,
             prove: true,
-            ..CensusCall::default()
+            ..CensusRequest::default()
         };
         let error = rpc_error(in_time(operator.keys_census(proof)).await.unwrap_err());
         assert!(
@@ -298,9 +301,9 @@ fn a_paused_engine_writes_nothing_under_an_old_version_behind_a_proven_count() {
             .database
             .sql("DELETE FROM sealwire.instances")
             .unwrap();
-        let call = RewrapRowsCall {
+        let call = RewrapRowsRequest {
             app: APP,
-            ..RewrapRowsCall::default()
+            ..RewrapRowsRequest::default()
         };
         assert_eq!(
             in_time(operator.keys_rewrap(call)).await.unwrap().rewrapped,

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use sealwire_client::control::{
-    AppCall, AppOperation, Census, CensusCall, Kind, PropertySpec, RewrapRowsCall, RotateKind,
-    TokenFormat,
+    AppOperation, AppRequest, Census, CensusRequest, Kind, PropertySpec, RewrapRowsRequest,
+    RotateKind, TokenFormat,
 };
 use sealwire_client::{
     AddObjects, Client, Detokenize, Error, ErrorCode, TokenLookupScope, TokenMap, Tokenize,
@@ -168,10 +168,13 @@ async fn tokenize(client: &Client) -> (Vec<u8>, Vec<u8>) {
 /// Makes the next version of both keys.
 async fn rotate(operator: &Client) {
     for kind in [RotateKind::Xaes, RotateKind::Token] {
-        let ask = AppOperation::Rotate { kind };
-        in_time(operator.change_app(AppCall { app: APP, ask }))
-            .await
-            .unwrap();
+        let operation = AppOperation::Rotate { kind };
+        in_time(operator.change_app(AppRequest {
+            app: APP,
+            operation,
+        }))
+        .await
+        .unwrap();
     }
 }
 
@@ -213,7 +216,7 @@ impl RewrapLoad {
     async fn rewrap(self: Arc<Self>, operator: Client) {
         let (mut after, mut rows, mut unopened) = (None::<String>, 0, 0);
         while !self.stop.load(Ordering::Relaxed) {
-            let call = RewrapRowsCall {
+            let call = RewrapRowsRequest {
                 app: APP,
                 collection: None,
                 after: after.as_deref(),
@@ -319,7 +322,7 @@ async fn only_the_newest_versions_have_rows(operator: &Client) {
         BTreeMap::<String, u64>::new(),
     );
     loop {
-        let call = CensusCall {
+        let call = CensusRequest {
             app: APP,
             prove: true,
             after: after.as_deref(),

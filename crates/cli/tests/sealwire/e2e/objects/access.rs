@@ -1,7 +1,7 @@
 //! Grants for properties: what a role reads, through which mask, finds by, and writes.
 
-use sealwire_client::control::CheckCall;
-use sealwire_client::{CallOptions, Client, ErrorCode, PropertyDisclosure, TokenMap};
+use sealwire_client::control::CheckRequest;
+use sealwire_client::{Client, CommonParams, ErrorCode, PropertyDisclosure, TokenMap};
 
 use super::{Vault, code, connect, doc, map, one_vault, rpc_error, run, text};
 use crate::e2e::access::{NOBODY, grant_role};
@@ -49,9 +49,9 @@ fn a_role_sees_the_properties_of_its_grants_through_their_masks() {
             ["card=\"************1111\""]
         );
         let because = TokenMap {
-            options: CallOptions {
+            options: CommonParams {
                 reason: Some("ticket 7"),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             ..map()
         };
@@ -198,7 +198,7 @@ fn a_check_explains_properties() {
             .await;
         let check = async |operation, property| {
             let (app, collection) = (Some("shop"), Some("people"));
-            let call = CheckCall {
+            let call = CheckRequest {
                 principal: NOBODY,
                 operation,
                 app,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, CollectionRules, KeyKind};
 use sealwire_client::control::{
-    AlterCollection, AppCall, AppOperation, Census, CensusCall, CensusKey, RewrapRowsCall,
+    AlterCollection, AppOperation, AppRequest, Census, CensusKey, CensusRequest, RewrapRowsRequest,
     RewrappedRows, RotateKind,
 };
 use sealwire_client::{
@@ -43,7 +43,7 @@ impl Vault {
     async fn census(&self, prove: bool, limit: u32) -> CensusSums {
         let (mut counted, mut after) = (CensusSums::default(), None::<String>);
         loop {
-            let call = CensusCall {
+            let call = CensusRequest {
                 app: APP,
                 prove,
                 after: after.as_deref(),
@@ -85,7 +85,7 @@ impl Vault {
     async fn rewrap(&self, collection: Option<&str>, limit: u32) -> [u64; 3] {
         let (mut sums, mut after) = ([0; 3], None::<String>);
         loop {
-            let call = RewrapRowsCall {
+            let call = RewrapRowsRequest {
                 app: APP,
                 collection,
                 after: after.as_deref(),
@@ -109,17 +109,20 @@ impl Vault {
 
     /// Makes a next version of a key. Returns its name.
     async fn rotate(&self, kind: RotateKind) -> String {
-        let call = AppCall {
+        let call = AppRequest {
             app: APP,
-            ask: AppOperation::Rotate { kind },
+            operation: AppOperation::Rotate { kind },
         };
         self.operator.change_app(call).await.unwrap().key.unwrap()
     }
 
-    async fn change_key(&self, ask: AppOperation<'_>) -> String {
+    async fn change_key(&self, operation: AppOperation<'_>) -> String {
         let changed = self
             .operator
-            .change_app(AppCall { app: APP, ask })
+            .change_app(AppRequest {
+                app: APP,
+                operation,
+            })
             .await
             .unwrap();
         let (key, app) = (changed.key.unwrap(), changed.app.unwrap());
@@ -517,10 +520,10 @@ fn rows_that_do_not_open_are_counted_and_left_as_they_are() {
             ("nobody", None, ErrorCode::NotFound),
             (APP, Some("nothing"), ErrorCode::NotFound),
         ] {
-            let call = RewrapRowsCall {
+            let call = RewrapRowsRequest {
                 app,
                 collection,
-                ..RewrapRowsCall::default()
+                ..RewrapRowsRequest::default()
             };
             assert_eq!(
                 rpc_error(vault.operator.keys_rewrap(call).await).code,
@@ -528,18 +531,18 @@ fn rows_that_do_not_open_are_counted_and_left_as_they_are() {
                 "{app} {collection:?}"
             );
         }
-        let call = CensusCall {
+        let call = CensusRequest {
             app: "nobody",
-            ..CensusCall::default()
+            ..CensusRequest::default()
         };
         assert_eq!(
             rpc_error(vault.operator.keys_census(call).await).code,
             ErrorCode::NotFound
         );
-        let call = CensusCall {
+        let call = CensusRequest {
             app: APP,
             after: Some("elsewhere"),
-            ..CensusCall::default()
+            ..CensusRequest::default()
         };
         assert_eq!(
             rpc_error(vault.operator.keys_census(call).await).code,
@@ -580,10 +583,10 @@ fn keys_of_data_subjects_count_under_their_token_key() {
             .unwrap();
         let (mut found, mut after) = (Vec::new(), None::<String>);
         loop {
-            let call = CensusCall {
+            let call = CensusRequest {
                 app: APP,
                 after: after.as_deref(),
-                ..CensusCall::default()
+                ..CensusRequest::default()
             };
             let page = vault.operator.keys_census(call).await.unwrap();
             found.extend(
@@ -631,10 +634,10 @@ fn a_census_is_proven_only_when_no_engine_writes_under_an_older_version() {
                     .unwrap()
             })
             .await;
-        let proof = CensusCall {
+        let proof = CensusRequest {
             app: APP,
             prove: true,
-            ..CensusCall::default()
+            ..CensusRequest::default()
         };
         let error = rpc_error(vault.operator.keys_census(proof).await);
         assert_eq!(
@@ -645,7 +648,7 @@ fn a_census_is_proven_only_when_no_engine_writes_under_an_older_version() {
         assert!(
             !vault
                 .operator
-                .keys_census(CensusCall {
+                .keys_census(CensusRequest {
                     prove: false,
                     ..proof
                 })

@@ -4,8 +4,8 @@
 use sealwire_access::{Principal, RoleName, principal_key, role_key};
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
 use sealwire_client::control::{
-    AppCall, AppOperation, CheckCall, Checked, PrincipalCall, PrincipalOperation, RoleCall,
-    RoleOperation, Secret,
+    AppOperation, AppRequest, CheckRequest, Checked, PrincipalOperation, PrincipalRequest,
+    RoleOperation, RoleRequest, Secret,
 };
 use sealwire_client::{
     Decrypt, Detokenize, Encrypt, Error, Listing, Mask, MaskRule, Masking, Rewrap, RuleFields,
@@ -226,11 +226,11 @@ impl Site {
     }
 
     async fn check(&self, operation: &str) -> Checked {
-        let call = CheckCall {
+        let call = CheckRequest {
             principal: NOBODY,
             operation,
             app: Some(APP),
-            ..CheckCall::default()
+            ..CheckRequest::default()
         };
         self.vault.operator.check(call).await.unwrap()
     }
@@ -304,9 +304,9 @@ fn observing_shows_no_value_that_a_mask_hides() {
 
         // On the control listener, the principal cannot take its mask off.
         let control = connect(harness, harness.control_address(), NOBODY).await;
-        let principal = |ask| PrincipalCall {
+        let principal = |operation| PrincipalRequest {
             principal: NOBODY,
-            ask,
+            operation,
         };
         let grant = PrincipalOperation::Grant { role: FULL };
         assert_eq!(
@@ -324,9 +324,9 @@ fn observing_shows_no_value_that_a_mask_hides() {
         assert_eq!(
             code(
                 control
-                    .change_role(RoleCall {
+                    .change_role(RoleRequest {
                         role: "limited",
-                        ask: set
+                        operation: set
                     })
                     .await
             ),
@@ -343,20 +343,27 @@ fn observing_shows_no_value_that_a_mask_hides() {
         assert_eq!(
             code(
                 control
-                    .change_app(AppCall {
+                    .change_app(AppRequest {
                         app: APP,
-                        ask: import
+                        operation: import
                     })
                     .await
             ),
             ErrorCode::Forbidden
         );
-        for ask in [
+        for operation in [
             AppOperation::Disable { key: None },
             AppOperation::Enable { key: None },
         ] {
             assert_eq!(
-                code(control.change_app(AppCall { app: APP, ask }).await),
+                code(
+                    control
+                        .change_app(AppRequest {
+                            app: APP,
+                            operation
+                        })
+                        .await
+                ),
                 ErrorCode::Forbidden
             );
         }

@@ -1,7 +1,7 @@
 //! Tests of records against somebody who can write the store, of the contexts that clients cannot
 //! name, and of the migration of old records.
 
-use sealwire_client::control::{MigrateCall, MigratedObjects, Page, RewrapRowsCall};
+use sealwire_client::control::{MigrateRequest, MigratedObjects, Page, RewrapRowsRequest};
 use sealwire_client::{
     Decrypt, Detokenize, Encrypt, Rewrap, SubjectName, SubjectTarget, TokenLookupScope,
     TokenSearch, Tokenize, TokenizeOptions,
@@ -175,7 +175,7 @@ impl Vault {
     }
 
     /// Migrates a page, once all engines serve the newest state.
-    async fn migrated(&self, call: MigrateCall<'_>) -> MigratedObjects {
+    async fn migrated(&self, call: MigrateRequest<'_>) -> MigratedObjects {
         loop {
             match self.operator.collections_migrate(call).await {
                 Ok(page) => return page,
@@ -197,7 +197,7 @@ impl Vault {
         loop {
             let (app, collection, limit) = (APP, PEOPLE, Some(2));
             let after_id = after.as_deref();
-            let call = MigrateCall {
+            let call = MigrateRequest {
                 app,
                 collection,
                 accept_unauthenticated,
@@ -228,10 +228,10 @@ impl Vault {
     /// Returns the rows that a rewrap seals, those that do not open, and those that nobody can
     /// authenticate.
     async fn rewrapped(&self) -> [u64; 3] {
-        let call = RewrapRowsCall {
+        let call = RewrapRowsRequest {
             app: APP,
             collection: Some(PEOPLE),
-            ..RewrapRowsCall::default()
+            ..RewrapRowsRequest::default()
         };
         let page = self.operator.keys_rewrap(call).await.unwrap();
         assert!(page.next.is_none() && page.changed == 0);
@@ -675,10 +675,10 @@ fn migrations_convert_what_an_engine_sealed_and_name_the_rest() {
 fn migrations_of_erased_subjects_and_strange_requests() {
     run(async {
         let vault = one_vault().await;
-        let call = MigrateCall {
+        let call = MigrateRequest {
             app: APP,
             collection: PEOPLE,
-            ..MigrateCall::default()
+            ..MigrateRequest::default()
         };
         assert!(
             vault
@@ -753,21 +753,21 @@ fn migrations_of_erased_subjects_and_strange_requests() {
 
         for (call, expected) in [
             (
-                MigrateCall {
+                MigrateRequest {
                     app: "nobody",
                     ..call
                 },
                 ErrorCode::NotFound,
             ),
             (
-                MigrateCall {
+                MigrateRequest {
                     collection: "nothing",
                     ..call
                 },
                 ErrorCode::NotFound,
             ),
             (
-                MigrateCall {
+                MigrateRequest {
                     after: Some("elsewhere"),
                     ..call
                 },
@@ -802,18 +802,18 @@ fn cursors_of_a_migration_are_those_of_its_pages() {
                 .put(MAP, vault.in_old_format(&row, Suite::Xaes, None).await)
                 .await;
         }
-        fn page(after: Option<&str>) -> MigrateCall<'_> {
-            MigrateCall {
+        fn page(after: Option<&str>) -> MigrateRequest<'_> {
+            MigrateRequest {
                 app: APP,
                 collection: PEOPLE,
                 limit: Some(1),
                 after,
-                ..MigrateCall::default()
+                ..MigrateRequest::default()
             }
         }
         let looked = vault
             .operator
-            .collections_migrate(MigrateCall {
+            .collections_migrate(MigrateRequest {
                 dry_run: true,
                 ..page(None)
             })

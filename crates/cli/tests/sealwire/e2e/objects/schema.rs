@@ -1,7 +1,7 @@
 //! Changes of a schema while objects are there.
 
 use sealwire_client::control::{
-    AlterCollection, CollectionCall, CollectionOperation, CreateCollection, Kind, Page,
+    AlterCollection, CollectionOperation, CollectionRequest, CreateCollection, Kind, Page,
     PropertySpec,
 };
 use sealwire_client::{ErrorCode, PropertyDisclosure};
@@ -199,10 +199,10 @@ fn what_a_schema_cannot_become_is_explained() {
         let tokens = CollectionOperation::Create(CreateCollection::new(Kind::Random));
         vault
             .operator
-            .change_collection(CollectionCall {
+            .change_collection(CollectionRequest {
                 app: APP,
                 collection: "cards",
-                ask: tokens,
+                operation: tokens,
             })
             .await
             .unwrap();

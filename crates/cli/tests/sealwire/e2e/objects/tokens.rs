@@ -143,14 +143,14 @@ impl Vault {
     async fn token_rows(&self, name: &str) -> Vec<(MapId, sealwire_store::Row)> {
         let id = self.client.subjects_find(named(name)).await.unwrap().id;
         let id = SubjectId(u128::from_str_radix(&id, 16).unwrap().to_be_bytes());
-        let ask = move |store: Arc<dyn sealwire_store::TokenStore>| async move {
+        let operation = move |store: Arc<dyn sealwire_store::TokenStore>| async move {
             store.subject_rows(1, id, None, 100).await
         };
         self.harness
             .engine()
             .tokens()
             .unwrap()
-            .sweep(1, ask)
+            .sweep(1, operation)
             .await
             .unwrap()
     }

@@ -501,7 +501,7 @@ fn the_newest_active_version_seals_and_ids_stay() {
         let of_value = keys.fingerprint_of_value(3, &context, Datatype::String, b"x");
         let client = keys.principal("relay");
         let of_call =
-            keys.fingerprint_of_call(3, &context, &client, b"k", 0, Datatype::String, b"x");
+            keys.fingerprint_of_request(3, &context, &client, b"k", 0, Datatype::String, b"x");
         (context.0, keys.id(3, "tok"), of_value, of_call)
     };
     let id = first.id(3, "tok");
@@ -656,7 +656,7 @@ fn no_two_inputs_share_a_hash() {
                             [(&b""[..], 0), (b"a", 0), (b"ab", 0), (b"a", 1), (b"b", 256)]
                         {
                             for client in &clients {
-                                add(keys.fingerprint_of_call(
+                                add(keys.fingerprint_of_request(
                                     collection, &context, client, key, index, datatype, value,
                                 ));
                             }

@@ -160,7 +160,7 @@ fn computed(hash: &Hash) -> [u8; 16] {
                 unhex(&hash.idempotency_key),
                 keys.principal(&hash.principal),
             );
-            keys.fingerprint_of_call(
+            keys.fingerprint_of_request(
                 hash.collection,
                 &context,
                 &client,

@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 
 use crate::mask_job::{Column, Engine, EngineError, answers, payload, place};
 use sealwire_client::{
-    CallOptions, Client, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, Pacer,
+    Client, CommonParams, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, Pacer,
     RetryLimits, RpcError, RuleFields, UnknownFields,
 };
 use sealwire_mask::Rules;
@@ -96,9 +96,9 @@ impl Remote {
             lists,
         };
         let call = Mask {
-            options: CallOptions {
+            options: CommonParams {
                 reason: self.reason.as_deref(),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             writing,
             ..Mask::new(&self.app, &payload)

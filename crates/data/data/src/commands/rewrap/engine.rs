@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::rewrap_job::{Encoding, Engine, EngineError, RewrapRequest, RewrapResponse};
 use indicatif::ProgressBar;
 use sealwire_client::{
-    CallOptions, Client, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Pacer,
+    Client, CommonParams, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Pacer,
     RetryLimits, Rewrap, Suite, Writing,
 };
 use sealwire_service::output::errln;
@@ -38,9 +38,9 @@ impl Engine for Remote {
         };
         let call = Rewrap {
             context: request.context,
-            options: CallOptions {
+            options: CommonParams {
                 reason: self.reason.as_deref(),
-                ..CallOptions::default()
+                ..CommonParams::default()
             },
             on_error: OnError::Report,
             writing: Writing {

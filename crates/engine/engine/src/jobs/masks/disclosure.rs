@@ -15,7 +15,7 @@ use sealwire_payload::ExtraWork;
 use sealwire_records::token::TokenKeys;
 
 use super::{growth, of_role, secret};
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 
 /// Maximum number of role masks that an app caches. Further masks are made per request.
 const READY_MAX: usize = 64;
@@ -115,8 +115,12 @@ impl RoleMasks {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::RoleMask`] if this program does not know the role's mask.
-    pub fn shown(&self, permit: &Permit<'_>, keys: &TokenKeys) -> Result<Disclosure, CallFailure> {
+    /// [`RequestFailure::RoleMask`] if this program does not know the role's mask.
+    pub fn shown(
+        &self,
+        permit: &Permit<'_>,
+        keys: &TokenKeys,
+    ) -> Result<Disclosure, RequestFailure> {
         self.disclosure(permit.visibility(), keys)
     }
 
@@ -129,7 +133,7 @@ impl RoleMasks {
         &self,
         visibility: ValueVisibility<'_>,
         keys: &TokenKeys,
-    ) -> Result<Disclosure, CallFailure> {
+    ) -> Result<Disclosure, RequestFailure> {
         match visibility {
             ValueVisibility::Clear => Ok(Disclosure::clear()),
             ValueVisibility::Masked(text) => Ok(Disclosure {
@@ -139,7 +143,7 @@ impl RoleMasks {
         }
     }
 
-    fn mask(&self, text: &MaskText, keys: &TokenKeys) -> Result<Arc<Mask>, CallFailure> {
+    fn mask(&self, text: &MaskText, keys: &TokenKeys) -> Result<Arc<Mask>, RequestFailure> {
         if let Some(mask) = self
             .0
             .read()
@@ -148,10 +152,10 @@ impl RoleMasks {
         {
             return Ok(Arc::clone(mask));
         }
-        let function = of_role(text.as_str()).map_err(CallFailure::RoleMask)?;
+        let function = of_role(text.as_str()).map_err(RequestFailure::RoleMask)?;
         let mask = Mask::new(&function, &secret(keys)).map(Arc::new);
-        let mask =
-            mask.ok_or_else(|| CallFailure::RoleMask("it names a list that is not there".into()))?;
+        let mask = mask
+            .ok_or_else(|| RequestFailure::RoleMask("it names a list that is not there".into()))?;
         let mut ready = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if ready.len() < READY_MAX {
             ready.insert(text.clone(), Arc::clone(&mask));

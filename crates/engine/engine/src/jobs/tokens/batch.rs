@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use crate::jobs::cancel_token::CancelToken;
 use crate::jobs::cost::{ExtraWork, OperationKind, SliceBudget};
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::job::{Slice, Slices};
 use crate::jobs::scheduler::AdmissionPermit;
 
@@ -25,7 +25,7 @@ struct BatchWork<I, O> {
     cancel: Arc<CancelToken>,
     work: ItemWork<I>,
     step: Step<I, O>,
-    finished: oneshot::Sender<Result<Vec<O>, CallFailure>>,
+    finished: oneshot::Sender<Result<Vec<O>, RequestFailure>>,
 }
 
 /// Applies `step` to every item on the crypto threads, under the admission of a request. If the
@@ -33,14 +33,14 @@ struct BatchWork<I, O> {
 ///
 /// # Errors
 ///
-/// [`CallFailure::Stopped`] as the cancel token says; [`CallFailure::Internal`] when a step panics.
+/// [`RequestFailure::Stopped`] as the cancel token says; [`RequestFailure::Internal`] when a step panics.
 pub async fn each<I: Send + 'static, O: Send + 'static>(
     admission: &mut AdmissionPermit,
     kind: OperationKind,
     cancel: &Arc<CancelToken>,
     items: Vec<I>,
     step: impl FnMut(I) -> O + Send + 'static,
-) -> Result<Vec<O>, CallFailure> {
+) -> Result<Vec<O>, RequestFailure> {
     each_sized(
         admission,
         kind,
@@ -68,7 +68,7 @@ pub async fn each_sized<I: Send + 'static, O: Send + 'static>(
     items: Vec<I>,
     work: impl Fn(&I) -> ExtraWork + Send + 'static,
     step: impl FnMut(I) -> O + Send + 'static,
-) -> Result<Vec<O>, CallFailure> {
+) -> Result<Vec<O>, RequestFailure> {
     let (finished, ends) = oneshot::channel();
     let done = Vec::with_capacity(items.len());
     let left = items.into_iter();
@@ -86,7 +86,7 @@ pub async fn each_sized<I: Send + 'static, O: Send + 'static>(
         finished,
     }));
     ends.await
-        .map_err(|_| CallFailure::Internal("the work panicked"))?
+        .map_err(|_| RequestFailure::Internal("the work panicked"))?
 }
 
 impl<I: Send, O: Send> Slices for BatchWork<I, O> {
@@ -135,7 +135,7 @@ impl<I: Send, O: Send> Slices for BatchWork<I, O> {
         // The receiver is gone if the request was stopped.
         let _ = self
             .finished
-            .send(stopped.map_or(Ok(self.done), |reason| Err(CallFailure::Stopped(reason))));
+            .send(stopped.map_or(Ok(self.done), |reason| Err(RequestFailure::Stopped(reason))));
     }
 }
 
@@ -310,7 +310,7 @@ mod tests {
         .await;
         assert!(matches!(
             stopped,
-            Err(CallFailure::Stopped(StopReason::Cancel))
+            Err(RequestFailure::Stopped(StopReason::Cancel))
         ));
         let panicked = each(
             &mut admission,
@@ -320,6 +320,6 @@ mod tests {
             |()| panic!("on purpose"),
         )
         .await;
-        assert!(matches!(panicked, Err(CallFailure::Internal(_))));
+        assert!(matches!(panicked, Err(RequestFailure::Internal(_))));
     }
 }

@@ -15,7 +15,7 @@ use sealwire_store::{FoundRow, MapId, SUBJECTS_COLLECTION, SubjectId, TokenId};
 
 use super::{Bounds, Collection};
 use crate::jobs::cancel_token::CancelToken;
-use crate::jobs::field_errors::{FieldErrors, FieldFault, FieldProblem};
+use crate::jobs::field_errors::{FieldErrors, FieldFailure, FieldProblem};
 use crate::jobs::masks::disclosure::Disclosure;
 
 /// Bytes per token until the store has responded: its key, its positions, and the row without its
@@ -219,13 +219,13 @@ impl DetokenizeFields {
     }
 
     /// Records a token to be looked up.
-    fn add_token(&mut self, text: &str) -> Result<(), FieldFault> {
+    fn add_token(&mut self, text: &str) -> Result<(), FieldFailure> {
         if self.slots.len() >= self.spec.bounds.fields_max {
-            return Err(FieldFault::TooManyFields(self.spec.bounds.fields_max));
+            return Err(FieldFailure::TooManyFields(self.spec.bounds.fields_max));
         }
         let Collection { keys, map, .. } = &*self.spec.collection;
         let id = TokenId(keys.id(map.collection, text));
-        let next = u32::try_from(self.ids.len()).map_err(|_| FieldFault::Library)?;
+        let next = u32::try_from(self.ids.len()).map_err(|_| FieldFailure::Library)?;
         let key = *self.by_id.entry(id).or_insert(next);
         if key == next {
             self.ids.push(id);
@@ -235,7 +235,7 @@ impl DetokenizeFields {
     }
 
     /// Writes the value of a token.
-    fn write_value(&mut self, key: usize, out: &mut Vec<u8>) -> Result<(), FieldFault> {
+    fn write_value(&mut self, key: usize, out: &mut Vec<u8>) -> Result<(), FieldFailure> {
         let Collection { keys, map, .. } = &*self.spec.collection;
         let Some(Some(row)) = self.rows.get(key) else {
             return Err(FieldProblem::NoToken.into());
@@ -264,11 +264,11 @@ impl DetokenizeFields {
 }
 
 impl Transform for DetokenizeFields {
-    type Error = FieldFault;
+    type Error = FieldFailure;
 
-    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFailure> {
         if let Some(reason) = self.cancel.stop_reason() {
-            return Err(FieldFault::Stopped(reason));
+            return Err(FieldFailure::Stopped(reason));
         }
         let Token::Str(text) = field.token else {
             return Ok(Outcome::Keep);
@@ -288,13 +288,13 @@ impl Transform for DetokenizeFields {
             .slots
             .get(self.at)
             .copied()
-            .ok_or(FieldFault::Library)?;
+            .ok_or(FieldFailure::Library)?;
         self.at += 1;
         self.write_value(key as usize, out)?;
         Ok(Outcome::Replaced)
     }
 
-    fn failed(&mut self, path: &Path<'_>, failure: FieldFault) -> Result<(), FieldFault> {
+    fn failed(&mut self, path: &Path<'_>, failure: FieldFailure) -> Result<(), FieldFailure> {
         self.field_errors.handle(path, failure)
     }
 }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use sealwire_store::{
-    CallError, Coalescer, Fingerprint, FoundRow, Group, MapId, Reseal, Row, StoreError, TokenId,
+    BatchError, Coalescer, Fingerprint, FoundRow, Group, MapId, Reseal, Row, StoreError, TokenId,
     TokenStore, WriteThrottle, Written,
 };
 use tokio::sync::oneshot;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::now;
 use crate::jobs::cancel_token::StopReason;
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::fair_semaphore::FairSemaphore;
 use crate::jobs::field_errors::FieldErrors;
 use crate::jobs::job::{Finished, Job, Suspended, TokenFields};
@@ -59,7 +59,7 @@ impl std::fmt::Debug for Tokens {
 /// Continuation of a request after the store has responded.
 pub enum Resumed {
     /// The response is final.
-    Reply(Vec<u8>),
+    Response(Vec<u8>),
     /// Another walk is needed.
     Again(Box<Job>, oneshot::Receiver<Finished>),
 }
@@ -101,13 +101,13 @@ impl Tokens {
     ///
     /// # Errors
     ///
-    /// The store's error; [`CallFailure::Exhausted`]; no memory for the values.
+    /// The store's error; [`RequestFailure::Exhausted`]; no memory for the values.
     pub async fn resume(
         &self,
         mut paused: Box<Suspended>,
         admission: &mut AdmissionPermit,
         deadline: Instant,
-    ) -> Result<Resumed, CallFailure> {
+    ) -> Result<Resumed, RequestFailure> {
         let needs_walk = match &mut paused.fields {
             TokenFields::Tokenize(fields) => {
                 let written = self.write(fields.group(), deadline).await?;
@@ -124,7 +124,7 @@ impl Tokens {
             let (work, finished) = paused.walk_again();
             Resumed::Again(work, finished)
         } else {
-            Resumed::Reply(paused.reply()?)
+            Resumed::Response(paused.reply()?)
         })
     }
 
@@ -134,11 +134,11 @@ impl Tokens {
         paused: &mut Suspended,
         admission: &mut AdmissionPermit,
         deadline: Instant,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<(), RequestFailure> {
         let reply_bytes_max = paused.limits().reply_bytes_max;
         let errors_max = paused.limits().errors_reported_max;
         let (spec, TokenFields::Detokenize(fields)) = (&mut paused.spec, &mut paused.fields) else {
-            return Err(CallFailure::Internal(
+            return Err(RequestFailure::Internal(
                 "tokens are looked up for detokenize alone",
             ));
         };
@@ -178,7 +178,7 @@ impl Tokens {
         &self,
         admission: &mut AdmissionPermit,
         wanted: usize,
-    ) -> Result<ReservedRows, CallFailure> {
+    ) -> Result<ReservedRows, RequestFailure> {
         let most = wanted.min((ROWS_BYTES_MAX / self.row_bytes_max).clamp(1, ROWS_MAX));
         let bytes = most.saturating_mul(self.row_bytes_max);
         self.calls
@@ -209,7 +209,7 @@ impl Tokens {
     }
 
     /// Writes rows when the write throttle permits it.
-    async fn write(&self, group: Group, deadline: Instant) -> Result<Written, CallFailure> {
+    async fn write(&self, group: Group, deadline: Instant) -> Result<Written, RequestFailure> {
         let bytes = group.rows.iter().map(Row::bytes).sum();
         let permit = self
             .calls
@@ -226,7 +226,7 @@ impl Tokens {
         &self,
         keys: &[(MapId, TokenId)],
         deadline: Instant,
-    ) -> Result<Vec<Option<FoundRow>>, CallFailure> {
+    ) -> Result<Vec<Option<FoundRow>>, RequestFailure> {
         Ok(self.store.get(now(), keys, Some(deadline)).await?)
     }
 
@@ -235,7 +235,7 @@ impl Tokens {
         &self,
         keys: &[(MapId, Fingerprint)],
         deadline: Instant,
-    ) -> Result<Vec<Option<FoundRow>>, CallFailure> {
+    ) -> Result<Vec<Option<FoundRow>>, RequestFailure> {
         Ok(self.store.find(now(), keys, Some(deadline)).await?)
     }
 
@@ -247,7 +247,7 @@ impl Tokens {
         &self,
         app: u32,
         operation: impl FnOnce(Arc<dyn TokenStore>) -> F,
-    ) -> Result<T, CallFailure> {
+    ) -> Result<T, RequestFailure> {
         self.calls
             .run(
                 &self.sweeps,
@@ -266,7 +266,7 @@ impl Tokens {
         &self,
         app: u32,
         operation: impl FnOnce(Arc<dyn TokenStore>) -> F,
-    ) -> Result<T, CallFailure> {
+    ) -> Result<T, RequestFailure> {
         self.calls
             .run(
                 &self.changes,
@@ -281,13 +281,13 @@ impl Tokens {
     ///
     /// # Errors
     ///
-    /// The store's error; [`CallFailure::StoreBehind`].
+    /// The store's error; [`RequestFailure::StoreBehind`].
     pub async fn reseal(
         &self,
         map: MapId,
         rows: Vec<Reseal<TokenId>>,
         deadline: Instant,
-    ) -> Result<Vec<bool>, CallFailure> {
+    ) -> Result<Vec<bool>, RequestFailure> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
@@ -319,12 +319,12 @@ impl ReservedRows {
 /// Bytes of a response's header, map keys and generation.
 pub const FRAME_BYTES: usize = 128;
 
-impl From<CallError> for CallFailure {
-    fn from(error: CallError) -> Self {
+impl From<BatchError> for RequestFailure {
+    fn from(error: BatchError) -> Self {
         match error {
-            CallError::Store(error) => Self::Store(error),
-            CallError::Late => Self::Stopped(StopReason::Deadline),
-            CallError::Closed => Self::Stopped(StopReason::Drain),
+            BatchError::Store(error) => Self::Store(error),
+            BatchError::Late => Self::Stopped(StopReason::Deadline),
+            BatchError::Closed => Self::Stopped(StopReason::Drain),
         }
     }
 }

@@ -16,8 +16,8 @@ use sealwire_wire::{FieldError, OnError};
 use super::detokenize::{DetokenizeFields, DetokenizeSpec};
 use super::tokenize::{IdempotencyKey, TOKEN_BYTES, TokenizeFields, TokenizeSpec};
 use super::*;
-use crate::jobs::error::CallFailure;
-use crate::jobs::field_errors::{FieldErrors, FieldFault, FieldProblem};
+use crate::jobs::error::RequestFailure;
+use crate::jobs::field_errors::{FieldErrors, FieldFailure, FieldProblem};
 use crate::jobs::masks::disclosure::Disclosure;
 
 const BOUNDS: Bounds = Bounds {
@@ -64,12 +64,12 @@ fn doc(json: &str) -> Vec<u8> {
 }
 
 /// One walk in steps of so many fields.
-fn walk<T: Transform<Error = FieldFault>>(
+fn walk<T: Transform<Error = FieldFailure>>(
     containers: Containers,
     payload: &[u8],
     transform: &mut T,
     step: usize,
-) -> Result<Vec<u8>, FieldFault> {
+) -> Result<Vec<u8>, FieldFailure> {
     let mut walk = Walk::new(
         Arc::new(Selection::everything()),
         containers,
@@ -99,7 +99,7 @@ fn walk_whole(payload: &[u8], fields: &mut TokenizeFields) -> Vec<u8> {
 }
 
 /// Result of a request: the document, the field errors, and the number of walks.
-type Ended = Result<(Vec<u8>, Vec<FieldError>, u32), CallFailure>;
+type Ended = Result<(Vec<u8>, Vec<FieldError>, u32), RequestFailure>;
 
 async fn tokenize(
     store: &MemoryStore,
@@ -325,7 +325,7 @@ async fn scope_says_whether_contexts_share_tokens_and_a_value_opens_under_its_ow
                 .await
                 .unwrap_err();
             assert!(
-                matches!(refused, CallFailure::Field { problem: FieldProblem::NoToken, ref path } if path == "$[0]")
+                matches!(refused, RequestFailure::Field { problem: FieldProblem::NoToken, ref path } if path == "$[0]")
             );
         }
     }
@@ -464,7 +464,7 @@ async fn values_that_a_format_cannot_hold_are_rejected_with_their_path() {
         .await
         .unwrap_err();
     assert!(
-        matches!(failed, CallFailure::Field { problem: FieldProblem::NotDigits, ref path } if path == "$[1]")
+        matches!(failed, RequestFailure::Field { problem: FieldProblem::NotDigits, ref path } if path == "$[1]")
     );
     assert_eq!(
         rows(&store).await,
@@ -491,7 +491,7 @@ async fn values_that_a_format_cannot_hold_are_rejected_with_their_path() {
         .unwrap_err();
     assert!(matches!(
         failed,
-        CallFailure::Field {
+        RequestFailure::Field {
             problem: FieldProblem::ValueTooLong,
             ..
         }
@@ -536,7 +536,7 @@ async fn a_small_format_is_used_up_before_it_is_exhausted() {
         .await
         {
             Ok((out, ..)) => assert!(given.insert(strings(&out).remove(0)), "given twice"),
-            Err(CallFailure::Exhausted) => exhausted += 1,
+            Err(RequestFailure::Exhausted) => exhausted += 1,
             Err(other) => panic!("{other}"),
         }
     }
@@ -612,7 +612,7 @@ async fn only_the_tokens_that_are_taken_are_made_again() {
     }
     assert!(matches!(
         fields.apply_written(Written::Taken(vec![1])),
-        Err(CallFailure::Exhausted)
+        Err(RequestFailure::Exhausted)
     ));
 }
 
@@ -638,7 +638,7 @@ async fn tokens_that_are_not_there_are_refused_and_other_strings_kept() {
         .await
         .unwrap_err();
     assert!(
-        matches!(failed, CallFailure::Field { problem: FieldProblem::NoToken, ref path } if path == "$[1]")
+        matches!(failed, RequestFailure::Field { problem: FieldProblem::NoToken, ref path } if path == "$[1]")
     );
     let (out, errors, _) = detokenize(&store, looking(&collection), OnError::Report, &payload)
         .await
@@ -717,7 +717,7 @@ async fn a_row_that_is_of_another_value_is_never_given() {
         assert!(
             matches!(
                 failed,
-                CallFailure::Field {
+                RequestFailure::Field {
                     problem: FieldProblem::CannotOpen,
                     ..
                 }
@@ -769,7 +769,7 @@ async fn a_row_under_another_context_is_never_given() {
         assert!(
             matches!(
                 failed,
-                CallFailure::Field {
+                RequestFailure::Field {
                     problem: FieldProblem::CannotOpen,
                     ..
                 }
@@ -870,7 +870,7 @@ async fn where_all_contexts_share_tokens_nobody_makes_a_value_unreadable() {
             CollectionKind::Deterministic => assert_eq!(opened.unwrap().0, payload),
             _ => assert!(matches!(
                 opened,
-                Err(CallFailure::Field {
+                Err(RequestFailure::Field {
                     problem: FieldProblem::NoToken,
                     ..
                 })
@@ -890,7 +890,7 @@ async fn a_call_has_so_many_tokens_and_no_more() {
     let many = tokenize(&store, minting(&collection), OnError::Report, &of(101))
         .await
         .unwrap_err();
-    assert!(matches!(many, CallFailure::TooManyTokens { max: 100 }));
+    assert!(matches!(many, RequestFailure::TooManyTokens { max: 100 }));
     detokenize(&store, looking(&collection), OnError::Fail, &most)
         .await
         .unwrap();
@@ -899,7 +899,7 @@ async fn a_call_has_so_many_tokens_and_no_more() {
     let many = detokenize(&store, looking(&collection), OnError::Report, &more)
         .await
         .unwrap_err();
-    assert!(matches!(many, CallFailure::TooManyTokens { max: 100 }));
+    assert!(matches!(many, RequestFailure::TooManyTokens { max: 100 }));
 }
 
 #[test]

@@ -20,8 +20,8 @@ use sealwire_store::{Fingerprint, Group, Row, TokenId, Written};
 
 use super::{Bounds, Canonical, Collection, CollectionKind, canonical, value_of};
 use crate::jobs::cancel_token::CancelToken;
-use crate::jobs::error::CallFailure;
-use crate::jobs::field_errors::{FieldErrors, FieldFault, FieldProblem};
+use crate::jobs::error::RequestFailure;
+use crate::jobs::field_errors::{FieldErrors, FieldFailure, FieldProblem};
 
 /// Maximum number of writes of a group if some of its tokens are already in use.
 const TRIES_MAX: u32 = 16;
@@ -203,9 +203,9 @@ impl TokenizeFields {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Exhausted`] if tokens were already in use at every try;
-    /// [`CallFailure::SubjectsChanged`] if the data subject was erased.
-    pub fn apply_written(&mut self, written: Written) -> Result<bool, CallFailure> {
+    /// [`RequestFailure::Exhausted`] if tokens were already in use at every try;
+    /// [`RequestFailure::SubjectsChanged`] if the data subject was erased.
+    pub fn apply_written(&mut self, written: Written) -> Result<bool, RequestFailure> {
         let changed = match written {
             Written::Done(existing) => {
                 self.settled = true;
@@ -221,7 +221,7 @@ impl TokenizeFields {
             Written::Taken(positions) => {
                 self.tries += 1;
                 if self.tries == TRIES_MAX {
-                    return Err(CallFailure::Exhausted);
+                    return Err(RequestFailure::Exhausted);
                 }
                 for position in positions {
                     if let Some(entry) = self.entries.get_mut(position) {
@@ -230,7 +230,7 @@ impl TokenizeFields {
                 }
                 true
             }
-            Written::SubjectsChanged => return Err(CallFailure::SubjectsChanged),
+            Written::SubjectsChanged => return Err(RequestFailure::SubjectsChanged),
         };
         Ok(changed)
     }
@@ -242,10 +242,10 @@ impl TokenizeFields {
     }
 
     /// Handles a field in the first walk.
-    fn add_field(&mut self, datatype: Datatype, value: &[u8]) -> Result<Slot, FieldFault> {
+    fn add_field(&mut self, datatype: Datatype, value: &[u8]) -> Result<Slot, FieldFailure> {
         let at = self.slots.len();
         if at >= self.spec.bounds.fields_max {
-            return Err(FieldFault::TooManyFields(self.spec.bounds.fields_max));
+            return Err(FieldFailure::TooManyFields(self.spec.bounds.fields_max));
         }
         if value.len() > self.spec.bounds.value_bytes_max {
             return Ok(Slot::Problem(FieldProblem::ValueTooLong));
@@ -260,11 +260,11 @@ impl TokenizeFields {
 
         let (id, sealed) = match self.make_token(datatype, value, fingerprint) {
             Ok(made) => made,
-            Err(FieldFault::Problem(problem)) => return Ok(Slot::Problem(problem)),
+            Err(FieldFailure::Problem(problem)) => return Ok(Slot::Problem(problem)),
             Err(failure) => return Err(failure),
         };
 
-        let entry = u32::try_from(self.entries.len()).map_err(|_| FieldFault::Library)?;
+        let entry = u32::try_from(self.entries.len()).map_err(|_| FieldFailure::Library)?;
         let TokenizeSpec {
             tags,
             expires,
@@ -304,7 +304,7 @@ impl TokenizeFields {
             match (kind, &self.spec.idempotency_key, &self.principal) {
                 (CollectionKind::Random, Some(IdempotencyKey { key, .. }), Some(principal)) => {
                     let at = u32::try_from(at).unwrap_or(u32::MAX);
-                    keys.fingerprint_of_call(
+                    keys.fingerprint_of_request(
                         map.collection,
                         &self.scope,
                         principal,
@@ -325,7 +325,7 @@ impl TokenizeFields {
         datatype: Datatype,
         value: &[u8],
         fingerprint: Option<Fingerprint>,
-    ) -> Result<(TokenId, Bytes), FieldFault> {
+    ) -> Result<(TokenId, Bytes), FieldFailure> {
         let Collection {
             keys,
             map,
@@ -350,10 +350,10 @@ impl TokenizeFields {
                     token: &self.text,
                     value: (*kind != CollectionKind::OneWay).then_some((datatype, value)),
                 });
-                return Ok((id, sealed.map_err(|_| FieldFault::Library)?.into()));
+                return Ok((id, sealed.map_err(|_| FieldFailure::Library)?.into()));
             }
         }
-        Err(FieldFault::Exhausted)
+        Err(FieldFailure::Exhausted)
     }
 
     /// Applies the store's response to an entry, once.
@@ -362,7 +362,7 @@ impl TokenizeFields {
         entry: usize,
         datatype: Datatype,
         value: &[u8],
-    ) -> Result<(), FieldFault> {
+    ) -> Result<(), FieldFailure> {
         match std::mem::replace(&mut self.entries[entry].state, EntryState::Made) {
             EntryState::Made => (),
             EntryState::Taken => {
@@ -411,7 +411,7 @@ impl TokenizeFields {
     }
 }
 
-impl From<Unfit> for FieldFault {
+impl From<Unfit> for FieldFailure {
     fn from(unfit: Unfit) -> Self {
         match unfit {
             Unfit::NotDigits => FieldProblem::NotDigits.into(),
@@ -422,11 +422,11 @@ impl From<Unfit> for FieldFault {
 }
 
 impl Transform for TokenizeFields {
-    type Error = FieldFault;
+    type Error = FieldFailure;
 
-    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFailure> {
         if let Some(reason) = self.cancel.stop_reason() {
-            return Err(FieldFault::Stopped(reason));
+            return Err(FieldFailure::Stopped(reason));
         }
         let (datatype, value) = value_of(field.token, field.raw);
         if self.at == self.slots.len() {
@@ -445,7 +445,7 @@ impl Transform for TokenizeFields {
         }
     }
 
-    fn failed(&mut self, path: &Path<'_>, failure: FieldFault) -> Result<(), FieldFault> {
+    fn failed(&mut self, path: &Path<'_>, failure: FieldFailure) -> Result<(), FieldFailure> {
         self.field_errors.handle(path, failure)
     }
 }

@@ -1,6 +1,6 @@
 //! Values of a payload: validated against the schema, with the errors of each part.
 
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use bytes::Bytes;
 use sealwire_access::PropertyAccess;
 use sealwire_msgpack::TokenReader;
@@ -24,8 +24,8 @@ pub(super) const ERRORS_MAX: usize = 64;
 const KEY_CHARS_MAX: usize = 64;
 
 /// Splits an array into its items, which stay parts of the message.
-pub(super) fn items(payload: &Bytes) -> Result<Vec<Bytes>, CallFailure> {
-    let malformed = |error: sealwire_msgpack::Malformed| CallFailure::Payload(error.to_string());
+pub(super) fn items(payload: &Bytes) -> Result<Vec<Bytes>, RequestFailure> {
+    let malformed = |error: sealwire_msgpack::Malformed| RequestFailure::Payload(error.to_string());
     let mut reader = TokenReader::new(payload);
     let count = reader.array_len().map_err(malformed)?;
     (0..count)

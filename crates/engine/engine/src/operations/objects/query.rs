@@ -2,7 +2,7 @@
 //! values.
 
 use crate::jobs::cost::ExtraWork;
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use sealwire_access::PropertyAccess;
 use sealwire_msgpack::TokenReader;
 use sealwire_records::objects::{
@@ -45,16 +45,16 @@ impl Query {
     /// Resolves the clauses of a payload.
     ///
     /// # Errors
-    /// The result of `denied` for a property that the role does not grant; [`CallFailure::Items`]
-    /// for invalid clauses; [`CallFailure::Param`] for a cursor of another query.
+    /// The result of `denied` for a property that the role does not grant; [`RequestFailure::Items`]
+    /// for invalid clauses; [`RequestFailure::Param`] for a cursor of another query.
     pub(super) fn new(
         collection: &ObjectCollection,
         payload: &bytes::Bytes,
         after: Option<&str>,
         limit: usize,
         access: &PropertyAccess,
-        denied: impl Fn(&str) -> CallFailure,
-    ) -> Result<Self, CallFailure> {
+        denied: impl Fn(&str) -> RequestFailure,
+    ) -> Result<Self, RequestFailure> {
         let mut conditions = Vec::new();
         let mut errors = Vec::new();
         for (at, item) in items(payload)?.iter().enumerate() {
@@ -69,7 +69,7 @@ impl Query {
             }
         }
         if !errors.is_empty() {
-            return Err(CallFailure::Items { errors });
+            return Err(RequestFailure::Items { errors });
         }
         let terms = conditions
             .iter()
@@ -87,7 +87,7 @@ impl Query {
         let after = after.map(|after| query.parse_cursor(collection, after));
         let after = after
             .map(|after| {
-                after.ok_or(CallFailure::Param {
+                after.ok_or(RequestFailure::Param {
                     name: "after",
                     rule,
                 })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::jobs::cost::{ExtraWork, OperationKind};
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::field_errors::FieldProblem;
 use crate::jobs::tokens::batch::each_sized;
 use crate::jobs::tokens::{now, value_of};
@@ -37,7 +37,7 @@ pub(super) struct ListSpec {
 }
 
 impl ListSpec {
-    pub(super) fn new(list: &Listing<FrameText>) -> Result<Self, CallFailure> {
+    pub(super) fn new(list: &Listing<FrameText>) -> Result<Self, RequestFailure> {
         let tag = list.tag.as_ref().map(|tag| tag.as_str().to_owned());
         let filter = Filter {
             tag,
@@ -58,9 +58,9 @@ impl ListSpec {
 }
 
 /// Parses the cursor of a walk in the order of ids, which is an id.
-pub(super) fn cursor(text: &str) -> Result<ObjectId, CallFailure> {
+pub(super) fn cursor(text: &str) -> Result<ObjectId, RequestFailure> {
     let rule = "must be the next of the page before";
-    parse_id(text).ok_or(CallFailure::Param {
+    parse_id(text).ok_or(RequestFailure::Param {
         name: "after",
         rule,
     })
@@ -72,13 +72,13 @@ impl ObjectsRun<'_> {
     pub(super) async fn rows(
         &self,
         ids: Vec<ObjectId>,
-    ) -> Result<Vec<Option<ReadableRow>>, CallFailure> {
+    ) -> Result<Vec<Option<ReadableRow>>, RequestFailure> {
         let view = self.located.view();
         let now = now();
-        let ask = move |store: Arc<dyn ObjectStore>| async move {
+        let operation = move |store: Arc<dyn ObjectStore>| async move {
             store.get_objects(now, view, &ids).await
         };
-        let rows = self.objects.read(view.map, ask).await?;
+        let rows = self.objects.read(view.map, operation).await?;
         let subjects = self.subjects(subjects_of(rows.iter().flatten())).await?;
         Ok(rows
             .into_iter()
@@ -90,7 +90,7 @@ impl ObjectsRun<'_> {
     pub(super) async fn subjects(
         &self,
         ids: Vec<SubjectId>,
-    ) -> Result<StoredSubjects, CallFailure> {
+    ) -> Result<StoredSubjects, RequestFailure> {
         let MapView { map, generation } = self.located.view();
         stored_subjects(self.objects, generation, map.app, ids).await
     }
@@ -100,7 +100,7 @@ impl ObjectsRun<'_> {
         ids: &[Option<ObjectId>],
         reads: ReadSpec,
         out: &mut Vec<u8>,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<(), RequestFailure> {
         let mut objects = vec![None; ids.len()];
         let known: Vec<(usize, ObjectId)> = ids
             .iter()
@@ -134,7 +134,7 @@ impl ObjectsRun<'_> {
         list: &ListSpec,
         reads: ReadSpec,
         out: &mut Vec<u8>,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<(), RequestFailure> {
         let view = self.located.view();
         let mut after = list.after;
         let mut objects = Vec::new();
@@ -143,10 +143,10 @@ impl ObjectsRun<'_> {
         while short < PAGES_MAX {
             let filter = list.filter.clone();
             let most = (list.limit - objects.len()).min(room);
-            let ask = move |store: Arc<dyn ObjectStore>| async move {
+            let operation = move |store: Arc<dyn ObjectStore>| async move {
                 store.list_objects(view, &filter, after, most).await
             };
-            let page = self.objects.sweep(view.map, ask).await?;
+            let page = self.objects.sweep(view.map, operation).await?;
             short += usize::from(page.found.len() < most);
             let subjects = self.subjects(subjects_of(&page.found)).await?;
             let rows = page
@@ -169,15 +169,15 @@ impl ObjectsRun<'_> {
         query: Query,
         reads: ReadSpec,
         out: &mut Vec<u8>,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<(), RequestFailure> {
         let view = self.located.view();
         let clauses = query.clauses();
         let after = query.after;
         let limit = query.limit;
-        let ask = move |store: Arc<dyn ObjectStore>| async move {
+        let operation = move |store: Arc<dyn ObjectStore>| async move {
             matching(&*store, view, &clauses, after, limit).await
         };
-        let matches = self.objects.read(view.map, ask).await?;
+        let matches = self.objects.read(view.map, operation).await?;
         let next = matches
             .page
             .next
@@ -208,7 +208,7 @@ impl ObjectsRun<'_> {
         rows: Vec<ReadableRow>,
         reads: &ReadSpec,
         query: Option<&Arc<Query>>,
-    ) -> Result<Vec<Option<Object>>, CallFailure> {
+    ) -> Result<Vec<Option<Object>>, RequestFailure> {
         let bytes: usize = rows
             .iter()
             .map(|row| row.row.sealed.len() + ENTRY_BYTES)
@@ -249,7 +249,7 @@ impl ObjectsRun<'_> {
             .filter(|(at, _)| matches!(opened[*at], Ok(Some(_))));
         self.cancel
             .note_subjects(returned.map(|(_, subject)| subject.0));
-        let failed = |path| CallFailure::Field {
+        let failed = |path| RequestFailure::Field {
             problem: FieldProblem::CannotOpen,
             path,
         };
@@ -264,7 +264,7 @@ impl ObjectsRun<'_> {
         objects: Vec<Option<Object>>,
         next: Option<String>,
         out: &mut Vec<u8>,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<(), RequestFailure> {
         let generation = self.located.generation;
         Objects {
             objects,
@@ -274,7 +274,7 @@ impl ObjectsRun<'_> {
         .encode(out);
         let reply_bytes_max = self.reply_bytes_max;
         if out.len() > reply_bytes_max {
-            Err(CallFailure::ReplyTooLarge { reply_bytes_max })
+            Err(RequestFailure::ReplyTooLarge { reply_bytes_max })
         } else {
             Ok(())
         }

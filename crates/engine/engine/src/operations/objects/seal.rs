@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::objects::OBJECT_BYTES_MAX;
 use bytes::Bytes;
 use sealwire_crypto::CannotOpen;
@@ -42,12 +42,12 @@ impl ObjectSealer {
     /// Seals under the newest active version of the app's token key.
     ///
     /// # Errors
-    /// [`CallFailure::NoTokenKey`].
-    pub(crate) fn new(collection: Arc<ObjectCollection>) -> Result<Self, CallFailure> {
+    /// [`RequestFailure::NoTokenKey`].
+    pub(crate) fn new(collection: Arc<ObjectCollection>) -> Result<Self, RequestFailure> {
         let number = collection
             .token_keys
             .newest()
-            .ok_or(CallFailure::NoTokenKey)?;
+            .ok_or(RequestFailure::NoTokenKey)?;
         Ok(Self {
             collection,
             key: token_key_id(number),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -77,8 +77,8 @@ fn access(operation: Operation, grants: &[&str]) -> PropertyAccess {
         .map(|grant| Grant::from_text(grant).unwrap())
         .collect();
     let grants = Grants::of([Arc::new(Role::new("tests", grants).unwrap())]);
-    let ask = AuthorizationRequest::new(operation, Some("shop"), Some("people"));
-    grants.decide(ask).unwrap().properties().clone()
+    let operation = AuthorizationRequest::new(operation, Some("shop"), Some("people"));
+    grants.decide(operation).unwrap().properties().clone()
 }
 
 fn all(operation: Operation) -> PropertyAccess {
@@ -192,7 +192,7 @@ fn ages(ages: &[u8]) -> Vec<u8> {
 #[test]
 fn an_object_that_expires_during_a_query_is_not_found() {
     let collection = collection();
-    let denied = |_: &str| CallFailure::Internal("denied");
+    let denied = |_: &str| RequestFailure::Internal("denied");
     let query = Query::new(
         &collection,
         &ages(&[7]).into(),
@@ -243,7 +243,7 @@ fn a_query_is_charged_for_the_values_that_it_guesses() {
         properties: Some(vec![]),
         masked: false,
     };
-    let ask = ObjectsOperation::Query {
+    let operation = ObjectsOperation::Query {
         clauses: &frame,
         disclosure,
         after: None,
@@ -253,7 +253,7 @@ fn a_query_is_charged_for_the_values_that_it_guesses() {
         bytes: frame.len(),
         leaves: 4 + 64,
     };
-    assert!(ask.own(&Frame(&frame)).fields_max(size) >= 64);
+    assert!(operation.own(&Frame(&frame)).fields_max(size) >= 64);
 }
 
 /// Makes bytes that are often parts of payloads.
@@ -296,7 +296,7 @@ proptest! {
         let _ = change("$[0]", &bytes);
         let bytes = Bytes::from(bytes);
         let _ = items(&bytes);
-        let denied = |_: &str| CallFailure::Internal("denied");
+        let denied = |_: &str| RequestFailure::Internal("denied");
         let _ = Query::new(&collection, &bytes, None, 1, &query, denied);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::jobs::cost::{ExtraWork, OperationKind};
-use crate::jobs::error::CallFailure;
+use crate::jobs::error::RequestFailure;
 use crate::jobs::tokens::batch::{each, each_sized};
 use crate::jobs::tokens::now;
 use crate::jobs::tokens::tokenize::IdempotencyKey;
@@ -63,7 +63,7 @@ impl ObjectsRun<'_> {
         &mut self,
         spec: WriteSpec,
         out: &mut Vec<u8>,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<(), RequestFailure> {
         match spec {
             WriteSpec::Add {
                 objects,
@@ -120,7 +120,7 @@ impl ObjectsRun<'_> {
         &mut self,
         writes: Vec<ObjectWrite>,
         out: &mut Vec<u8>,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<(), RequestFailure> {
         // Also a request without values takes its turn on the crypto threads.
         each(
             self.admission,
@@ -145,7 +145,7 @@ impl ObjectsRun<'_> {
                 Ok(())
             }
             ObjectsWritten::Conflicts(conflicts) => Err(self.conflicts(&conflicts)),
-            ObjectsWritten::SubjectsChanged => Err(CallFailure::SubjectsChanged),
+            ObjectsWritten::SubjectsChanged => Err(RequestFailure::SubjectsChanged),
         }
     }
 
@@ -153,7 +153,7 @@ impl ObjectsRun<'_> {
     fn reserve_rows<'r>(
         &mut self,
         rows: impl Iterator<Item = &'r ObjectRow>,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<(), RequestFailure> {
         let bytes = rows.map(ObjectRow::bytes).sum::<usize>();
         self.objects
             .resize(self.admission, self.admission.bytes().saturating_add(bytes))
@@ -163,7 +163,7 @@ impl ObjectsRun<'_> {
     async fn write_group(
         &mut self,
         writes: Vec<ObjectWrite>,
-    ) -> Result<ObjectsWritten, CallFailure> {
+    ) -> Result<ObjectsWritten, RequestFailure> {
         self.write_claimed(writes, Vec::new()).await
     }
 
@@ -172,7 +172,7 @@ impl ObjectsRun<'_> {
         &mut self,
         writes: Vec<ObjectWrite>,
         subjects: Vec<SubjectClaim>,
-    ) -> Result<ObjectsWritten, CallFailure> {
+    ) -> Result<ObjectsWritten, RequestFailure> {
         let group = ObjectGroup {
             view: self.located.view(),
             writes,
@@ -186,12 +186,12 @@ impl ObjectsRun<'_> {
         objects: &Bytes,
         spec: AddSpec,
         out: &mut Vec<u8>,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<(), RequestFailure> {
         let sealer = ObjectSealer::new(self.located.collection.clone())?;
         let objects: Vec<(usize, Bytes)> = items(objects)?.into_iter().enumerate().collect();
         self.count(objects.len(), 0);
         if spec.subjects.len() > 1 && spec.subjects.len() != objects.len() {
-            return Err(CallFailure::Param {
+            return Err(RequestFailure::Param {
                 name: "subjects",
                 rule: "must be one name, or as many as objects",
             });
@@ -232,7 +232,7 @@ impl ObjectsRun<'_> {
             .encode(out);
             return Ok(());
         }
-        Err(CallFailure::SubjectsChanged)
+        Err(RequestFailure::SubjectsChanged)
     }
 
     /// Seals the objects of an `objects.add`.
@@ -242,7 +242,7 @@ impl ObjectsRun<'_> {
         objects: &[(usize, Bytes)],
         spec: &Arc<AddSpec>,
         keys: &ClaimedSubjects,
-    ) -> Result<Vec<(ObjectRow, Option<[u8; 16]>)>, CallFailure> {
+    ) -> Result<Vec<(ObjectRow, Option<[u8; 16]>)>, RequestFailure> {
         let terms = sealer.terms_max();
         let sealer = sealer.clone();
         let spec = Arc::clone(spec);
@@ -268,7 +268,10 @@ impl ObjectsRun<'_> {
     }
 
     /// Returns the ids of subjects by name.
-    async fn subject_ids(&mut self, names: Vec<FrameText>) -> Result<Vec<SubjectId>, CallFailure> {
+    async fn subject_ids(
+        &mut self,
+        names: Vec<FrameText>,
+    ) -> Result<Vec<SubjectId>, RequestFailure> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -286,7 +289,7 @@ impl ObjectsRun<'_> {
 
     /// Returns the keys of subjects. A subject without a key gets one, which is written with the
     /// objects.
-    async fn claimed(&mut self, ids: &[SubjectId]) -> Result<ClaimedSubjects, CallFailure> {
+    async fn claimed(&mut self, ids: &[SubjectId]) -> Result<ClaimedSubjects, RequestFailure> {
         let distinct: BTreeSet<SubjectId> = ids.iter().copied().collect();
         if distinct.is_empty() {
             return Ok(ClaimedSubjects::default());
@@ -323,7 +326,7 @@ impl ObjectsRun<'_> {
     async fn added_before(
         &mut self,
         added: &[AddedObject],
-    ) -> Result<Vec<ObjectVersion>, CallFailure> {
+    ) -> Result<Vec<ObjectVersion>, RequestFailure> {
         let ids: Vec<ObjectId> = added.iter().map(|(id, _)| *id).collect();
         let mut found = Vec::with_capacity(ids.len());
         let before = self.admission.bytes();
@@ -364,7 +367,7 @@ impl ObjectsRun<'_> {
         let wrong = pairs.filter(|(_, ((_, creation), found))| !is_same(found, *creation));
         let errors: Vec<ItemError> = wrong.map(|(position, _)| other(position)).collect();
         if !errors.is_empty() {
-            return Err(CallFailure::Items { errors });
+            return Err(RequestFailure::Items { errors });
         }
         let versions = added
             .iter()
@@ -378,7 +381,7 @@ impl ObjectsRun<'_> {
         changes: &Bytes,
         access: PropertyAccess,
         out: &mut Vec<u8>,
-    ) -> Result<(), CallFailure> {
+    ) -> Result<(), RequestFailure> {
         let sealer = ObjectSealer::new(self.located.collection.clone())?;
         let changes = items(changes)?;
         self.count(changes.len(), 0);
@@ -402,7 +405,7 @@ impl ObjectsRun<'_> {
             .filter_map(|spec| spec.as_ref().err().cloned())
             .collect();
         if !errors.is_empty() {
-            return Err(CallFailure::Items { errors });
+            return Err(RequestFailure::Items { errors });
         }
         let specs: Vec<UpdateSpec> = specs.into_iter().flatten().collect();
         check_distinct(&specs)?;
@@ -415,7 +418,7 @@ impl ObjectsRun<'_> {
                 .collect();
             let Some(claims) = claims_of(&rows) else {
                 if tries >= TRIES_MAX {
-                    return Err(CallFailure::SubjectsChanged);
+                    return Err(RequestFailure::SubjectsChanged);
                 }
                 self.objects.resize(self.admission, before)?;
                 continue;
@@ -445,12 +448,12 @@ impl ObjectsRun<'_> {
                     self.objects.resize(self.admission, before)?;
                 }
                 ObjectsWritten::SubjectsChanged if tries >= TRIES_MAX => {
-                    return Err(CallFailure::SubjectsChanged);
+                    return Err(RequestFailure::SubjectsChanged);
                 }
                 ObjectsWritten::SubjectsChanged => self.objects.resize(self.admission, before)?,
             }
         }
-        Err(CallFailure::Internal("the last attempt returns"))
+        Err(RequestFailure::Internal("the last attempt returns"))
     }
 
     /// Returns the rows of objects with their changes.
@@ -459,7 +462,7 @@ impl ObjectsRun<'_> {
         sealer: &ObjectSealer,
         specs: &[UpdateSpec],
         access: &PropertyAccess,
-    ) -> Result<Vec<ObjectRow>, CallFailure> {
+    ) -> Result<Vec<ObjectRow>, RequestFailure> {
         let mut updated = Vec::with_capacity(specs.len());
         let most = self.objects.reserve(self.admission, specs.len())?;
         let time = now();
@@ -497,7 +500,7 @@ impl ObjectsRun<'_> {
         sealed(updated)
     }
 
-    fn conflicts(&self, conflicts: &[(usize, ObjectConflict)]) -> CallFailure {
+    fn conflicts(&self, conflicts: &[(usize, ObjectConflict)]) -> RequestFailure {
         let schema = &self.located.collection.schema;
         let error = |(position, conflict): &(usize, ObjectConflict)| {
             let path = format!("$[{position}]");
@@ -527,7 +530,7 @@ impl ObjectsRun<'_> {
                 }
             }
         };
-        CallFailure::Items {
+        RequestFailure::Items {
             errors: conflicts.iter().map(error).collect(),
         }
     }
@@ -693,7 +696,7 @@ impl UpdateSpec {
     }
 }
 
-fn check_distinct(specs: &[UpdateSpec]) -> Result<(), CallFailure> {
+fn check_distinct(specs: &[UpdateSpec]) -> Result<(), RequestFailure> {
     let mut ids: Vec<(ObjectId, usize)> =
         specs.iter().map(|spec| (spec.id, spec.position)).collect();
     ids.sort_unstable();
@@ -709,7 +712,7 @@ fn check_distinct(specs: &[UpdateSpec]) -> Result<(), CallFailure> {
     if errors.is_empty() {
         Ok(())
     } else {
-        Err(CallFailure::Items { errors })
+        Err(RequestFailure::Items { errors })
     }
 }
 
@@ -734,7 +737,7 @@ impl ErrorBound {
 }
 
 /// Returns the sealed rows, or the errors of all objects.
-fn sealed<T>(rows: Vec<Result<T, SealError>>) -> Result<Vec<T>, CallFailure> {
+fn sealed<T>(rows: Vec<Result<T, SealError>>) -> Result<Vec<T>, RequestFailure> {
     let mut sealed = Vec::with_capacity(rows.len());
     let mut errors = Vec::new();
     for (position, row) in rows.into_iter().enumerate() {
@@ -747,14 +750,14 @@ fn sealed<T>(rows: Vec<Result<T, SealError>>) -> Result<Vec<T>, CallFailure> {
                 message: "cannot open".into(),
             }),
             Err(SealError::Library) => {
-                return Err(CallFailure::Internal("the crypto library failed"));
+                return Err(RequestFailure::Internal("the crypto library failed"));
             }
         }
     }
     if errors.is_empty() {
         Ok(sealed)
     } else {
-        Err(CallFailure::Items { errors })
+        Err(RequestFailure::Items { errors })
     }
 }
 

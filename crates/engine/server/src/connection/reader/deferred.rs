@@ -11,7 +11,7 @@ use super::super::InFlightPermit;
 use super::super::request::Request;
 use super::Reader;
 use sealwire_engine::jobs::cancel_token::StopReason;
-use sealwire_engine::jobs::error::CallFailure;
+use sealwire_engine::jobs::error::RequestFailure;
 use sealwire_engine::operation::Operation;
 use sealwire_telemetry::metrics::ClassLabel;
 
@@ -183,7 +183,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             retry_after,
             predicted: retry_after,
         };
-        self.reject(deferred.request, &CallFailure::Overloaded(refusal))
+        self.reject(deferred.request, &RequestFailure::Overloaded(refusal))
             .await;
     }
 
@@ -204,9 +204,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             self.connection
                 .engine
                 .metrics
-                .call_stopped(counted, fields, saved);
+                .count_stopped_request(counted, fields, saved);
         }
-        self.reject(deferred.request, &CallFailure::Stopped(reason))
+        self.reject(deferred.request, &RequestFailure::Stopped(reason))
             .await;
     }
 
@@ -215,7 +215,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.drop_permit(); // Otherwise the drain would wait for it.
         let reason = self.shutdown.reason().unwrap_or(StopReason::Drain);
         while let Some(deferred) = self.take_deferred(0) {
-            self.reject(deferred.request, &CallFailure::Stopped(reason))
+            self.reject(deferred.request, &RequestFailure::Stopped(reason))
                 .await;
         }
     }

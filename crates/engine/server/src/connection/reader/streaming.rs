@@ -13,7 +13,7 @@ use super::super::{End, InFlightPermit};
 use super::{Reader, Reading};
 use sealwire_engine::jobs::cancel_token::CancelGuard;
 use sealwire_engine::jobs::cost::OperationKind;
-use sealwire_engine::jobs::error::CallFailure;
+use sealwire_engine::jobs::error::RequestFailure;
 use sealwire_engine::jobs::scheduler::{AdmissionPermit, AdmissionRequest};
 use sealwire_engine::operations;
 use sealwire_telemetry::metrics::MethodLabel;
@@ -63,7 +63,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             self.wait(Reading::Paused { until: None }).await
         } else {
             let class = streaming.admission.class();
-            self.reject_streaming(CallFailure::no_memory(), class).await
+            self.reject_streaming(RequestFailure::no_memory(), class)
+                .await
         }
     }
 
@@ -72,7 +73,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if let Some(reason) = self.shutdown.reason() {
             self.drop_permit(); // Otherwise the drain would wait for this permit.
             return self
-                .reject_streaming(CallFailure::Stopped(reason), Class::default())
+                .reject_streaming(RequestFailure::Stopped(reason), Class::default())
                 .await;
         }
         let connection = Arc::clone(&self.connection);
@@ -136,7 +137,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             }
             Err(refusal) => {
                 drop(cancel);
-                self.reject_streaming(CallFailure::Overloaded(refusal), class)
+                self.reject_streaming(RequestFailure::Overloaded(refusal), class)
                     .await
             }
         }
@@ -145,10 +146,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Rejects the long message that is arriving and discards the rest of it.
     pub(super) async fn reject_streaming(
         &mut self,
-        failure: CallFailure,
+        failure: RequestFailure,
         class: Class,
     ) -> Result<(), End> {
-        if let CallFailure::Overloaded(refusal) = &failure {
+        if let RequestFailure::Overloaded(refusal) = &failure {
             self.backoff.after(refusal, class);
         }
         let head = self.scanner.head();
@@ -161,7 +162,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     pub(super) async fn reject_incomplete(
         &mut self,
         head: Option<MessageHeader>,
-        failure: &CallFailure,
+        failure: &RequestFailure,
         disposition: Disposition,
     ) -> Result<(), End> {
         let own = self
@@ -169,7 +170,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             .take()
             .is_some_and(|streaming| streaming.cancel.is_some());
         let connection = &self.connection;
-        match head.and_then(|head| head.answer_to()) {
+        match head.and_then(|head| head.response_id()) {
             Some(msgid) if !own && connection.cancel_tokens.contains(msgid) => {
                 return Err(connection.expel_for_msgid().await);
             }
@@ -211,7 +212,7 @@ fn preview(
         return (kind, work_size, None);
     };
     let (kind, work_size) = operations::preview(&request_preview, scanner.bytes_at_least());
-    let msgid = scanner.head().and_then(|head| head.answer_to());
+    let msgid = scanner.head().and_then(|head| head.response_id());
     (
         kind,
         work_size,

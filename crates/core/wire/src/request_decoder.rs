@@ -11,16 +11,16 @@
 
 use sealwire_msgpack::{Token, TokenReader};
 
-use crate::call_error::CallError;
 use crate::error::ErrorFormat;
 use crate::frame::{FrameLayout, MessageHeader, Preview};
+use crate::invalid_request::InvalidRequest;
 use crate::method::{Method, Notification};
 use crate::params::declare::{Parameter, Parameters, Writer};
 use crate::params::{
-    AppCall, CallOptions, CensusCall, CheckCall, CollectionCall, CollectionsCall, Decrypt,
-    Detokenize, Encrypt, Inspect, Mask, MaskList, MaskRule, MigrateCall, ObjectsCall, Page,
-    PrincipalCall, PublicKeysCall, Rewrap, RewrapRowsCall, RoleCall, RootOperation, SubjectsCall,
-    Tokenize, TokensCall,
+    AppRequest, CensusRequest, CheckRequest, CollectionRequest, CollectionsRequest, CommonParams,
+    Decrypt, Detokenize, Encrypt, Inspect, Mask, MaskList, MaskRule, MigrateRequest,
+    ObjectsRequest, Page, PrincipalRequest, PublicKeysRequest, Rewrap, RewrapRowsRequest,
+    RoleRequest, RootOperation, SubjectsRequest, Tokenize, TokensRequest,
 };
 use crate::reading::{Params, sanitized_name};
 
@@ -49,7 +49,7 @@ macro_rules! calls {
             }
 
             /// Returns the options of the request, if its method has any.
-            pub fn options(&self) -> Option<&CallOptions<'a>> {
+            pub fn options(&self) -> Option<&CommonParams<'a>> {
                 match self {
                     $(Self::$variant $(($call))? => optional!($($call.options())?),)*
                 }
@@ -93,7 +93,7 @@ macro_rules! optional {
 
 calls! {
     /// A decoded request. Only the rules of the wire contract are checked.
-    Call {
+    Request {
         /// Replace leaves by envelopes.
         Encrypt(call: Encrypt<'a>) = Encrypt,
         /// Open envelopes.
@@ -109,11 +109,11 @@ calls! {
         /// Mask fields.
         Mask(call: Mask<'a>) = Mask,
         /// An operation on the tokens of a collection.
-        Tokens(call: TokensCall<'a>),
+        Tokens(call: TokensRequest<'a>),
         /// An operation on the objects of a collection.
-        Objects(call: ObjectsCall<'a>),
+        Objects(call: ObjectsRequest<'a>),
         /// An operation on a data subject.
-        Subjects(call: SubjectsCall<'a>),
+        Subjects(call: SubjectsRequest<'a>),
         /// A control method.
         Control(call: Control<'a>),
         /// Describe the server.
@@ -131,64 +131,64 @@ calls! {
         /// `apps.export`.
         Export(call: Page<'a>) = AppsExport,
         /// A change of one app.
-        App(call: AppCall<'a>),
+        App(call: AppRequest<'a>),
         /// `collections.list`.
-        Collections(call: CollectionsCall<'a>) = CollectionsList,
+        Collections(call: CollectionsRequest<'a>) = CollectionsList,
         /// A change of one collection.
-        Collection(call: CollectionCall<'a>),
+        Collection(call: CollectionRequest<'a>),
         /// `keys.census`.
-        Census(call: CensusCall<'a>) = KeysCensus,
+        Census(call: CensusRequest<'a>) = KeysCensus,
         /// `keys.rewrap`.
-        RewrapRows(call: RewrapRowsCall<'a>) = KeysRewrap,
+        RewrapRows(call: RewrapRowsRequest<'a>) = KeysRewrap,
         /// `collections.migrate`.
-        Migrate(call: MigrateCall<'a>) = CollectionsMigrate,
+        Migrate(call: MigrateRequest<'a>) = CollectionsMigrate,
         /// `instances.list`.
         Instances = InstancesList,
         /// `roles.list`.
         Roles(call: Page<'a>) = RolesList,
         /// A change of one role.
-        Role(call: RoleCall<'a>),
+        Role(call: RoleRequest<'a>),
         /// `principals.list`.
         Principals(call: Page<'a>) = PrincipalsList,
         /// A change of the roles of one principal.
-        Principal(call: PrincipalCall<'a>),
+        Principal(call: PrincipalRequest<'a>),
         /// `principals.check`.
-        Check(call: CheckCall<'a>) = PrincipalsCheck,
+        Check(call: CheckRequest<'a>) = PrincipalsCheck,
         /// A request on the store's root key.
         Root(call: RootOperation<'a>),
         /// `apps.public_keys`, which the data listener serves as well.
-        PublicKeys(call: PublicKeysCall<'a>) = AppsPublicKeys,
+        PublicKeys(call: PublicKeysRequest<'a>) = AppsPublicKeys,
     }
 }
 
-impl<'a> From<Control<'a>> for Call<'a> {
+impl<'a> From<Control<'a>> for Request<'a> {
     fn from(call: Control<'a>) -> Self {
         Self::Control(call)
     }
 }
 
-impl<'a> Call<'a> {
+impl<'a> Request<'a> {
     /// Decodes a whole request. `message` must be exactly the bytes of `layout`, whose header must
     /// be a request. The time is independent of the payload's length.
     ///
     /// # Errors
-    /// Returns a [`CallError`]; respond with it to the header's msgid. Returns
-    /// [`CallError::Malformed`] if the layout belongs to another message.
-    pub fn decode(message: &'a [u8], layout: &FrameLayout) -> Result<Self, CallError> {
+    /// Returns a [`InvalidRequest`]; respond with it to the header's msgid. Returns
+    /// [`InvalidRequest::Malformed`] if the layout belongs to another message.
+    pub fn decode(message: &'a [u8], layout: &FrameLayout) -> Result<Self, InvalidRequest> {
         if message.len() != layout.bytes {
-            return Err(CallError::Malformed);
+            return Err(InvalidRequest::Malformed);
         }
         let MessageHeader::Request { method, .. } = layout.head else {
-            return Err(CallError::Malformed);
+            return Err(InvalidRequest::Malformed);
         };
         let (name, reader) = read_method_name(message)?;
         let Some(method) = method else {
-            return Err(CallError::UnknownMethod {
+            return Err(InvalidRequest::UnknownMethod {
                 method: sanitized_name(name),
             });
         };
         if method.name().as_bytes() != name {
-            return Err(CallError::Malformed);
+            return Err(InvalidRequest::Malformed);
         }
         let mut params = Params::open(method, message, reader, layout.payload)?;
         let call = method.read(&mut params)?;
@@ -198,15 +198,15 @@ impl<'a> Call<'a> {
 }
 
 /// Returns the method name of a request, and a reader of the bytes behind it.
-fn read_method_name(message: &[u8]) -> Result<(&[u8], TokenReader<'_>), CallError> {
+fn read_method_name(message: &[u8]) -> Result<(&[u8], TokenReader<'_>), InvalidRequest> {
     let mut reader = TokenReader::new(message);
     if reader.array_len()? != 4 || reader.u64()? != 0 {
-        return Err(CallError::Malformed);
+        return Err(InvalidRequest::Malformed);
     }
     reader.u32()?;
     match reader.token()? {
         Token::Str(name) => Ok((name, reader)),
-        _ => Err(CallError::Malformed),
+        _ => Err(InvalidRequest::Malformed),
     }
 }
 
@@ -230,7 +230,7 @@ pub(crate) fn preview_request(method: Method, message: &[u8]) -> Preview {
 
 /// Reads the params up to the payload. Each param occurs at most once and is bounded by its rule,
 /// so the work is bounded for any input.
-fn preview_params(params: &mut Params<'_>, preview: &mut Preview) -> Result<(), CallError> {
+fn preview_params(params: &mut Params<'_>, preview: &mut Preview) -> Result<(), InvalidRequest> {
     while let Some(param) = params.next()? {
         match param.name {
             "payload" => break,
@@ -250,8 +250,8 @@ fn preview_params(params: &mut Params<'_>, preview: &mut Preview) -> Result<(), 
 /// Returns the msgid in a whole `cancel` notification.
 ///
 /// # Errors
-/// Returns [`CallError::Malformed`]. A notification gets no response, so ignore it.
-pub fn decode_cancel(message: &[u8]) -> Result<u32, CallError> {
+/// Returns [`InvalidRequest::Malformed`]. A notification gets no response, so ignore it.
+pub fn decode_cancel(message: &[u8]) -> Result<u32, InvalidRequest> {
     let mut reader = TokenReader::new(message);
     let header = (
         reader.array_len()?,
@@ -264,16 +264,16 @@ pub fn decode_cancel(message: &[u8]) -> Result<u32, CallError> {
     if header == (3, 2, name, 1) && reader.is_at_end() {
         Ok(msgid)
     } else {
-        Err(CallError::Malformed)
+        Err(InvalidRequest::Malformed)
     }
 }
 
 /// Returns the error format that a whole `errors` notification requests.
 ///
 /// # Errors
-/// Returns [`CallError::Malformed`], also for an unknown format. A notification gets no response,
+/// Returns [`InvalidRequest::Malformed`], also for an unknown format. A notification gets no response,
 /// so ignore it.
-pub fn decode_errors(message: &[u8]) -> Result<ErrorFormat, CallError> {
+pub fn decode_errors(message: &[u8]) -> Result<ErrorFormat, InvalidRequest> {
     let mut reader = TokenReader::new(message);
     let header = (
         reader.array_len()?,
@@ -287,6 +287,6 @@ pub fn decode_errors(message: &[u8]) -> Result<ErrorFormat, CallError> {
     if header == (3, 2, name, 1) && is_text && reader.is_at_end() {
         Ok(ErrorFormat::Text)
     } else {
-        Err(CallError::Malformed)
+        Err(InvalidRequest::Malformed)
     }
 }

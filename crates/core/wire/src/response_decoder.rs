@@ -8,14 +8,14 @@ use crate::method::Notification;
 
 /// A whole response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply<'a> {
+pub struct Response<'a> {
     /// The msgid of the request.
     pub msgid: u32,
     /// The result as one MessagePack value, or the error.
     pub outcome: Result<&'a [u8], RpcError>,
 }
 
-impl<'a> Reply<'a> {
+impl<'a> Response<'a> {
     /// Decodes a whole response. `message` must be exactly the bytes of a [`crate::FrameLayout`]
     /// whose header is a response.
     ///
@@ -93,7 +93,7 @@ pub struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    /// Decodes the `outcome` of a [`Reply`].
+    /// Decodes the `outcome` of a [`Response`].
     ///
     /// # Errors
     /// Returns [`Malformed`] if the payload or the generation is missing, or a value has another

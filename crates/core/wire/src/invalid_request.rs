@@ -12,7 +12,7 @@ use crate::method::Method;
 /// The error of a complete message that is not a valid request. The client has a bug, and a retry
 /// fails again. The connection stays open.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CallError {
+pub enum InvalidRequest {
     /// The method does not exist.
     #[error("no method \"{method}\"")]
     UnknownMethod {
@@ -86,7 +86,7 @@ pub enum CallError {
     Malformed,
 }
 
-impl CallError {
+impl InvalidRequest {
     /// Returns the error code of the response.
     pub const fn code(&self) -> ErrorCode {
         match self {
@@ -105,13 +105,13 @@ impl CallError {
     }
 }
 
-impl From<CallError> for RpcError {
-    fn from(error: CallError) -> Self {
+impl From<InvalidRequest> for RpcError {
+    fn from(error: InvalidRequest) -> Self {
         Self::new(error.code(), error.to_string())
     }
 }
 
-impl From<Malformed> for CallError {
+impl From<Malformed> for InvalidRequest {
     fn from(_: Malformed) -> Self {
         Self::Malformed
     }

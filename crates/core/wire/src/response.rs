@@ -7,13 +7,13 @@
 
 use sealwire_msgpack::write;
 
-use crate::answer::FieldError;
 use crate::error::{ErrorFormat, RpcError};
 use crate::limits::{FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX};
 use crate::method::Notification;
+use crate::response_decoder::FieldError;
 
 /// Appends `[1, msgid, nil, `. The caller then appends the result, one value.
-pub fn begin(out: &mut Vec<u8>, msgid: u32) {
+pub fn start(out: &mut Vec<u8>, msgid: u32) {
     write::array_len(out, 4);
     write::uint(out, 1);
     write::uint(out, u64::from(msgid));
@@ -44,20 +44,20 @@ pub fn protocol_error(out: &mut Vec<u8>, error: &RpcError) {
 #[derive(Debug)]
 #[must_use = "finish or discard it, else half a response stays in the buffer"]
 pub struct Document {
-    start: usize,
+    start_at: usize,
     map_at: usize,
 }
 
 impl Document {
     /// Appends everything before the payload. The caller then appends the payload, one value in any
     /// number of steps, and calls [`Document::finish`].
-    pub fn begin(out: &mut Vec<u8>, msgid: u32) -> Self {
-        let start = out.len();
-        begin(out, msgid);
+    pub fn start(out: &mut Vec<u8>, msgid: u32) -> Self {
+        let start_at = out.len();
+        start(out, msgid);
         let map_at = out.len();
         write::map_len(out, 2);
         write::str(out, "payload");
-        Self { start, map_at }
+        Self { start_at, map_at }
     }
 
     /// Appends everything after the payload. Lists the first [`FIELD_ERRORS_MAX`] of `errors`, with
@@ -115,15 +115,15 @@ impl Document {
 
     /// Removes everything since `begin`, so that the caller can write an error instead.
     pub fn discard(self, out: &mut Vec<u8>) {
-        out.truncate(self.start);
+        out.truncate(self.start_at);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answer::{self, Reply, decode_protocol_error};
     use crate::error::{Detail, ErrorCode, OverloadReason, push_json_string};
+    use crate::response_decoder::{self, Response, decode_protocol_error};
 
     fn field_errors(count: usize, path: &str) -> Vec<FieldError> {
         vec![
@@ -139,12 +139,12 @@ mod tests {
     /// in the map, of listed errors and of omitted errors.
     fn check(errors: &[FieldError], omitted: u64, unmatched: &[u32], expect: (u8, usize, u64)) {
         let mut out = vec![0xc0; 3];
-        let document = Document::begin(&mut out, 9);
+        let document = Document::start(&mut out, 9);
         write::str(&mut out, "payload bytes");
         document.finish(&mut out, 42, (errors, omitted), unmatched, &[]);
-        let reply = Reply::decode(&out[3..]).unwrap();
+        let reply = Response::decode(&out[3..]).unwrap();
         let result = reply.outcome.unwrap();
-        let decoded = answer::Document::decode(result).unwrap();
+        let decoded = response_decoder::Document::decode(result).unwrap();
         assert_eq!(
             (reply.msgid, decoded.generation, decoded.payload),
             (9, 42, &b"\xadpayload bytes"[..])
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn document_response_truncates_paths_between_characters() {
         let mut out = Vec::new();
-        let document = Document::begin(&mut out, 9);
+        let document = Document::start(&mut out, 9);
         write::nil(&mut out);
         document.finish(
             &mut out,
@@ -187,15 +187,15 @@ mod tests {
             &[],
             &[],
         );
-        let result = Reply::decode(&out).unwrap().outcome.unwrap();
-        let errors = answer::Document::decode(result).unwrap().errors;
+        let result = Response::decode(&out).unwrap().outcome.unwrap();
+        let errors = response_decoder::Document::decode(result).unwrap().errors;
         assert_eq!(errors[0].path, format!("$.{}", "é".repeat(511)));
     }
 
     #[test]
     fn discarded_document_leaves_no_bytes() {
         let mut out = vec![1, 2, 3];
-        let document = Document::begin(&mut out, 9);
+        let document = Document::start(&mut out, 9);
         write::str(&mut out, "half");
         document.discard(&mut out);
         assert_eq!(out, [1, 2, 3]);
@@ -213,8 +213,8 @@ mod tests {
                 let mut out = Vec::new();
                 error(&mut out, u32::MAX, &sent, ErrorFormat::Map);
                 assert_eq!(
-                    Reply::decode(&out),
-                    Ok(Reply {
+                    Response::decode(&out),
+                    Ok(Response {
                         msgid: u32::MAX,
                         outcome: Err(sent.clone())
                     })
@@ -260,8 +260,8 @@ mod tests {
             // A decoder of maps reads a plain string as `internal`.
             let expect = RpcError::new(ErrorCode::Internal, expect);
             assert_eq!(
-                Reply::decode(&out),
-                Ok(Reply {
+                Response::decode(&out),
+                Ok(Response {
                     msgid: 9,
                     outcome: Err(expect)
                 })
@@ -308,7 +308,7 @@ mod tests {
     fn errors_of_other_and_newer_servers_decode() {
         let read = |error: &[u8]| {
             let message = [&[0x94, 1, 7][..], error, &[0xc0]].concat();
-            Reply::decode(&message).map(|reply| reply.outcome.unwrap_err())
+            Response::decode(&message).map(|reply| reply.outcome.unwrap_err())
         };
         assert_eq!(
             read(b"\xa4oops"),
@@ -331,7 +331,7 @@ mod tests {
             &[0x94, 1, 1, 0xc0],
             &[0x94, 1, 1, 0xc0, 1, 1],
         ] {
-            assert!(Reply::decode(bytes).is_err(), "{bytes:02x?}");
+            assert!(Response::decode(bytes).is_err(), "{bytes:02x?}");
         }
         for result in [
             &[0x80][..],
@@ -339,7 +339,10 @@ mod tests {
             b"\x81\xaageneration\x01",
             b"\x91\x01",
         ] {
-            assert!(answer::Document::decode(result).is_err(), "{result:02x?}");
+            assert!(
+                response_decoder::Document::decode(result).is_err(),
+                "{result:02x?}"
+            );
         }
     }
 }
