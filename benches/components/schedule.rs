@@ -33,7 +33,7 @@ fn begin(core: &mut Core<u32, (), u32>, now: Time, tenant: u32, cost: Cost) {
         bytes: 0,
         since,
         deadline,
-        whole: true,
+        has_body: true,
         has_waited: false,
     };
     let AdmissionDecision::Admitted { id, .. } = core.offer(now, &call, || ()) else {

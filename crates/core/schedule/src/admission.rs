@@ -67,7 +67,7 @@ use crate::units::{Cost, Time, nanos};
 
 /// Why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum RejectionReason {
     /// Too much work of the tenant is ahead of the request.
     Backlog,
     /// The request would miss its deadline.
@@ -78,7 +78,7 @@ pub enum Reason {
     Memory,
 }
 
-impl Reason {
+impl RejectionReason {
     /// All reasons, in the order of [`Gauges::rejected`](crate::Gauges::rejected).
     pub const ALL: [Self; 4] = [
         Self::Backlog,
@@ -92,7 +92,7 @@ impl Reason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// Reason of the rejection.
-    pub reason: Reason,
+    pub reason: RejectionReason,
     /// Time until the queued work ends and earlier rejected requests have been retried.
     ///
     /// At least 5 ms and at most an hour. Jitter of up to half as much again spreads the retries of
@@ -276,11 +276,11 @@ impl TenantAdmission {
         // If no work is ahead of the request, its estimate alone must not reject it.
         let alone = idle && self.unfinished_work() == 0.0;
         let reason = if !alone && now + forecast.finish_time() > deadline {
-            Some(Reason::Deadline)
+            Some(RejectionReason::Deadline)
         } else if ordinary && full {
-            Some(Reason::Backlog)
+            Some(RejectionReason::Backlog)
         } else if !idle && self.exceeds_proportion(class, has_waited, rate, rules) {
-            Some(Reason::Proportion)
+            Some(RejectionReason::Proportion)
         } else {
             None
         };
@@ -298,7 +298,7 @@ impl TenantAdmission {
     /// Counts and returns the rejection of an offered request.
     pub(crate) fn count_rejection(
         &mut self,
-        reason: Reason,
+        reason: RejectionReason,
         offer: &AdmissionOffer,
         rules: &AdmissionRules,
     ) -> Rejection {
@@ -324,12 +324,12 @@ impl TenantAdmission {
             offer.class.index(),
             Cost::from_nanos((offer.work.as_nanos() as f64 * decay) as u64),
         );
-        self.rejection(Reason::Backlog, offer, rules)
+        self.rejection(RejectionReason::Backlog, offer, rules)
     }
 
     fn rejection(
         &self,
-        reason: Reason,
+        reason: RejectionReason,
         offer: &AdmissionOffer,
         rules: &AdmissionRules,
     ) -> Rejection {
@@ -345,10 +345,10 @@ impl TenantAdmission {
 
         // The backlog must shrink, and earlier rejected requests are retried and served first.
         let backlog = match reason {
-            Reason::Proportion => {
+            RejectionReason::Proportion => {
                 self.unfinished_work() / rate.tenant - rules.wait_max * rules.wait_min
             }
-            Reason::Backlog | Reason::Deadline | Reason::Memory => {
+            RejectionReason::Backlog | RejectionReason::Deadline | RejectionReason::Memory => {
                 (forecast.ahead - min).max(forecast.waiting).max(0.0)
             }
         };

@@ -11,7 +11,7 @@ use std::hash::Hash;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::admission::{AdmissionOffer, AdmissionOutcome, AdmissionRules, Rate, Reason};
+use crate::admission::{AdmissionOffer, AdmissionOutcome, AdmissionRules, Rate, RejectionReason};
 use crate::arena::{Arena, Id};
 use crate::class::Class;
 use crate::decaying_rate::DecayingRate;
@@ -20,7 +20,7 @@ use crate::memory_quota::Memory;
 use crate::request::{AdmissionDecision, Closed, Expiry, Gauges, OfferedRequest, Slice};
 use crate::tenant::{ReadyPlaces, Tenant};
 use crate::throughput::Speed;
-use crate::tuning::{Order, SchedulerOptions, Tuning};
+use crate::tuning::{RunOrder, SchedulerOptions, Tuning};
 use crate::units::{Cost, Time};
 
 /// Range of a request's cost: at least 1 ns, so that each request counts; at most an hour, so that
@@ -61,7 +61,7 @@ enum RequestStage<W, T> {
 /// per operation is logarithmic in the requests of a tenant and in the tenants with work.
 pub struct Core<K, W, T> {
     workers: u32,
-    order: Order,
+    order: RunOrder,
     slice: Cost,
     slice_of_more: Cost,
     class_first: Cost,
@@ -97,7 +97,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
 
     pub(crate) fn with_tuning(mut options: SchedulerOptions, tuning: &Tuning) -> Self {
         let mut tuning = *tuning;
-        if options.order == Order::Arrival {
+        if options.order == RunOrder::Arrival {
             // All requests are of one class and tenant. The oldest runs next, in one slice.
             tuning.class_first = Cost::from_nanos(u64::MAX);
             options.slice = *COST.end();
@@ -147,8 +147,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let (class, work) = self.clamp_cost(request.cost);
         let rate = self.tenant_rate(now, tenant);
         let deadline = match self.order {
-            Order::Fair => request.deadline,
-            Order::Arrival => Time::NEVER,
+            RunOrder::Fair => request.deadline,
+            RunOrder::Arrival => Time::NEVER,
         };
         let offer = AdmissionOffer {
             class,
@@ -165,7 +165,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let decision = match owner.admission.decide_offer(&offer, &self.rules) {
             Ok(_) if !self.memory.try_reserve(owner.bytes, request.bytes) => Err(owner
                 .admission
-                .count_rejection(Reason::Memory, &offer, &self.rules)),
+                .count_rejection(RejectionReason::Memory, &offer, &self.rules)),
             decision => decision,
         };
         let AdmissionOutcome {
@@ -194,7 +194,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             left: work,
             spent: Cost::default(),
             bytes: request.bytes,
-            whole: request.whole,
+            whole: request.has_body,
             since: request.since,
             expires: self.expiry_time(request.since, bound),
             stage,
@@ -205,7 +205,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             self.admit_request(now, id);
         } else {
             self.tenants[tenant].admission.add_waiting(class, work, id);
-            self.waiters_mut(request.whole).insert(id);
+            self.waiters_mut(request.has_body).insert(id);
             self.gauges.waiting[class.index()] += 1;
         }
         self.update_position(tenant);
@@ -601,8 +601,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// Returns the time at which a request expires whose wait started at `since`.
     fn expiry_time(&self, since: Time, bound: Duration) -> Time {
         match self.order {
-            Order::Fair => since + bound.saturating_mul(self.expires_after),
-            Order::Arrival => Time::NEVER,
+            RunOrder::Fair => since + bound.saturating_mul(self.expires_after),
+            RunOrder::Arrival => Time::NEVER,
         }
     }
 
@@ -667,8 +667,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// Returns the id of the request's tenant, which is added if it is new.
     fn tenant_id(&mut self, now: Time, request: &OfferedRequest<'_, K>) -> Id {
         let known = match self.order {
-            Order::Fair => self.by_key.get(request.tenant),
-            Order::Arrival => self.by_key.values().next(),
+            RunOrder::Fair => self.by_key.get(request.tenant),
+            RunOrder::Arrival => self.by_key.values().next(),
         };
         if let Some(id) = known {
             return *id;

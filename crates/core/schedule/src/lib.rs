@@ -17,7 +17,7 @@
 //! // From a request's header, before its body is read.
 //! let cost = Cost::from_nanos(150_000);
 //! let (since, deadline) = (now, Time::NEVER);
-//! let request = OfferedRequest { tenant: &"relay-1", weight: 1, cost, bytes: 4_096, since, deadline, whole: false, has_waited: false };
+//! let request = OfferedRequest { tenant: &"relay-1", weight: 1, cost, bytes: 4_096, since, deadline, has_body: false, has_waited: false };
 //! let AdmissionDecision::Admitted { id, .. } = core.offer(now, &request, || ()) else { panic!("no other request") };
 //! // Once its body is there, with a better estimate. Then any worker runs slices until the work ends.
 //! core.submit(id, cost, "work").unwrap();
@@ -51,12 +51,12 @@ mod tuning;
 mod units;
 
 pub use self::core::Core;
-pub use admission::{Reason, Rejection};
+pub use admission::{Rejection, RejectionReason};
 pub use agreement::{Agreement, Sample};
 pub use arena::Id;
 pub use class::Class;
 pub use correction::Corrections;
 pub use cost::{Coefficients, CostModel, WorkSize};
 pub use request::{AdmissionDecision, Closed, Expiry, Gauges, OfferedRequest, Slice};
-pub use tuning::{Order, SchedulerOptions};
+pub use tuning::{RunOrder, SchedulerOptions};
 pub use units::{Cost, Time};

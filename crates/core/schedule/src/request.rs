@@ -28,9 +28,9 @@ pub struct OfferedRequest<'a, K> {
     /// True if the body has arrived, so that the request is submitted as soon as it is admitted.
     /// For a body that is still arriving,
     /// [`Core::update_estimate`](crate::Core::update_estimate) reports it later.
-    pub whole: bool,
+    pub has_body: bool,
     /// True for the first request of a connection that has waited as an earlier [`Rejection`]
-    /// asked. The request is rejected for [`Reason::Proportion`](crate::Reason::Proportion) only if
+    /// asked. The request is rejected for [`RejectionReason::Proportion`](crate::Reason::Proportion) only if
     /// its size was rejected much less than another.
     pub has_waited: bool,
 }
@@ -120,6 +120,6 @@ pub struct Gauges {
     /// Requests rejected since the start because they had waited for twice their bound. Included in
     /// [`Self::rejected`].
     pub expired: u64,
-    /// Requests rejected since the start, in the order of [`Reason::ALL`](crate::Reason::ALL).
+    /// Requests rejected since the start, in the order of [`RejectionReason::ALL`](crate::Reason::ALL).
     pub rejected: [u64; 4],
 }

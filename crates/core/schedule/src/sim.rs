@@ -32,7 +32,7 @@ use crate::core::Core;
 use crate::correction::Corrections;
 use crate::cost::{Coefficients, CostModel, WorkSize};
 use crate::request::{AdmissionDecision, Closed, Expiry, OfferedRequest};
-use crate::tuning::{Order, SchedulerOptions, Tuning};
+use crate::tuning::{RunOrder, SchedulerOptions, Tuning};
 use crate::units::{Cost, Time, nanos};
 
 const US: u64 = 1_000;
@@ -340,7 +340,7 @@ impl Scenario {
     /// Runs whole requests in FIFO order over all tenants and rejects none: the engine before it had
     /// a scheduler.
     pub(crate) fn first_come_first_served(self) -> Self {
-        self.with(|s| s.options.order = Order::Arrival)
+        self.with(|s| s.options.order = RunOrder::Arrival)
     }
 
     pub(crate) fn run(self) -> SimulationReport {
@@ -613,7 +613,7 @@ impl Simulation {
             bytes: source.bytes,
             since: Time::from_nanos(self.now),
             deadline,
-            whole: true,
+            has_body: true,
             has_waited,
         };
         (

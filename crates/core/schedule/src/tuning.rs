@@ -7,7 +7,7 @@ use crate::units::Cost;
 
 /// The order in which requests run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum RunOrder {
     /// Runs smaller requests and less served tenants first, in slices. Delays or rejects requests
     /// that do not fit.
     #[default]
@@ -33,8 +33,8 @@ pub struct SchedulerOptions {
     pub wait_max: Duration,
     /// Bytes held for requests over all tenants. One tenant gets at most half. Default 256 MiB.
     pub memory_bytes_max: u64,
-    /// The order in which requests run. Default [`Order::Fair`].
-    pub order: Order,
+    /// The order in which requests run. Default [`RunOrder::Fair`].
+    pub order: RunOrder,
 }
 
 impl SchedulerOptions {
@@ -45,7 +45,7 @@ impl SchedulerOptions {
             slice: Cost::from_nanos(100_000),
             wait_max: Duration::from_millis(250),
             memory_bytes_max: 256 << 20,
-            order: Order::Fair,
+            order: RunOrder::Fair,
         }
     }
 }

@@ -24,7 +24,7 @@ fn loaded(tenants: u32, requests: u32) -> Core<u32, (), u32> {
             bytes: 0,
             since,
             deadline,
-            whole: true,
+            has_body: true,
             has_waited: false,
         };
         let AdmissionDecision::Admitted { id, .. } = core.offer(Time::default(), &request, || ())

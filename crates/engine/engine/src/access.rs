@@ -240,7 +240,7 @@ impl Authorizer {
             .hourly_limiter
             .charge(principal, permit, fields, Instant::now());
         if charged.is_err() {
-            self.metrics.refused(RejectionLabel::Hourly);
+            self.metrics.count_rejection(RejectionLabel::Hourly);
         }
         charged
     }

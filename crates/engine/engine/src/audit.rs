@@ -292,7 +292,7 @@ impl Observer for Watch {
             readiness, metrics, ..
         } = &*self.state;
         match notice {
-            FileEvent::Wrote { records, took } => metrics.audited(*records, *took),
+            FileEvent::Wrote { records, took } => metrics.observe_audit_batch(*records, *took),
             FileEvent::Began { file, head } => {
                 tracing::info!(
                     file,

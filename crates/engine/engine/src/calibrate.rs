@@ -423,7 +423,7 @@ fn walks(
     let mut rows = Vec::new();
     let mut settle = mint;
     let tokens = match outcome {
-        Outcome::Asks(mut paused) => {
+        Outcome::NeedsStore(mut paused) => {
             if let TokenFields::Tokenize(fields) = &mut paused.fields {
                 rows = fields.group().rows;
                 fields.apply_written(Written::Done(rows.iter().cloned().map(Some).collect()))?;
@@ -436,7 +436,7 @@ fn walks(
     };
     let (look, outcome) = timed(job(detokenize, &tokens, metrics))?;
     let reveal = match outcome {
-        Outcome::Asks(mut paused) => {
+        Outcome::NeedsStore(mut paused) => {
             if let TokenFields::Detokenize(fields) = &mut paused.fields {
                 let found = rows.into_iter().map(|row| {
                     Some(FoundRow {

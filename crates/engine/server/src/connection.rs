@@ -292,7 +292,7 @@ impl Connection {
             self.state.pace.rejected(Instant::now());
         }
         if let RequestFailure::Overloaded(refusal) = failure {
-            self.engine.metrics.refused(refusal.reason.into());
+            self.engine.metrics.count_rejection(refusal.reason.into());
         }
         self.engine.metrics.count_request(&RequestReport {
             method,
@@ -321,7 +321,7 @@ impl Connection {
             ErrorFormat::Map
         };
         let mut out = Vec::new();
-        response::error(&mut out, msgid, &failure.answer(), format);
+        response::error(&mut out, msgid, &failure.to_rpc_error(), format);
         out
     }
 

@@ -271,7 +271,7 @@ impl ControlService {
             .decider
             .decide(principal, asked)
             .await
-            .map_err(|failure| failure.answer())?;
+            .map_err(|failure| failure.to_rpc_error())?;
         if let Control::Root(RootOperation::Unseal) = call {
             // The store may have been sealed since the check. A role must not undo that.
             return match sealed {
@@ -377,7 +377,7 @@ impl ControlService {
                 let found = self
                     .engine
                     .public_keys(permit, call.options.min_generation)
-                    .map_err(|failure| failure.answer())?;
+                    .map_err(|failure| failure.to_rpc_error())?;
                 found.encode(out);
                 Ok(Applied::at(found.generation))
             }

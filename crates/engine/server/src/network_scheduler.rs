@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use sealwire_schedule::{Reason, Rejection};
+use sealwire_schedule::{Rejection, RejectionReason};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use fair_queue::{FairQueue, FlowId, Granted, QUANTUM};
@@ -204,7 +204,7 @@ fn overload(delay: Duration, wait_max: Duration) -> Option<Rejection> {
     let [shortest, longest] = RETRY_AFTER;
     let retry_after = predicted.clamp(shortest, longest);
     (predicted >= wait_max).then_some(Rejection {
-        reason: Reason::Backlog,
+        reason: RejectionReason::Backlog,
         retry_after,
         predicted,
     })

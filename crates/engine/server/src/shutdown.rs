@@ -31,7 +31,7 @@ impl Shutdown {
     pub fn reason(&self) -> Option<StopReason> {
         // A revoked client gets this reason even while the engine drains.
         if self.expelled.borrow().is_some() {
-            return Some(StopReason::Expelled);
+            return Some(StopReason::Disconnected);
         }
         self.draining.borrow().then_some(StopReason::Drain)
     }
@@ -46,7 +46,7 @@ impl Shutdown {
             }
         };
         tokio::select! {
-            () = disconnected => StopReason::Expelled,
+            () = disconnected => StopReason::Disconnected,
             // If the sender is dropped, the engine is gone, which counts as a drain.
             _ = draining.wait_for(|draining| *draining) => StopReason::Drain,
         }
@@ -81,7 +81,7 @@ mod tests {
         );
         assert_eq!(shutdown.close_reason(), None);
         expel.send_replace(Some(DisconnectLabel::Revoked));
-        assert_eq!(shutdown.reason(), Some(StopReason::Expelled));
+        assert_eq!(shutdown.reason(), Some(StopReason::Disconnected));
         assert_eq!(
             shutdown.close_reason().unwrap().code,
             ErrorCode::Unauthenticated

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sealwire_audit::OnFailure;
-use sealwire_schedule::Order;
+use sealwire_schedule::RunOrder;
 use sealwire_service::settings::{line_of, shown};
 use sealwire_service::spans::Endpoint;
 pub use sealwire_service::spans::Settings as TraceSettings;
@@ -365,7 +365,7 @@ pub struct Schedule {
     /// Weights of principals. Principals that are not listed have weight 1.
     pub weights: HashMap<(PrincipalKind, String), u32>,
     /// Order of requests.
-    pub order: Order,
+    pub order: RunOrder,
 }
 
 impl Schedule {
@@ -638,9 +638,9 @@ impl Config {
                 memory_mib: values.number("schedule", "memory_mib"),
                 weights: weights(&values.list("schedule", "weights")),
                 order: if values.text("schedule", "order") == "arrival" {
-                    Order::Arrival
+                    RunOrder::Arrival
                 } else {
-                    Order::Fair
+                    RunOrder::Fair
                 },
             },
             limits: Limits::take(values),

@@ -121,11 +121,11 @@ pub struct BatchStats {
 /// Receives the statistics of every batch, for metrics.
 pub trait Observer: Send + Sync {
     /// Called by a worker between two batches. Implementations must be fast.
-    fn landed(&self, flight: &BatchStats);
+    fn observe_batch(&self, flight: &BatchStats);
 }
 
 impl Observer for () {
-    fn landed(&self, _: &BatchStats) {}
+    fn observe_batch(&self, _: &BatchStats) {}
 }
 
 /// Amount of queued work.
@@ -349,7 +349,7 @@ async fn write_lane(shared: Arc<Shared>) {
     gather(&shared.writes).await;
     while let Some((_, batch)) = shared.writes.next(&mut lane) {
         caught(shared.write(batch)).await;
-        shared.writes.landed(&mut lane);
+        shared.writes.observe_batch(&mut lane);
         gather(&shared.writes).await;
     }
 }
@@ -359,7 +359,7 @@ async fn look_lane(shared: Arc<Shared>) {
     gather(&shared.looks).await;
     while let Some((sort, batch)) = shared.looks.next(&mut lane) {
         caught(shared.look(sort, batch)).await;
-        shared.looks.landed(&mut lane);
+        shared.looks.observe_batch(&mut lane);
         gather(&shared.looks).await;
     }
 }
@@ -401,7 +401,7 @@ impl Shared {
             permit.into_iter().for_each(Permit::answered);
         }
         let flight = flight.end(answers.into_iter(), failed);
-        self.observer.landed(&flight);
+        self.observer.observe_batch(&flight);
     }
 
     async fn look(&self, sort: Sort, batch: Vec<LookupWork>) {
@@ -436,7 +436,7 @@ impl Shared {
             }
             Err(error) => flight.end(sizes.iter().map(|_| Err(error.repeated())), sizes.len()),
         };
-        self.observer.landed(&flight);
+        self.observer.observe_batch(&flight);
     }
 }
 

@@ -320,7 +320,7 @@ impl Metrics {
     }
 
     /// Counts audit records that were written as one batch, and the duration of the write.
-    pub fn audited(&self, records: u64, took: Duration) {
+    pub fn observe_audit_batch(&self, records: u64, took: Duration) {
         self.audit_records.inc_by(records);
         self.audit_write_seconds.observe(took.as_secs_f64());
     }
@@ -407,7 +407,7 @@ impl Metrics {
     }
 
     /// Counts a request that was rejected as overload. [`Self::count_request`] counts the request, too.
-    pub fn refused(&self, reason: RejectionLabel) {
+    pub fn count_rejection(&self, reason: RejectionLabel) {
         self.rejections.of(reason).inc();
     }
 
@@ -515,7 +515,7 @@ impl Metrics {
     }
 
     /// Counts connections that are closed because of their client certificate.
-    pub fn expelled(&self, reason: DisconnectLabel, connections: u64) {
+    pub fn count_disconnects(&self, reason: DisconnectLabel, connections: u64) {
         self.disconnected_clients.of(reason).inc_by(connections);
     }
 
@@ -577,7 +577,7 @@ fn gauge_value(count: u64) -> i64 {
 }
 
 impl Observer for Metrics {
-    fn landed(&self, batch: &BatchStats) {
+    fn observe_batch(&self, batch: &BatchStats) {
         let operation = StoreLabel::from(batch.kind);
         self.store_seconds
             .of(operation)
@@ -658,7 +658,7 @@ mod tests {
         metrics.fields_cannot_open(SuiteLabel::Secp256k1, 2);
         metrics.tokens(TokenLabel::Reused, 4);
         metrics.observe_store_request(StoreLabel::Sweep, Duration::from_millis(2), false);
-        metrics.landed(&BatchStats {
+        metrics.observe_batch(&BatchStats {
             kind: sealwire_store::Kind::Write,
             calls: 3,
             failed: 1,
@@ -687,7 +687,7 @@ mod tests {
             code: ErrorCode::Overloaded.into(),
             times: None,
         });
-        metrics.refused(RejectionLabel::Memory);
+        metrics.count_rejection(RejectionLabel::Memory);
         metrics.count_stopped_request(CancelReason::Deadline, 500, Duration::from_millis(250));
         metrics.watch_scheduler(Box::new(|| Gauges {
             tenants: 3,
@@ -695,7 +695,7 @@ mod tests {
             ..Gauges::default()
         }));
         metrics.connection(ConnectionOutcome::TlsFailed);
-        metrics.audited(5, Duration::from_millis(1));
+        metrics.observe_audit_batch(5, Duration::from_millis(1));
         metrics.watch_audit(Box::new(|| sealwire_audit::TrailState {
             seq: 9,
             hash: sealwire_audit::Digest(std::array::from_fn(|at| at as u8 + 1)),
@@ -720,7 +720,7 @@ mod tests {
         metrics.readiness(&readiness);
         metrics.set_certificate_expiry(CertificateLabel::ClientCrl, Some(1_000));
         metrics.certificate_files(ReloadLabel::Refused);
-        metrics.expelled(DisconnectLabel::Revoked, 3);
+        metrics.count_disconnects(DisconnectLabel::Revoked, 3);
         assert!(
             value(
                 &metrics,

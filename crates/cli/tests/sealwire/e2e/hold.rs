@@ -142,7 +142,7 @@ fn offer(engine: &Engine, work_size: WorkSize) -> AdmissionPermit {
         bytes: 0,
         since,
         deadline: None,
-        whole: true,
+        has_body: true,
         has_waited: false,
     };
     engine

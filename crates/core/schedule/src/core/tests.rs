@@ -29,7 +29,7 @@ fn request(tenant: &u32, micros: u64) -> OfferedRequest<'_, u32> {
         bytes: 0,
         since,
         deadline: Time::NEVER,
-        whole: true,
+        has_body: true,
         has_waited: false,
     }
 }
@@ -53,7 +53,7 @@ enum Op {
         micros: u64,
         bytes: u64,
         patience_ms: u64,
-        whole: bool,
+        has_body: bool,
     },
     Submit {
         of: usize,
@@ -106,8 +106,8 @@ fn op() -> impl Strategy<Value = Op> {
     );
     let any = any::<usize>;
     prop_oneof![
-        6 => offer.prop_map(|(tenant, weight, micros, bytes, patience_ms, whole)| {
-            Op::AdmissionOffer { tenant, weight, micros, bytes, patience_ms, whole }
+        6 => offer.prop_map(|(tenant, weight, micros, bytes, patience_ms, has_body)| {
+            Op::AdmissionOffer { tenant, weight, micros, bytes, patience_ms, has_body }
         }),
         6 => (any(), cost()).prop_map(|(of, micros)| Op::Submit { of, micros }),
         2 => (any(), cost()).prop_map(|(of, micros)| Op::Reckon { of, micros }),
@@ -134,7 +134,7 @@ struct Owner {
     left: HashMap<Id, u64>,
     done: Vec<Id>,
     closed: HashSet<Id>,
-    whole: HashSet<Id>,
+    has_body: HashSet<Id>,
 }
 
 impl Owner {
@@ -173,14 +173,14 @@ impl Owner {
                 micros,
                 bytes,
                 patience_ms,
-                whole,
+                has_body,
             } => {
                 let deadline = self.time() + Duration::from_millis(patience_ms);
                 let request = OfferedRequest {
                     weight,
                     bytes,
                     deadline,
-                    whole,
+                    has_body,
                     ..request(&tenant, micros)
                 };
                 self.tokens += 1;
@@ -202,8 +202,8 @@ impl Owner {
                     .chain(self.waiting.values())
                     .max()
                     .unwrap();
-                if whole {
-                    self.whole.insert(id);
+                if has_body {
+                    self.has_body.insert(id);
                 }
                 // Estimates are off by up to two either way.
                 self.left.insert(
@@ -306,7 +306,7 @@ impl Owner {
             );
             self.admitted.push(id);
         }
-        let whole_waits = self.waiting.values().any(|id| self.whole.contains(id));
+        let whole_waits = self.waiting.values().any(|id| self.has_body.contains(id));
         let enough = self.in_motion() >= workers as usize;
         assert!(
             !whole_waits || enough,
@@ -316,13 +316,13 @@ impl Owner {
 
     /// Returns the number of requests that occupy a worker now, or will at once.
     fn in_motion(&self) -> usize {
-        let comes = |id: &&Id| self.whole.contains(id) && !self.closed.contains(id);
+        let comes = |id: &&Id| self.has_body.contains(id) && !self.closed.contains(id);
         self.running.len() + self.ready.len() + self.admitted.iter().filter(comes).count()
     }
 
     fn update_estimate(&mut self, core: &mut TestCore, id: Id, micros: u64) {
         core.update_estimate(self.time(), id, micros_of_work(micros));
-        self.whole.insert(id);
+        self.has_body.insert(id);
     }
 
     fn close(&mut self, core: &mut TestCore, of: usize) {
@@ -516,11 +516,11 @@ fn tenants_that_join_and_leave_a_thousand_times_a_second_are_forgotten() {
 fn two_busy_workers(core: &mut TestCore) -> [Id; 2] {
     let now = Time::default();
     let [large, _, small] =
-        [(400_000, true), (400_000, false), (50, true)].map(|(micros, whole)| {
+        [(400_000, true), (400_000, false), (50, true)].map(|(micros, has_body)| {
             admitted(core.offer(
                 now,
                 &OfferedRequest {
-                    whole,
+                    has_body,
                     ..request(&0, micros)
                 },
                 || 0,
@@ -534,11 +534,11 @@ fn two_busy_workers(core: &mut TestCore) -> [Id; 2] {
 }
 
 /// Offers 110 ms of tenant 0 that are to wait.
-fn waits(core: &mut TestCore, whole: bool) -> Id {
+fn waits(core: &mut TestCore, has_body: bool) -> Id {
     match core.offer(
         Time::default(),
         &OfferedRequest {
-            whole,
+            has_body,
             ..request(&0, 110_000)
         },
         || 7,
@@ -559,7 +559,7 @@ fn idle_worker_admits_waiting_requests() {
     let mut core = TestCore::new(options(2));
     let now = Time::default();
     let [_, small] = two_busy_workers(&mut core);
-    let [first, second] = [true; 2].map(|whole| waits(&mut core, whole));
+    let [first, second] = [true; 2].map(|has_body| waits(&mut core, has_body));
     core.finish_slice(now, small, Cost::from_nanos(50_000), None);
     assert_eq!(
         promoted(&mut core),
@@ -582,19 +582,19 @@ fn slow_bodies_keep_no_worker_from_whole_requests() {
     let mut core = TestCore::new(options(2));
     let now = Time::default();
     let running = two_busy_workers(&mut core);
-    let slow = [false; 3].map(|whole| waits(&mut core, whole));
-    let whole = waits(&mut core, true);
+    let slow = [false; 3].map(|has_body| waits(&mut core, has_body));
+    let has_body = waits(&mut core, true);
     core.finish_slice(now, running[1], Cost::from_nanos(50_000), None);
     assert_eq!(
         promoted(&mut core),
-        [whole],
+        [has_body],
         "before older ones that are not there yet"
     );
     // The other worker finds no work either. Only arriving bodies are left: one request is admitted,
     // so that it is read further.
     core.close(now, running[0]);
     core.finish_slice(now, running[0], Cost::from_nanos(50_000), None);
-    core.submit(whole, micros_of_work(110_000), 1).unwrap();
+    core.submit(has_body, micros_of_work(110_000), 1).unwrap();
     assert_eq!(core.next_slice(now).unwrap().work, 1);
     assert!(core.next_slice(now).is_none());
     assert_eq!(promoted(&mut core), [slow[0]]);
@@ -655,7 +655,7 @@ fn smaller_requests_run_first_and_equal_ones_in_order() {
 #[test]
 fn arrival_order_rejects_only_for_memory() {
     let mut core = TestCore::new(SchedulerOptions {
-        order: Order::Arrival,
+        order: RunOrder::Arrival,
         ..options(1)
     });
     let mut now = Time::default();
@@ -693,7 +693,7 @@ fn arrival_order_rejects_only_for_memory() {
     assert!(matches!(
         offer(2, 101),
         AdmissionDecision::Rejected(Rejection {
-            reason: Reason::Memory,
+            reason: RejectionReason::Memory,
             ..
         })
     ));
@@ -896,7 +896,7 @@ fn busy(tuning: &Tuning) -> TestCore {
 fn proportion_rejects_no_request_while_a_worker_is_idle() {
     for (mut core, reason) in [
         (TestCore::new(options(1)), None),
-        (busy(&Tuning::default()), Some(Reason::Proportion)),
+        (busy(&Tuning::default()), Some(RejectionReason::Proportion)),
     ] {
         let mut rejected = |micros, deadline| match core.offer(
             Time::default(),
@@ -912,7 +912,7 @@ fn proportion_rejects_no_request_while_a_worker_is_idle() {
         assert_eq!(rejected(2_000_000, Time::NEVER), None);
         assert_eq!(
             rejected(900_000, Time::from_nanos(1_000_000_000)),
-            Some(Reason::Deadline)
+            Some(RejectionReason::Deadline)
         );
         assert_eq!(rejected(100, Time::NEVER), reason);
     }
@@ -941,16 +941,16 @@ fn infeasible_request_rejects_no_other() {
         "160 ms of work: behind, and not too far"
     );
     let hour = rejected(3_600_000_000).unwrap();
-    assert_eq!(hour.reason, Reason::Deadline);
+    assert_eq!(hour.reason, RejectionReason::Deadline);
     assert_eq!(rejected(10_000), None);
     // Feasible requests count by their part in all.
     assert_eq!(
         rejected(990_000).map(|rejection| rejection.reason),
-        Some(Reason::Deadline)
+        Some(RejectionReason::Deadline)
     );
     assert_eq!(
         rejected(10_000).map(|rejection| rejection.reason),
-        Some(Reason::Proportion)
+        Some(RejectionReason::Proportion)
     );
 }
 
@@ -1037,12 +1037,15 @@ fn rejection_has_its_reason() {
     };
     assert_eq!(
         reason(offer(&small(Time::NEVER, 501))),
-        Some(Reason::Memory),
+        Some(RejectionReason::Memory),
         "one tenant gets a half"
     );
     let soon = Time::from_nanos(9_000_000);
     assert_eq!(reason(offer(&small(soon, 0))), None, "alone it may try");
-    assert_eq!(reason(offer(&small(soon, 0))), Some(Reason::Deadline));
+    assert_eq!(
+        reason(offer(&small(soon, 0))),
+        Some(RejectionReason::Deadline)
+    );
     let verdicts: Vec<_> = (0..60).map(|_| reason(offer(&small(second, 0)))).collect();
     let first = verdicts
         .iter()
@@ -1052,7 +1055,7 @@ fn rejection_has_its_reason() {
         (24..=35).contains(&first),
         "rejected from 250 ms of waiting work on: {first}"
     );
-    assert_eq!(verdicts[first], Some(Reason::Backlog));
+    assert_eq!(verdicts[first], Some(RejectionReason::Backlog));
     assert_eq!(
         core.gauges().rejected.iter().sum::<u64>(),
         2 + (60 - first as u64)
@@ -1094,7 +1097,10 @@ fn unstarted_request_expires_after_twice_its_bound() {
     let Expiry::Expired { rejection, work } = core.expire_request(at(500), ready) else {
         panic!("it waits on")
     };
-    assert_eq!((rejection.reason, work), (Reason::Backlog, Some(2)));
+    assert_eq!(
+        (rejection.reason, work),
+        (RejectionReason::Backlog, Some(2))
+    );
     assert!(rejection.retry_after >= Duration::from_millis(5));
     assert_eq!(core.expire_request(at(500), ready), Expiry::Never, "once");
     assert_eq!(
@@ -1148,7 +1154,7 @@ fn slow_machine_makes_no_request_larger() {
         matches!(
             core.offer(now, &request, || 0),
             AdmissionDecision::Rejected(Rejection {
-                reason: Reason::Backlog,
+                reason: RejectionReason::Backlog,
                 ..
             })
         )

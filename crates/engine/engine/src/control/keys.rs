@@ -211,7 +211,7 @@ pub(super) fn check_stores(engine: &Engine) -> Result<(), RpcError> {
     engine
         .objects()
         .and(engine.tokens().map(drop))
-        .map_err(|failure| failure.answer())
+        .map_err(|failure| failure.to_rpc_error())
 }
 
 /// Returns the name of a collection of this number.
@@ -431,7 +431,7 @@ async fn count_objects(
         let found = objects
             .sweep(map, next)
             .await
-            .map_err(|failure| failure.answer())?;
+            .map_err(|failure| failure.to_rpc_error())?;
         let Some(found) = found.filter(|found| found.app == app.number) else {
             return Ok(None);
         };
@@ -443,7 +443,7 @@ async fn count_objects(
     let page = objects
         .sweep(map, operation)
         .await
-        .map_err(|failure| failure.answer())?;
+        .map_err(|failure| failure.to_rpc_error())?;
     let name = |key| key_name(app, map.collection, key);
     // Rows of erased subjects, and of unfinished erasures, are under no key.
     let is_sealed =
@@ -496,7 +496,7 @@ async fn count_tokens(
         let found = tokens
             .sweep(app, next)
             .await
-            .map_err(|failure| failure.answer())?;
+            .map_err(|failure| failure.to_rpc_error())?;
         let Some(found) = found.filter(|found| found.app == app) else {
             return Ok(None);
         };
@@ -507,7 +507,7 @@ async fn count_tokens(
     let page = tokens
         .sweep(app, operation)
         .await
-        .map_err(|failure| failure.answer())?;
+        .map_err(|failure| failure.to_rpc_error())?;
     let found: BTreeMap<u32, u64> = page.found;
     let counts = found
         .into_iter()

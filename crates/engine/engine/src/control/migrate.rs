@@ -43,7 +43,7 @@ pub async fn migrate(
     permits: &KeyPermits,
     call: &MigrateRequest<'_>,
 ) -> Result<MigratedObjects, RpcError> {
-    let objects = engine.objects().map_err(|failure| failure.answer())?;
+    let objects = engine.objects().map_err(|failure| failure.to_rpc_error())?;
     let permit = tokio::time::timeout(PERMIT_WAIT, permits.rewraps.acquire()).await;
     let Ok(Ok(_permit)) = permit else {
         return Err(passing(
@@ -81,8 +81,9 @@ pub async fn migrate(
     let limit = call.limit.unwrap_or(ROWS_DEFAULT) as usize;
     let (rows, next) = page(objects, view.map, cursor.map(|cursor| cursor.after), limit)
         .await
-        .map_err(|failure| failure.answer())?;
-    let sealer = ObjectSealer::new(Arc::clone(&collection)).map_err(|failure| failure.answer())?;
+        .map_err(|failure| failure.to_rpc_error())?;
+    let sealer =
+        ObjectSealer::new(Arc::clone(&collection)).map_err(|failure| failure.to_rpc_error())?;
     let found = classified(objects, &sealer, view, rows, call.accept_unauthenticated).await?;
 
     // A dry run changes no record, so no walk that continues from it is clean.
@@ -114,7 +115,7 @@ pub async fn migrate(
     let changes = objects
         .reseal(view, sealer.key(), resealed, deadline)
         .await
-        .map_err(|failure| failure.answer())?;
+        .map_err(|failure| failure.to_rpc_error())?;
     done.migrated = changes.iter().filter(|is_done| **is_done).count() as u64;
     done.changed = changes.len() as u64 - done.migrated;
     if done.next.is_none() && is_clean {
@@ -136,8 +137,8 @@ async fn located(
     let (generation, app) = engine
         .apps
         .find_unsealed(call.app)
-        .map_err(|failure| failure.answer())?;
-    let app = app.ok_or_else(|| RequestFailure::NoApp.answer())?;
+        .map_err(|failure| failure.to_rpc_error())?;
+    let app = app.ok_or_else(|| RequestFailure::NoApp.to_rpc_error())?;
     if app.collection(call.collection).is_some() {
         return Err(bad(
             "collection must be a collection of objects; token records are always authenticated",
@@ -145,7 +146,7 @@ async fn located(
     }
     let collection = app
         .objects(call.collection)
-        .ok_or_else(|| RequestFailure::NoCollection.answer())?;
+        .ok_or_else(|| RequestFailure::NoCollection.to_rpc_error())?;
     Ok((
         MapView {
             map: collection.map,
@@ -187,7 +188,7 @@ async fn mark_authenticated(
     let generation = steps
         .made(set_accepted_records(engine, call, AcceptedRecords::Authenticated).await?)
         .map_err(of)?;
-    let objects = engine.objects().map_err(|failure| failure.answer())?;
+    let objects = engine.objects().map_err(|failure| failure.to_rpc_error())?;
     objects
         .store()
         .raise_fence(map, generation)
@@ -327,7 +328,7 @@ async fn classified(
     let rows: Vec<ObjectRow> = rows.into_iter().filter(is_old).collect();
     let subjects =
         stored_subjects(objects, view.generation, view.map.app, subjects_of(&rows)).await;
-    let subjects = subjects.map_err(|failure| failure.answer())?;
+    let subjects = subjects.map_err(|failure| failure.to_rpc_error())?;
     let sealer = sealer.clone();
     blocking(move || classify(&sealer, rows, &subjects, accepts)).await
 }

@@ -113,8 +113,8 @@ pub async fn rewrap(
     let (generation, app) = engine
         .apps
         .find_unsealed(call.app)
-        .map_err(|failure| failure.answer())?;
-    let app = app.ok_or_else(|| RequestFailure::NoApp.answer())?;
+        .map_err(|failure| failure.to_rpc_error())?;
+    let app = app.ok_or_else(|| RequestFailure::NoApp.to_rpc_error())?;
     let cursor = call
         .after
         .map_or_else(|| Ok(RowCursor::first(false)), RowCursor::parse)?;
@@ -205,7 +205,7 @@ fn targets(
         }
     }
     if only.is_some() && targets.is_empty() {
-        return Err(RequestFailure::NoCollection.answer());
+        return Err(RequestFailure::NoCollection.to_rpc_error());
     }
     if only.is_none() && engine.objects.is_some() {
         let rows = TargetRows::Subjects(Arc::clone(&found.token_keys));
@@ -226,7 +226,7 @@ async fn rewrap_objects(
     after: Option<ObjectId>,
     limit: usize,
 ) -> Result<RewrapPage, RpcError> {
-    let answer = |failure: RequestFailure| failure.answer();
+    let answer = |failure: RequestFailure| failure.to_rpc_error();
     let objects = engine.objects().map_err(answer)?;
     let sealer = ObjectSealer::new(Arc::clone(collection)).map_err(answer)?;
     let key = sealer.key();
@@ -281,11 +281,11 @@ async fn rewrap_subjects(
     after: Option<ObjectId>,
     limit: usize,
 ) -> Result<RewrapPage, RpcError> {
-    let answer = |failure: RequestFailure| failure.answer();
+    let answer = |failure: RequestFailure| failure.to_rpc_error();
     let objects = engine.objects().map_err(answer)?;
     let number = keys
         .newest()
-        .ok_or_else(|| RequestFailure::NoTokenKey.answer())?;
+        .ok_or_else(|| RequestFailure::NoTokenKey.to_rpc_error())?;
     let key = token_key_id(number);
     let operation = move |store: Arc<dyn ObjectStore>| async move {
         store.objects_of_other_keys(view, key, after, limit).await
@@ -339,13 +339,13 @@ async fn rewrap_tokens(
     after: Option<TokenId>,
     limit: usize,
 ) -> Result<RewrapPage, RpcError> {
-    let answer = |failure: RequestFailure| failure.answer();
+    let answer = |failure: RequestFailure| failure.to_rpc_error();
     let tokens = engine.tokens().map_err(answer)?;
     let map = collection.map;
     let keys = Arc::clone(&collection.keys);
     let number = keys
         .newest()
-        .ok_or_else(|| RequestFailure::NoTokenKey.answer())?;
+        .ok_or_else(|| RequestFailure::NoTokenKey.to_rpc_error())?;
     let operation = move |store: Arc<dyn TokenStore>| async move {
         store.rows_of_other_keys(map, number, after, limit).await
     };

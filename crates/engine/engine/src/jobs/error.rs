@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sealwire_access::{Denied, LoadError};
 use sealwire_payload::SelectError;
-use sealwire_schedule::{Reason, Rejection};
+use sealwire_schedule::{Rejection, RejectionReason};
 use sealwire_store::{StoreError, ThrottleRejection};
 use sealwire_wire::{
     Detail, ErrorCode, InvalidRequest, ItemError, OverloadReason, RpcError, ScanError,
@@ -256,7 +256,7 @@ impl RequestFailure {
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => ErrorCode::Cancelled,
             Self::Stopped(StopReason::Deadline) => ErrorCode::DeadlineExceeded,
             Self::Stopped(StopReason::Drain) | Self::Audit | Self::Sealed => ErrorCode::Unavailable,
-            Self::Stopped(StopReason::Expelled) => ErrorCode::Unauthenticated,
+            Self::Stopped(StopReason::Disconnected) => ErrorCode::Unauthenticated,
             Self::Internal(_) => ErrorCode::Internal,
         }
     }
@@ -266,7 +266,7 @@ impl RequestFailure {
     }
 
     /// Returns the error for the client. Details for operators go to the log only.
-    pub fn answer(&self) -> RpcError {
+    pub fn to_rpc_error(&self) -> RpcError {
         match self {
             Self::Scan(error) => (*error).into(),
             Self::Invalid(error) => error.clone().into(),
@@ -314,7 +314,7 @@ impl RequestFailure {
             }
             Self::Stopped(StopReason::Deadline) => self.plain("deadline exceeded".into()),
             Self::Stopped(StopReason::Drain) => self.plain("the server is shutting down".into()),
-            Self::Stopped(StopReason::Expelled) => {
+            Self::Stopped(StopReason::Disconnected) => {
                 self.plain("the client certificate is not accepted any more".into())
             }
             Self::Store(StoreError::Fenced { .. }) => self
@@ -365,7 +365,7 @@ impl RequestFailure {
     /// Creates the failure of a request whose principal has used its memory quota already.
     pub fn no_memory() -> Self {
         Self::Overloaded(Rejection {
-            reason: Reason::Memory,
+            reason: RejectionReason::Memory,
             retry_after: MEMORY_RETRY,
             predicted: Duration::ZERO,
         })
@@ -394,12 +394,12 @@ fn can_be_temporary(error: &StoreError) -> bool {
 
 /// Converts the scheduler's reason to that of the wire. No `_` arm: a new reason must get a name in
 /// the wire protocol.
-fn overload_reason(reason: Reason) -> OverloadReason {
+fn overload_reason(reason: RejectionReason) -> OverloadReason {
     match reason {
-        Reason::Backlog => OverloadReason::Backlog,
-        Reason::Deadline => OverloadReason::Deadline,
-        Reason::Proportion => OverloadReason::Proportion,
-        Reason::Memory => OverloadReason::Memory,
+        RejectionReason::Backlog => OverloadReason::Backlog,
+        RejectionReason::Deadline => OverloadReason::Deadline,
+        RejectionReason::Proportion => OverloadReason::Proportion,
+        RejectionReason::Memory => OverloadReason::Memory,
     }
 }
 
@@ -431,7 +431,7 @@ mod tests {
     #[test]
     fn errors_for_clients_contain_the_code_without_the_cause() {
         fn check(failure: RequestFailure, code: ErrorCode, message: &str) {
-            let error = failure.answer();
+            let error = failure.to_rpc_error();
             assert_eq!((error.code, &*error.message), (code, message));
         }
         fn field(problem: field_errors::FieldProblem) -> RequestFailure {
@@ -467,7 +467,7 @@ mod tests {
             "the server is shutting down",
         );
         check(
-            RequestFailure::Stopped(StopReason::Expelled),
+            RequestFailure::Stopped(StopReason::Disconnected),
             ErrorCode::Unauthenticated,
             "the client certificate is not accepted any more",
         );
@@ -522,7 +522,7 @@ mod tests {
         let failure = RequestFailure::Items {
             errors: (0..100).map(part).collect(),
         };
-        let answer = failure.answer();
+        let answer = failure.to_rpc_error();
         assert_eq!(
             (failure.code(), answer.code, &*answer.message),
             (ErrorCode::Conflict, ErrorCode::Conflict, "taken")
@@ -540,7 +540,7 @@ mod tests {
     #[test]
     fn retryable_failures_have_a_retry_time() {
         let rejection = Rejection {
-            reason: Reason::Memory,
+            reason: RejectionReason::Memory,
             retry_after: Duration::from_micros(5_001),
             predicted: Duration::from_millis(7),
         };
@@ -551,8 +551,8 @@ mod tests {
         ];
         assert_eq!(
             (
-                overloaded.answer().retry_after_ms,
-                &overloaded.answer().details[..]
+                overloaded.to_rpc_error().retry_after_ms,
+                &overloaded.to_rpc_error().details[..]
             ),
             (Some(6), &details[..])
         );
@@ -563,13 +563,19 @@ mod tests {
         let behind = RequestFailure::StoreBehind(behind);
         let details = [Detail::text("reason", "storage")];
         assert_eq!(
-            (behind.answer().retry_after_ms, &behind.answer().details[..]),
+            (
+                behind.to_rpc_error().retry_after_ms,
+                &behind.to_rpc_error().details[..]
+            ),
             (Some(2_000), &details[..])
         );
         let lost = RequestFailure::Store(StoreError::Unavailable(
             "connection refused to 10.0.0.1".into(),
         ));
-        assert_eq!(lost.answer().message, "the token store does not answer");
+        assert_eq!(
+            lost.to_rpc_error().message,
+            "the token store does not answer"
+        );
         let old = RequestFailure::OldGeneration { have: 3 };
         let fenced = RequestFailure::Store(StoreError::Fenced { needs: 9 });
         for failure in [
@@ -581,7 +587,9 @@ mod tests {
             RequestFailure::Audit,
             RequestFailure::Sealed,
         ] {
-            assert!(failure.code().is_retryable() && failure.answer().retry_after_ms.is_some());
+            assert!(
+                failure.code().is_retryable() && failure.to_rpc_error().retry_after_ms.is_some()
+            );
         }
     }
 }

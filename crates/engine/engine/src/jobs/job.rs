@@ -284,7 +284,7 @@ pub enum Outcome {
     /// The response's bytes.
     Response(Vec<u8>),
     /// The job continues after the store has responded.
-    Asks(Box<Suspended>),
+    NeedsStore(Box<Suspended>),
 }
 
 /// A job on tokens that waits for the store's response after a walk. Its response so far is final
@@ -586,7 +586,7 @@ impl Job {
             (Err(failure), _) => Err(failure),
         };
         let started = self.started.unwrap_or_else(Instant::now);
-        if !matches!(result, Ok(Outcome::Asks(_))) {
+        if !matches!(result, Ok(Outcome::NeedsStore(_))) {
             self.count(result.is_ok());
         }
         self.ended = Some(Finished {
@@ -610,7 +610,7 @@ impl Job {
         self.spec.cancel.did(self.walk.fields() as u64, errors);
         Ok(match std::mem::replace(&mut self.stage, JobStage::Over) {
             JobStage::Running(Fields::Tokens(fields)) if fields.needs_store() => {
-                Outcome::Asks(Box::new(Suspended {
+                Outcome::NeedsStore(Box::new(Suspended {
                     spec: self.spec.clone(),
                     fields,
                     out,

@@ -118,7 +118,7 @@ pub struct AdmissionRequest<'a> {
     pub deadline: Option<Instant>,
     /// True if the message is complete. Otherwise the caller must call
     /// [`AdmissionPermit::update_estimate`] when it is.
-    pub whole: bool,
+    pub has_body: bool,
     /// See [`OfferedRequest::has_waited`].
     pub has_waited: bool,
 }
@@ -260,7 +260,7 @@ impl Scheduler {
             bytes: bytes as u64,
             since: shared.time(offer.since),
             deadline,
-            whole: offer.whole,
+            has_body: offer.has_body,
             has_waited: offer.has_waited,
         };
         let decision = state.core.offer(shared.now(), &request, || {

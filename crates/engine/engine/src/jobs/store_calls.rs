@@ -37,7 +37,7 @@ impl StoreCalls {
         let start = Instant::now();
         let permit = self.throttle.reserve(rows, bytes, Some(deadline)).await;
         let permit = permit.map_err(|rejection| {
-            self.metrics.refused(RejectionLabel::Storage);
+            self.metrics.count_rejection(RejectionLabel::Storage);
             RequestFailure::StoreBehind(rejection)
         })?;
         self.metrics.throttled(start.elapsed());
@@ -85,7 +85,7 @@ impl StoreCalls {
         if admission.resize(bytes) {
             return Ok(());
         }
-        self.metrics.refused(RejectionLabel::Memory);
+        self.metrics.count_rejection(RejectionLabel::Memory);
         Err(RequestFailure::no_memory())
     }
 }

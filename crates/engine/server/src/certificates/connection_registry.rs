@@ -217,7 +217,7 @@ impl ConnectionRegistry {
             }
             chain.connections.load(Ordering::Relaxed)
         };
-        self.metrics.expelled(why, connections);
+        self.metrics.count_disconnects(why, connections);
         chain.expelled.send_replace(Some(why));
         let own = chain.certificates.first();
         let principal = own.and_then(|own| Principal::from_certificate(own, &self.identity).ok());

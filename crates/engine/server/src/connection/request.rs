@@ -174,7 +174,7 @@ pub(super) fn prepare(
                 bytes,
                 since,
                 deadline,
-                whole: true,
+                has_body: true,
                 has_waited,
             };
             let admission = engine.scheduler.offer(&offer, &connection.memory);
@@ -446,7 +446,7 @@ async fn run(
         result = finish => result,
         reason = cancel.stopped() => return Err(RequestFailure::Stopped(reason)),
         refusal = patience.ended() => {
-            engine.metrics.refused(refusal.reason.into());
+            engine.metrics.count_rejection(refusal.reason.into());
             return Err(RequestFailure::Overloaded(refusal));
         }
         // The token is stopped before the future is dropped, so that work that was not submitted
@@ -506,7 +506,7 @@ async fn run_job(
         ran.worked += ended.worked;
         match ended.result? {
             Outcome::Response(bytes) => return Ok(bytes),
-            Outcome::Asks(paused) => {
+            Outcome::NeedsStore(paused) => {
                 ran.asked = true;
                 let mut idle = Idle {
                     engine,
@@ -517,7 +517,7 @@ async fn run_job(
                 idle.is_over = true;
                 match resumed? {
                     Resumed::Response(bytes) => return Ok(bytes),
-                    Resumed::Again(next, ends) => (job, finished) = (next, ends),
+                    Resumed::Rerun(next, ends) => (job, finished) = (next, ends),
                 }
             }
         }

@@ -91,7 +91,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if self.desk.admits(&self.principal) {
             // The reason is checked before each request, including buffered ones. A client whose
             // certificate was revoked can therefore make no further change.
-            while shutdown.reason() != Some(StopReason::Expelled)
+            while shutdown.reason() != Some(StopReason::Disconnected)
                 && self.step(&mut shutdown).await.is_ok()
             {}
         } else {
@@ -281,7 +281,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let recording = self.desk.record(&heard, Err(error.code));
         match recording.kept(false).await {
             Ok(()) => self.refuse(msgid, method, error).await,
-            Err(failure) => self.refuse(msgid, method, &failure.answer()).await,
+            Err(failure) => self.refuse(msgid, method, &failure.to_rpc_error()).await,
         }
     }
 
@@ -390,7 +390,7 @@ async fn answer(
     let done: Result<Applied, RpcError> = match &call {
         Ok(call) => match desk.ready(call) {
             Ok(()) => desk.answer(heard.principal, call, &mut out).await,
-            Err(failure) => Err(failure.answer()),
+            Err(failure) => Err(failure.to_rpc_error()),
         },
         Err(error) => Err(error.clone()),
     };

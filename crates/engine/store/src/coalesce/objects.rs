@@ -126,7 +126,7 @@ async fn lane(shared: Arc<Shared>) {
     gather(&shared.writes).await;
     while let Some((_, batch)) = shared.writes.next(&mut last) {
         caught(shared.write(batch)).await;
-        shared.writes.landed(&mut last);
+        shared.writes.observe_batch(&mut last);
         gather(&shared.writes).await;
     }
 }
@@ -152,6 +152,6 @@ impl Shared {
             permit.into_iter().for_each(Permit::answered);
         }
         self.observer
-            .landed(&flight.end(answers.into_iter(), failed));
+            .observe_batch(&flight.end(answers.into_iter(), failed));
     }
 }

@@ -565,7 +565,7 @@ async fn room_is_given_back_when_the_store_has_answered() {
 struct Log(Mutex<Vec<BatchStats>>);
 
 impl Observer for Log {
-    fn landed(&self, flight: &BatchStats) {
+    fn observe_batch(&self, flight: &BatchStats) {
         self.0.lock().unwrap().push(*flight);
     }
 }

@@ -330,14 +330,14 @@ impl From<sealwire_schedule::Class> for ClassLabel {
     }
 }
 
-impl From<sealwire_schedule::Reason> for RejectionLabel {
-    fn from(reason: sealwire_schedule::Reason) -> Self {
-        use sealwire_schedule::Reason;
+impl From<sealwire_schedule::RejectionReason> for RejectionLabel {
+    fn from(reason: sealwire_schedule::RejectionReason) -> Self {
+        use sealwire_schedule::RejectionReason;
         match reason {
-            Reason::Backlog => Self::Backlog,
-            Reason::Deadline => Self::Deadline,
-            Reason::Proportion => Self::Proportion,
-            Reason::Memory => Self::Memory,
+            RejectionReason::Backlog => Self::Backlog,
+            RejectionReason::Deadline => Self::Deadline,
+            RejectionReason::Proportion => Self::Proportion,
+            RejectionReason::Memory => Self::Memory,
         }
     }
 }
@@ -378,7 +378,7 @@ mod tests {
             ClassLabel::ALL.len(),
             sealwire_schedule::Class::all().count()
         );
-        let reasons = sealwire_schedule::Reason::ALL.map(RejectionLabel::from);
+        let reasons = sealwire_schedule::RejectionReason::ALL.map(RejectionLabel::from);
         assert_eq!(reasons, RejectionLabel::ALL[..reasons.len()]);
         assert_eq!(
             RejectionLabel::ALL.map(RejectionLabel::as_str),

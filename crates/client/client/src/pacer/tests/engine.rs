@@ -61,7 +61,7 @@ impl Engine {
             bytes: 0,
             since: now,
             deadline: now + DEADLINE,
-            whole: true,
+            has_body: true,
             has_waited: false,
         };
         let (done, ends) = oneshot::channel();

@@ -102,7 +102,7 @@ fn permit(scheduler: &Scheduler, fields: u64) -> AdmissionPermit {
         bytes: 0,
         since,
         deadline: None,
-        whole: true,
+        has_body: true,
         has_waited: false,
     };
     scheduler
@@ -549,7 +549,7 @@ fn take(
         bytes: 0,
         since: time,
         deadline: Time::NEVER,
-        whole: true,
+        has_body: true,
         has_waited: false,
     };
     let decision = state.core.offer(time, &request, || oneshot::channel().0);

@@ -178,7 +178,7 @@ mod tests {
             bytes: 0,
             since: std::time::Instant::now(),
             deadline: None,
-            whole: true,
+            has_body: true,
             has_waited: false,
         };
         let admission = scheduler

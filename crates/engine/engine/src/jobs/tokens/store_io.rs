@@ -61,7 +61,7 @@ pub enum Resumed {
     /// The response is final.
     Response(Vec<u8>),
     /// Another walk is needed.
-    Again(Box<Job>, oneshot::Receiver<Finished>),
+    Rerun(Box<Job>, oneshot::Receiver<Finished>),
 }
 
 impl Tokens {
@@ -122,7 +122,7 @@ impl Tokens {
 
         Ok(if needs_walk {
             let (work, finished) = paused.walk_again();
-            Resumed::Again(work, finished)
+            Resumed::Rerun(work, finished)
         } else {
             Resumed::Response(paused.reply()?)
         })

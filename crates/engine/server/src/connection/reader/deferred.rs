@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sealwire_schedule::{Class, Cost, Reason, Rejection};
+use sealwire_schedule::{Class, Cost, Rejection, RejectionReason};
 use tokio::io::AsyncRead;
 use tokio::time::Instant;
 
@@ -179,7 +179,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         };
         let retry_after = retry_after.max(RETRY_AFTER_MIN);
         let refusal = Rejection {
-            reason: Reason::Backlog,
+            reason: RejectionReason::Backlog,
             retry_after,
             predicted: retry_after,
         };
@@ -229,7 +229,7 @@ mod tests {
     async fn rejection_pauses_its_class_and_above_for_its_retry_after() {
         let class = |index| Class::all().nth(index).unwrap();
         let refusal = |millis| Rejection {
-            reason: Reason::Backlog,
+            reason: RejectionReason::Backlog,
             retry_after: Duration::from_millis(millis),
             predicted: Duration::ZERO,
         };
@@ -275,7 +275,7 @@ mod tests {
         let class = |index| Class::all().nth(index).unwrap();
         let retry_after = Duration::from_millis(50);
         let refusal = Rejection {
-            reason: Reason::Proportion,
+            reason: RejectionReason::Proportion,
             retry_after,
             predicted: Duration::ZERO,
         };

@@ -122,7 +122,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             bytes,
             since,
             deadline,
-            whole: false,
+            has_body: false,
             has_waited,
         };
         match scheduler.offer(&offer, &connection.memory) {
@@ -189,7 +189,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             None => {
                 connection.state.pace.rejected(Instant::now());
                 if disposition == Disposition::Close {
-                    connection.send_protocol_error(&failure.answer()).await;
+                    connection
+                        .send_protocol_error(&failure.to_rpc_error())
+                        .await;
                 }
             }
         }
