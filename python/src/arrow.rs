@@ -21,7 +21,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use sealwire_client::{DetailValue, Error, Malformed};
+use sealwire_client::{DetailValue, Error};
 use sealwire_columns::{
     ColumnError, Direction, Leaf, Path, Piece, Pieces, Replacement, check, replace_columns,
 };
@@ -303,7 +303,7 @@ async fn send_all(
         let divided = piece.divide(&sent.map_err(failed)?.payload);
         Ok((
             number,
-            divided.ok_or_else(|| failed(Error::Protocol(Malformed::Truncated)))?,
+            divided.ok_or_else(|| failed(Error::incomplete_document()))?,
         ))
     };
     let pieces =

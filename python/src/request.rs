@@ -7,10 +7,9 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use sealwire_client::{
-    CommonParams, Client, Document, DocumentParams, Encapsulation, Encoding, Envelope, Error, Format,
-    Info, Inspect, Inspection, KeyScope, MaskList, MaskRule, Masking, OnError, Outside, Reading,
-    RetryLimits, RuleFields, Suite, TokenLookupScope, TokenizeOptions, Unbound, UnknownFields,
-    Unmatched, Writing, shared,
+    Client, Decrypt, Detokenize, Document, Encapsulation, Encoding, Encrypt, EnvelopeOptions,
+    Error, Format, Info, Inspect, Inspection, KeyScope, Mask, MaskRule, OnError, Outside,
+    RequestOptions, RetryLimits, Rewrap, Suite, Tokenize, Unbound, UnknownFields, Unmatched,
 };
 
 use crate::client::Running;
@@ -43,18 +42,13 @@ pub(crate) enum Outcome {
 impl Call {
     /// Sends the request. Dropping the future cancels it on the engine.
     pub(crate) async fn send(&self, client: &Client) -> Result<Outcome, Error> {
-        let inspect = async |envelope| {
-            client
-                .inspect(Inspect { envelope })
-                .await
-                .map(Outcome::Inspection)
-        };
+        let inspect = async |request| client.inspect(request).await.map(Outcome::Inspection);
         match self {
             Self::Document(request, payload) => {
                 request.send(client, payload).await.map(Outcome::Document)
             }
-            Self::InspectText(envelope) => inspect(Envelope::Text(envelope)).await,
-            Self::InspectBinary(envelope) => inspect(Envelope::Binary(envelope)).await,
+            Self::InspectText(envelope) => inspect(Inspect::text(envelope)).await,
+            Self::InspectBinary(envelope) => inspect(Inspect::binary(envelope)).await,
             Self::Info => client.info().await.map(Outcome::Info),
             Self::Health => client.health().await.map(|_| Outcome::Health),
         }
@@ -70,59 +64,58 @@ pub(crate) struct DocumentRequest {
     encapsulations: Vec<String>,
     context: Vec<u8>,
     on_error: OnError,
-    deadline_ms: Option<u32>,
+    deadline: Option<Duration>,
     min_generation: Option<u64>,
     reason: Option<String>,
     traceparent: Option<String>,
     method: DocumentMethod,
 }
 
-type OwnedWriting = shared::Writing<String>;
-type OwnedTokenize = shared::TokenizeOptions<String, Vec<u8>>;
-
 enum DocumentMethod {
-    Encrypt(OwnedWriting),
-    Decrypt(Reading),
-    Rewrap(OwnedWriting),
-    Tokenize(OwnedTokenize),
-    Detokenize { collection: String },
+    Encrypt {
+        envelopes: EnvelopeOptions,
+        role: Option<String>,
+    },
+    Decrypt {
+        outside: Outside,
+    },
+    Rewrap {
+        envelopes: EnvelopeOptions,
+        unbound: Unbound,
+        outside: Outside,
+    },
+    Tokenize(TokenizeRequest),
+    Detokenize {
+        collection: String,
+    },
     Mask(MaskRequest),
+}
+
+struct TokenizeRequest {
+    collection: String,
+    tags: Vec<String>,
+    expires_s: Option<u64>,
+    idempotency_key: Option<Vec<u8>>,
+    subject: Option<String>,
 }
 
 impl Default for DocumentMethod {
     fn default() -> Self {
-        Self::Decrypt(Reading::default())
+        let outside = Outside::default();
+        Self::Decrypt { outside }
     }
 }
 
-fn read_writing(options: &Options<'_>) -> PyResult<OwnedWriting> {
-    Ok(OwnedWriting {
-        suite: options.named("suite", Suite::ALL, Suite::name)?,
-        key_scope: options
-            .named("key_scope", KeyScope::ALL, KeyScope::name)?
-            .unwrap_or_default(),
-        format: options.named("format", Format::ALL, Format::name)?,
-        encoding: options
-            .named("encoding", Encoding::ALL, Encoding::name)?
-            .unwrap_or_default(),
-        encapsulation: options
-            .named("encapsulation", Encapsulation::ALL, Encapsulation::name)?
-            .unwrap_or_default(),
-        ..OwnedWriting::default()
-    })
-}
-
-fn writing(owned: &OwnedWriting) -> Writing<'_> {
-    Writing {
-        suite: owned.suite,
-        key_scope: owned.key_scope,
-        format: owned.format,
-        role: owned.role.as_deref(),
-        encoding: owned.encoding,
-        encapsulation: owned.encapsulation,
-        unbound: owned.unbound,
-        outside: owned.outside,
-    }
+fn read_envelopes(options: &Options<'_>) -> PyResult<EnvelopeOptions> {
+    let key_scope = options.named("key_scope", KeyScope::ALL, KeyScope::name)?;
+    let encoding = options.named("encoding", Encoding::ALL, Encoding::name)?;
+    let encapsulation = options.named("encapsulation", Encapsulation::ALL, Encapsulation::name)?;
+    Ok(EnvelopeOptions::new()
+        .suite(options.named("suite", Suite::ALL, Suite::name)?)
+        .key_scope(key_scope.unwrap_or_default())
+        .format(options.named("format", Format::ALL, Format::name)?)
+        .encoding(encoding.unwrap_or_default())
+        .encapsulation(encapsulation.unwrap_or_default()))
 }
 
 struct MaskRequest {
@@ -143,11 +136,11 @@ impl DocumentRequest {
     /// Reads the options of a method. Leaves options that the method does not take in `options`.
     pub(crate) fn read(method: &str, app: String, options: &Options<'_>) -> PyResult<Option<Self>> {
         let own = match method {
-            "encrypt" => DocumentMethod::Encrypt(OwnedWriting {
+            "encrypt" => DocumentMethod::Encrypt {
                 role: options.take("role", "a string")?,
-                ..read_writing(options)?
-            }),
-            "decrypt" => DocumentMethod::Decrypt(Reading {
+                envelopes: read_envelopes(options)?,
+            },
+            "decrypt" => DocumentMethod::Decrypt {
                 outside: options
                     .named(
                         "outside",
@@ -155,17 +148,17 @@ impl DocumentRequest {
                         Outside::name,
                     )?
                     .unwrap_or_default(),
-            }),
-            "rewrap" => DocumentMethod::Rewrap(OwnedWriting {
+            },
+            "rewrap" => DocumentMethod::Rewrap {
                 unbound: options
                     .named("unbound", Unbound::ALL, Unbound::name)?
                     .unwrap_or_default(),
                 outside: options
                     .named("outside", Outside::ALL, Outside::name)?
                     .unwrap_or_default(),
-                ..read_writing(options)?
-            }),
-            "tokenize" => DocumentMethod::Tokenize(OwnedTokenize {
+                envelopes: read_envelopes(options)?,
+            },
+            "tokenize" => DocumentMethod::Tokenize(TokenizeRequest {
                 collection: options.required("collection", "a string")?,
                 tags: options.texts("tags")?.unwrap_or_default(),
                 expires_s: options.take("expires_s", "a positive integer")?,
@@ -192,15 +185,16 @@ impl DocumentRequest {
         }
         if matches!(
             request.method,
-            DocumentMethod::Decrypt(_) | DocumentMethod::Rewrap(_)
+            DocumentMethod::Decrypt { .. } | DocumentMethod::Rewrap { .. }
         ) {
             request.encapsulations = options.texts("encapsulations")?.unwrap_or_default();
         }
         request.on_error = options
             .named("on_error", OnError::ALL, OnError::name)?
             .unwrap_or_default();
-        request.deadline_ms =
+        let deadline_ms: Option<u32> =
             options.take("deadline_ms", "an integer of milliseconds, 1 to 3600000")?;
+        request.deadline = deadline_ms.map(|time| Duration::from_millis(time.into()));
         request.min_generation = options.take("min_generation", "an integer, 0 or more")?;
         request.reason = options.take("reason", "a string")?;
         request.traceparent = options.take("traceparent", "a string")?;
@@ -209,7 +203,7 @@ impl DocumentRequest {
 
     /// Sends the request with this document. Dropping the future cancels it on the engine.
     pub(crate) async fn send(&self, client: &Client, payload: &[u8]) -> Result<Document, Error> {
-        self.send_as(client, payload, None, self.deadline_ms).await
+        self.send_as(client, payload, None, self.deadline).await
     }
 
     /// Sends the request at the pace of the client, and repeats it within `retry_timeout` if that
@@ -221,12 +215,9 @@ impl DocumentRequest {
         payload: &[u8],
         part_key: Option<&[u8]>,
     ) -> Result<Document, Error> {
-        let limits = RetryLimits {
-            deadline: running.client().deadline_of(self.deadline_ms),
-            retry_timeout,
-        };
-        let send =
-            |deadline_ms| self.send_as(running.client(), payload, part_key, Some(deadline_ms));
+        let deadline = self.deadline.unwrap_or(running.client().deadline());
+        let limits = RetryLimits::new(deadline, retry_timeout);
+        let send = |deadline| self.send_as(running.client(), payload, part_key, Some(deadline));
         running.pacer().run(limits, send, |_, _| {}).await
     }
 
@@ -237,75 +228,74 @@ impl DocumentRequest {
         client: &Client,
         payload: &[u8],
         part_key: Option<&[u8]>,
-        deadline_ms: Option<u32>,
+        deadline: Option<Duration>,
     ) -> Result<Document, Error> {
+        let app = &self.app;
+        let options = RequestOptions::new()
+            .deadline(deadline)
+            .min_generation(self.min_generation)
+            .reason(self.reason.as_deref())
+            .traceparent(self.traceparent.as_deref());
+        /// Adds the parameters that all methods but `mask` have.
+        macro_rules! on_fields {
+            ($request:expr) => {
+                $request
+                    .set_select(self.select.as_deref().map(texts))
+                    .unmatched(self.unmatched)
+                    .context(&self.context)
+                    .on_error(self.on_error)
+                    .options(options)
+            };
+        }
+
         match &self.method {
-            DocumentMethod::Encrypt(options) => {
-                client
-                    .encrypt(self.call(payload, deadline_ms, writing(options)))
-                    .await
+            DocumentMethod::Encrypt { envelopes, role } => {
+                let request = on_fields!(Encrypt::new(app, payload))
+                    .envelope_options(*envelopes)
+                    .role(role.as_deref());
+                client.encrypt(request).await
             }
-            DocumentMethod::Decrypt(reading) => {
-                client
-                    .decrypt(self.call(payload, deadline_ms, *reading))
-                    .await
+            DocumentMethod::Decrypt { outside } => {
+                let request = on_fields!(Decrypt::new(app, payload))
+                    .encapsulations(self.encapsulations.iter().map(String::as_str))
+                    .outside(*outside);
+                client.decrypt(request).await
             }
-            DocumentMethod::Rewrap(options) => {
-                client
-                    .rewrap(self.call(payload, deadline_ms, writing(options)))
-                    .await
+            DocumentMethod::Rewrap {
+                envelopes,
+                unbound,
+                outside,
+            } => {
+                let request = on_fields!(Rewrap::new(app, payload))
+                    .encapsulations(self.encapsulations.iter().map(String::as_str))
+                    .envelope_options(*envelopes)
+                    .unbound(*unbound)
+                    .outside(*outside);
+                client.rewrap(request).await
             }
-            DocumentMethod::Tokenize(OwnedTokenize {
-                collection,
-                tags,
-                expires_s,
-                idempotency_key,
-                subject,
-            }) => {
-                let writing = TokenizeOptions {
-                    collection,
-                    tags: texts(tags),
-                    expires_s: *expires_s,
-                    idempotency_key: part_key.or(idempotency_key.as_deref()),
-                    subject: subject.as_deref(),
-                };
-                client
-                    .tokenize(self.call(payload, deadline_ms, writing))
-                    .await
+            DocumentMethod::Tokenize(tokenize) => {
+                let mut request = on_fields!(Tokenize::new(app, &tokenize.collection, payload))
+                    .tags(tokenize.tags.iter().map(String::as_str))
+                    .expires_after(tokenize.expires_s.map(Duration::from_secs))
+                    .subject(tokenize.subject.as_deref());
+                if let Some(key) = part_key.or(tokenize.idempotency_key.as_deref()) {
+                    request = request.idempotency_key(key);
+                }
+                client.tokenize(request).await
             }
             DocumentMethod::Detokenize { collection } => {
-                client
-                    .detokenize(self.call(payload, deadline_ms, TokenLookupScope { collection }))
-                    .await
+                let request = on_fields!(Detokenize::new(app, collection, payload));
+                client.detokenize(request).await
             }
             DocumentMethod::Mask(mask) => {
-                client
-                    .mask(self.call(payload, deadline_ms, mask.masking()))
-                    .await
+                let lists = mask.lists.iter();
+                let request = Mask::new(app, payload, mask.rules.iter().map(mask_rule))
+                    .unknown(mask.unknown)
+                    .lists(lists.map(|(name, entries)| (name.as_str(), texts(entries))))
+                    .on_error(self.on_error)
+                    .options(options);
+                client.mask(request).await
             }
-        }
-    }
-
-    fn call<'a, W: Default>(
-        &'a self,
-        payload: &'a [u8],
-        deadline_ms: Option<u32>,
-        writing: W,
-    ) -> DocumentParams<'a, W> {
-        DocumentParams {
-            select: self.select.as_deref().map(texts),
-            unmatched: self.unmatched,
-            encapsulations: texts(&self.encapsulations),
-            context: &self.context,
-            on_error: self.on_error,
-            options: CommonParams {
-                deadline_ms,
-                min_generation: self.min_generation,
-                reason: self.reason.as_deref(),
-                traceparent: self.traceparent.as_deref(),
-            },
-            writing,
-            ..DocumentParams::new(&self.app, payload)
         }
     }
 }
@@ -314,30 +304,12 @@ fn texts(owned: &[String]) -> Vec<&str> {
     owned.iter().map(String::as_str).collect()
 }
 
-impl MaskRequest {
-    fn masking(&self) -> Masking<'_> {
-        Masking {
-            rules: self.rules.iter().map(rule_on_wire).collect(),
-            unknown: self.unknown,
-            lists: self
-                .lists
-                .iter()
-                .map(|(name, entries)| MaskList {
-                    name,
-                    entries: texts(entries),
-                })
-                .collect(),
-        }
+fn mask_rule((key, fields, function): &(RuleKey, String, String)) -> MaskRule<'_> {
+    match key {
+        RuleKey::Path => MaskRule::path(fields, function),
+        RuleKey::Column => MaskRule::column(fields, function),
+        RuleKey::Kind => MaskRule::kind(fields, function),
     }
-}
-
-fn rule_on_wire((key, fields, mask): &(RuleKey, String, String)) -> MaskRule<'_> {
-    let fields = match key {
-        RuleKey::Path => RuleFields::Path(fields),
-        RuleKey::Column => RuleFields::Column(fields),
-        RuleKey::Kind => RuleFields::Kind(fields),
-    };
-    MaskRule { fields, mask }
 }
 
 fn read_mask(options: &Options<'_>) -> PyResult<MaskRequest> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sealwire_benches::document::{APP, document};
 use sealwire_benches::stats::quantile;
-use sealwire_client::{Client, Decrypt, Encoding, Encrypt, KeyScope, Suite, Writing};
+use sealwire_client::{Client, Decrypt, Encoding, Encrypt, EnvelopeOptions, KeyScope, Suite};
 use tokio::runtime::Runtime;
 
 use crate::cpu::place::{CpuTime, Place};
@@ -40,30 +40,15 @@ impl BenchOperation {
     }
 
     /// Returns how the documents of the requests are encrypted.
-    fn writing(self) -> Writing<'static> {
+    fn writing(self) -> EnvelopeOptions {
         // The suite is named, so that no figure changes its meaning with the suite of new apps.
-        let default = Writing {
-            suite: Some(Suite::P256),
-            ..Writing::default()
-        };
+        let default = EnvelopeOptions::new().suite(Suite::P256);
         match self {
             Self::EncryptText | Self::DecryptText => default,
-            Self::EncryptK1 => Writing {
-                suite: Some(Suite::Secp256k1),
-                ..default
-            },
-            Self::EncryptEpoch => Writing {
-                key_scope: KeyScope::Epoch,
-                ..default
-            },
-            Self::EncryptBinary => Writing {
-                encoding: Encoding::Binary,
-                ..default
-            },
-            Self::DecryptKeyed => Writing {
-                key_scope: KeyScope::Field,
-                ..default
-            },
+            Self::EncryptK1 => default.suite(Suite::Secp256k1),
+            Self::EncryptEpoch => default.key_scope(KeyScope::Epoch),
+            Self::EncryptBinary => default.encoding(Encoding::Binary),
+            Self::DecryptKeyed => default.key_scope(KeyScope::Field),
         }
     }
 }
@@ -190,10 +175,9 @@ fn payload(callers: &Runtime, client: &Client, load: CpuLoad) -> Vec<u8> {
     if !load.operation.decrypts() {
         return payload;
     }
-    let sealed = callers.block_on(client.encrypt(Encrypt {
-        writing: load.operation.writing(),
-        ..Encrypt::new(APP, &payload)
-    }));
+    let sealed = callers.block_on(
+        client.encrypt(Encrypt::new(APP, &payload).envelope_options(load.operation.writing())),
+    );
     sealed.expect("encrypts").payload.to_vec()
 }
 
@@ -223,10 +207,7 @@ async fn call(client: &Client, operation: BenchOperation, payload: &[u8]) {
         client.decrypt(Decrypt::new(APP, payload)).await
     } else {
         client
-            .encrypt(Encrypt {
-                writing: operation.writing(),
-                ..Encrypt::new(APP, payload)
-            })
+            .encrypt(Encrypt::new(APP, payload).envelope_options(operation.writing()))
             .await
     };
     reply.expect("is answered");

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sealwire_client::{Client, CommonParams, Decrypt, Encrypt, Error};
+use sealwire_client::{Client, Decrypt, Encrypt, Error};
 use sealwire_service::admin_server::AdminServer;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -255,13 +255,7 @@ async fn probe(
     };
     let placed = client.stats().attempts;
     let sealed = client
-        .encrypt(Encrypt {
-            options: CommonParams {
-                deadline_ms: Some(deadline_ms),
-                ..CommonParams::default()
-            },
-            ..Encrypt::new(app, plain)
-        })
+        .encrypt(Encrypt::new(app, plain).deadline(Duration::from_millis(deadline_ms.into())))
         .await;
     let sealed = match sealed {
         Ok(sealed) => sealed,
@@ -275,13 +269,8 @@ async fn probe(
         return late();
     };
     let placed = client.stats().attempts;
-    let call = Decrypt {
-        options: CommonParams {
-            deadline_ms: Some(deadline_ms),
-            ..CommonParams::default()
-        },
-        ..Decrypt::new(app, &sealed.payload)
-    };
+    let call =
+        Decrypt::new(app, &sealed.payload).deadline(Duration::from_millis(deadline_ms.into()));
     match client.decrypt(call).await {
         Ok(opened) if opened.payload == plain => (Outcome::Ok, None),
         Ok(_) => wrong("decrypt: the value differs from the value that was encrypted"),

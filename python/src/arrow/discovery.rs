@@ -12,7 +12,7 @@ use arrow_pyarrow::FromPyArrow;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use sealwire_client::{Error, ErrorCode, Malformed};
+use sealwire_client::{Error, ErrorCode};
 use sealwire_discover::{ArrowSamples, DiscoverOptions, FieldVerdict};
 use sealwire_mask_rules::{Column, Function, RuleText, Target, Unknown, answers, payload, place};
 
@@ -257,7 +257,7 @@ impl EngineTrial<'_, '_> {
                 Ok(mut values) => Ok(values.pop()),
                 Err(_) => Err(errors::of_client(
                     py,
-                    &Error::Protocol(Malformed::Truncated),
+                    &Error::incomplete_document(),
                 )),
             },
             Err(error) if is_unfit(&error) => Ok(None),

@@ -14,7 +14,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use sealwire_client::{Error, Malformed};
+use sealwire_client::Error;
 use sealwire_columns::{
     LeafDecision, LeafMask, LeafPlan, MaskPieces, ResolveError, put_leaves, resolve,
 };
@@ -376,7 +376,7 @@ async fn send_all(
         };
         let masked = masked.map_err(failed)?;
         let mut values = answers(&masked.payload, &columns)
-            .map_err(|_| failed(Error::Protocol(Malformed::Truncated)))?;
+            .map_err(|_| failed(Error::incomplete_document()))?;
         Ok((order, number, rule, Bytes::from(values.swap_remove(0))))
     };
     let parts = stream::iter(Parts::new(masks, batching.batch_fields).enumerate()).map(send);

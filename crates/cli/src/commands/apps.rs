@@ -1,10 +1,12 @@
 //! `apps`: creates and lists apps, and changes their keys and settings, at an engine's control
 //! listener or in a file.
 
+use sealwire_client::control::{AppOperation, AppSettings};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Subcommand;
 use sealwire_client::{Format, Pem, Suite};
@@ -12,7 +14,7 @@ use sealwire_crypto::{EpochLifetime, KeyId};
 use sealwire_service::output::{errln, outln};
 use sealwire_store::{ControlStore as _, Snapshot};
 use sealwire_store_embedded::FileStore;
-use sealwire_wire::control::{App, AppChanged, AppOperation, Key, RotateKind, Secret};
+use sealwire_wire::control::{App, AppChanged, Key, RotateKind};
 use sealwire_wire::{DELAY_S_DEFAULT, DELAY_S_MAX};
 use zeroize::Zeroizing;
 
@@ -169,8 +171,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     super::serve::no_core_dumps();
     match &args.command {
         AppsCommand::Create { name, target } => {
-            let change =
-                target.run(async |control| control.change_app(name, AppOperation::Create).await)?;
+            let change = target
+                .run(async |control| control.change_app(name, AppOperation::create()).await)?;
             print(target.engine.json, change.app.as_slice())
         }
         AppsCommand::Rotate {
@@ -197,13 +199,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             super::public_keys::run_as_operator(name, engine)
         }
         AppsCommand::Import(args) => import(args),
-        AppsCommand::Disable(args) => args.change(|key| AppOperation::Disable { key }),
-        AppsCommand::Enable(args) => args.change(|key| AppOperation::Enable { key }),
-        AppsCommand::Delete { args, delay_s } => args.change(|key| AppOperation::Delete {
-            key,
-            delay_s: Some(*delay_s),
-        }),
-        AppsCommand::Restore(args) => args.change(|key| AppOperation::Restore { key }),
+        AppsCommand::Disable(args) => args.change(AppOperation::disable),
+        AppsCommand::Enable(args) => args.change(AppOperation::enable),
+        AppsCommand::Delete { args, delay_s } => {
+            args.change(|key| AppOperation::delete(key, Duration::from_secs(*delay_s)))
+        }
+        AppsCommand::Restore(args) => args.change(AppOperation::restore),
         AppsCommand::Set {
             name,
             settings,
@@ -215,12 +216,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 write_suite,
                 read_suites,
             } = settings.clone();
-            let operation = AppOperation::Set {
-                format,
-                epoch_ms,
-                write_suite,
-                read_suites,
-            };
+            let mut changes = AppSettings::new()
+                .format(format)
+                .epoch(epoch_ms.map(|time| Duration::from_millis(time.into())))
+                .write_suite(write_suite);
+            if let Some(suites) = read_suites {
+                changes = changes.read_suites(suites);
+            }
+            let operation = AppOperation::set(changes);
             let change = target.run(async |control| control.change_app(name, operation).await)?;
             print(target.engine.json, change.app.as_slice())
         }
@@ -268,11 +271,7 @@ fn rotate(name: &str, kinds: &[RotateKind], target: &TargetArgs) -> Result<(), F
         let changes = target.run(async |control| {
             let mut changes = Vec::new();
             for &kind in kinds {
-                changes.push(
-                    control
-                        .change_app(name, AppOperation::Rotate { kind })
-                        .await?,
-                );
+                changes.push(control.change_app(name, AppOperation::rotate(kind)).await?);
             }
             Ok(changes)
         })?;
@@ -282,12 +281,7 @@ fn rotate(name: &str, kinds: &[RotateKind], target: &TargetArgs) -> Result<(), F
         let (suites, mut changes) = (suites(&control, name).await?, Vec::new());
         for (done, &suite) in suites.iter().enumerate() {
             match control
-                .change_app(
-                    name,
-                    AppOperation::Rotate {
-                        kind: rotate_kind(suite),
-                    },
-                )
+                .change_app(name, AppOperation::rotate(rotate_kind(suite)))
                 .await
             {
                 Ok(change) => changes.push(change),
@@ -373,11 +367,7 @@ fn import(args: &ImportArgs) -> Result<(), Failure> {
         |error: Failure| -> Failure { format!("{}: {error}", args.key_file.display()).into() };
     let key = read_key(&args.key_file).map_err(with_file_name)?;
     let text = std::str::from_utf8(&key).map_err(|_| with_file_name("not a private key".into()))?;
-    let operation = AppOperation::Import {
-        suite: args.suite,
-        private_key: Secret(text),
-        seals: args.seals,
-    };
+    let operation = AppOperation::import(args.suite, text, args.seals);
     let change = args
         .target
         .run(async |control| control.change_app(&args.name, operation).await)?;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use sealwire_client::{Envelope, Inspect};
+use sealwire_client::Inspect;
 use sealwire_service::output::outln;
 use serde_json::{Map, Value, json};
 
@@ -32,15 +32,10 @@ pub(super) struct PlainArgs {
 }
 
 pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
-    let envelope = Envelope::Text(args.envelope.trim());
-    let said = args.connect.run(async {
-        Ok(args
-            .connect
-            .client()
-            .await?
-            .inspect(Inspect { envelope })
-            .await?)
-    })?;
+    let request = Inspect::text(args.envelope.trim());
+    let said = args
+        .connect
+        .run(async { Ok(args.connect.client().await?.inspect(request).await?) })?;
     let mut said = json!({
         "format": said.format.name(),
         "version": said.version,

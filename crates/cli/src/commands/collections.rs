@@ -6,12 +6,13 @@ mod schema;
 
 pub(super) use schema::repeated_safely;
 
+use std::time::Duration;
+
 use clap::{Subcommand, ValueEnum};
+use sealwire_client::control::{CollectionOperation, CollectionSettings, CreateCollection};
 use sealwire_service::output::outln;
 use sealwire_wire::EXPIRES_S_MAX;
-use sealwire_wire::control::{
-    Collection, CollectionOperation, CollectionRequest, CreateCollection, Kind, Scope, TokenFormat,
-};
+use sealwire_wire::control::{Collection, Kind, Scope, TokenFormat};
 
 use super::operator::{EngineArgs, TargetArgs};
 use super::{Failure, properties};
@@ -179,13 +180,14 @@ struct Times {
 
 impl Times {
     fn operation(&self) -> CollectionOperation<'_> {
-        CollectionOperation::Set {
-            expires_s: self.expires_s.map(Some).or(self.never.then_some(None)),
-            retention_s: self
-                .retention_s
-                .map(Some)
-                .or(self.keep_archived.then_some(None)),
+        let mut settings = CollectionSettings::new();
+        if self.never || self.expires_s.is_some() {
+            settings = settings.expires_after(self.expires_s.map(Duration::from_secs));
         }
+        if self.keep_archived || self.retention_s.is_some() {
+            settings = settings.retention(self.retention_s.map(Duration::from_secs));
+        }
+        CollectionOperation::set(settings)
     }
 }
 
@@ -213,28 +215,28 @@ enum ScopeName {
 
 impl Rules {
     fn operation(&self, kind: KindName) -> CollectionOperation<'_> {
-        CollectionOperation::Create(CreateCollection {
-            format: match self.format {
+        CollectionOperation::create(
+            CreateCollection::new(match kind {
+                KindName::Random => Kind::Random,
+                KindName::Deterministic => Kind::Deterministic,
+                KindName::OneWay => Kind::OneWay,
+            })
+            .format(match self.format {
                 TokenFormatName::Opaque => TokenFormat::Opaque,
                 TokenFormatName::Uuid => TokenFormat::Uuid,
                 TokenFormatName::Digits => TokenFormat::Digits,
                 TokenFormatName::Card => TokenFormat::Card,
                 TokenFormatName::Email => TokenFormat::Email,
-            },
-            first: self.first,
-            last: self.last,
-            scope: match self.scope {
+            })
+            .first(self.first)
+            .last(self.last)
+            .scope(match self.scope {
                 ScopeName::Collection => Scope::Collection,
                 ScopeName::Context => Scope::Context,
-            },
-            expires_s: self.expires_s,
-            retention_s: self.retention_s,
-            ..CreateCollection::new(match kind {
-                KindName::Random => Kind::Random,
-                KindName::Deterministic => Kind::Deterministic,
-                KindName::OneWay => Kind::OneWay,
             })
-        })
+            .expires_after(self.expires_s.map(Duration::from_secs))
+            .retention(self.retention_s.map(Duration::from_secs)),
+        )
     }
 }
 
@@ -266,12 +268,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             wait,
             target,
         } => {
-            let call = CollectionRequest {
-                app,
-                collection: name,
-                operation: changes.operation(),
-            };
-            let changed = target.run(async |control| schema::alter(&control, call, *wait).await)?;
+            let changed = target
+                .run(async |control| schema::alter(&control, (app, name), changes, *wait).await)?;
             print(target.engine.json, changed.collection.as_slice())
         }
         CollectionsCommand::Migrate {
@@ -312,7 +310,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 *yes,
                 "all tokens or objects of the collection are lost, for good",
             )?;
-            change(app, name, CollectionOperation::Delete, target)
+            change(app, name, CollectionOperation::delete(), target)
         }
     }
 }
@@ -323,12 +321,8 @@ fn change(
     operation: CollectionOperation,
     target: &TargetArgs,
 ) -> Result<(), Failure> {
-    let call = CollectionRequest {
-        app,
-        collection,
-        operation,
-    };
-    let changed = target.run(async |control| control.change_collection(call).await)?;
+    let changed =
+        target.run(async |control| control.change_collection(app, collection, operation).await)?;
     print(target.engine.json, changed.collection.as_slice())
 }
 

@@ -3,16 +3,16 @@
 //! Only the folder is special to development. The engine is the same as in `serve`, and the
 //! document goes through its own mTLS port.
 
+use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Page, Pem};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use sealwire_access::Principal;
 use sealwire_client::control::{
-    AppOperation, AppRequest, CollectionOperation, CollectionRequest, CreateCollection, Kind, Page,
-    PrincipalOperation, PrincipalRequest, RoleOperation, RoleRequest, TokenFormat,
+    AppOperation, CollectionOperation, CreateCollection, Kind, PrincipalOperation, RoleOperation,
+    TokenFormat,
 };
-use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Pem};
 use sealwire_payload::{WalkLimits, json};
 use sealwire_service::output::{out, outln};
 use sealwire_wire::Method;
@@ -161,55 +161,29 @@ async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
     let operator = client(folder, control, dev_folder::OPERATOR_CERT).await?;
     there(
         operator
-            .change_app(AppRequest {
-                app: dev_folder::DEMO_APP,
-                operation: AppOperation::Create,
-            })
+            .change_app(dev_folder::DEMO_APP, AppOperation::create())
             .await,
     )?;
     for (collection, kind, format) in COLLECTIONS {
-        let operation = CollectionOperation::Create(CreateCollection {
-            format,
-            ..CreateCollection::new(kind)
-        });
+        let operation = CollectionOperation::create(CreateCollection::new(kind).format(format));
         there(
             operator
-                .change_collection(CollectionRequest {
-                    app: dev_folder::DEMO_APP,
-                    collection,
-                    operation,
-                })
+                .change_collection(dev_folder::DEMO_APP, collection, operation)
                 .await,
         )?;
     }
-    let roles = operator
-        .roles(Page {
-            after: None,
-            limit: Some(1_000),
-        })
-        .await?
-        .roles;
+    let roles = operator.roles(Page::new().limit(1_000)).await?.roles;
     if roles
         .iter()
         .all(|role| role.role != dev_folder::CLIENT_ROLE)
     {
-        let operation = RoleOperation::Set {
-            grants: vec![CLIENT_GRANT],
-        };
+        let operation = RoleOperation::set([CLIENT_GRANT]);
         operator
-            .change_role(RoleRequest {
-                role: dev_folder::CLIENT_ROLE,
-                operation,
-            })
+            .change_role(dev_folder::CLIENT_ROLE, operation)
             .await?;
-        let operation = PrincipalOperation::Grant {
-            role: dev_folder::CLIENT_ROLE,
-        };
+        let operation = PrincipalOperation::grant(dev_folder::CLIENT_ROLE);
         operator
-            .change_principal(PrincipalRequest {
-                principal: dev_folder::CLIENT_PRINCIPAL,
-                operation,
-            })
+            .change_principal(dev_folder::CLIENT_PRINCIPAL, operation)
             .await?;
     }
     Ok(())
@@ -239,10 +213,7 @@ async fn demonstrate(folder: &Path, server: &Server) -> Result<(), Failure> {
     outln!(". A document:\n");
     outln!("{}", SAMPLE.trim_end());
 
-    let call = Encrypt {
-        select: Some(SELECT.to_vec()),
-        ..Encrypt::new(dev_folder::DEMO_APP, &payload)
-    };
+    let call = Encrypt::new(dev_folder::DEMO_APP, &payload).select(SELECT.to_vec());
     let (sealed, sealing) = timed(client.encrypt(call)).await?;
     outln!(
         "\nThe same, with {} encrypted for app `{}`:\n",

@@ -1,17 +1,16 @@
 //! `encrypt`, `decrypt`, `rewrap` and `seal`: read a JSON file and write a JSON file. The program
 //! `sealwire-data` does Parquet files.
 
+use sealwire_client::{
+    Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode, FieldError, Format,
+    KeyScope, OnError, Outside, Rewrap, Suite, Unbound, Unmatched,
+};
 use std::fs::File;
 use std::io::{BufWriter, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use sealwire_client::public_keys::{self, EncapsulationPlace, SealOptions, Sealed};
-use sealwire_client::{
-    CommonParams, Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode,
-    FieldError, Format, KeyScope, OnError, Outside, Reading, Rewrap, Suite, Unbound, Unmatched,
-    Writing,
-};
 use sealwire_command_line::documents::FormatName;
 pub(super) use sealwire_command_line::documents::{
     Common, DecryptArgs, DocumentProgress, EncryptArgs, FileArgs, SuiteName,
@@ -111,24 +110,16 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
         return data_program::run();
     }
     convert(common, "encrypting", Opened::None, async |payload, _| {
-        let call = Encrypt {
-            select: common.select(),
-            unmatched: common.unmatched(),
-            context: common.context(),
-            options: CommonParams {
-                reason: common.reason.as_deref(),
-                ..CommonParams::default()
-            },
-            writing: Writing {
-                suite: args.suite.map(Suite::from),
-                key_scope,
-                format: args.format.map(Format::from),
-                role: args.role.as_deref(),
-                encapsulation: placed(args.apart),
-                ..Writing::default()
-            },
-            ..Encrypt::new(&common.app, payload)
-        };
+        let call = Encrypt::new(&common.app, payload)
+            .set_select(common.select())
+            .unmatched(common.unmatched())
+            .context(common.context())
+            .reason(common.reason.as_deref())
+            .suite(args.suite.map(Suite::from))
+            .key_scope(key_scope)
+            .format(args.format.map(Format::from))
+            .role(args.role.as_deref())
+            .encapsulation(placed(args.apart));
         Ok(common.connect.client().await?.encrypt(call).await?)
     })
 }
@@ -151,25 +142,18 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
         "decrypting",
         Opened::Selected,
         async |payload, encapsulations| {
-            let call = Decrypt {
-                encapsulations: encapsulations.iter().map(String::as_str).collect(),
-                select: common.select(),
-                unmatched: common.unmatched(),
-                context: common.context(),
-                options: CommonParams {
-                    reason: common.reason.as_deref(),
-                    ..CommonParams::default()
-                },
-                on_error,
-                writing: Reading {
-                    outside: if args.refuse_outside {
-                        Outside::Refuse
-                    } else {
-                        Outside::Accept
-                    },
-                },
-                ..Decrypt::new(&common.app, payload)
-            };
+            let call = Decrypt::new(&common.app, payload)
+                .encapsulations(encapsulations.iter().map(String::as_str))
+                .set_select(common.select())
+                .unmatched(common.unmatched())
+                .context(common.context())
+                .reason(common.reason.as_deref())
+                .on_error(on_error)
+                .outside(if args.refuse_outside {
+                    Outside::Refuse
+                } else {
+                    Outside::Accept
+                });
             Ok(common.connect.client().await?.decrypt(call).await?)
         },
     )
@@ -187,30 +171,22 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
         "rewrapping",
         Opened::Selected,
         async |payload, encapsulations| {
-            let call = Rewrap {
-                encapsulations: encapsulations.iter().map(String::as_str).collect(),
-                select: common.select(),
-                unmatched: common.unmatched(),
-                context: common.context(),
-                options: CommonParams {
-                    reason: common.reason.as_deref(),
-                    ..CommonParams::default()
-                },
-                on_error,
-                writing: Writing {
-                    suite: args.suite.map(Suite::from),
-                    format: args.format.map(Format::from),
-                    unbound: if args.bind_unbound {
-                        Unbound::Bind
-                    } else {
-                        Unbound::Refuse
-                    },
-                    outside: args.outside.into(),
-                    encapsulation: placed(args.apart),
-                    ..Writing::default()
-                },
-                ..Rewrap::new(&common.app, payload)
-            };
+            let call = Rewrap::new(&common.app, payload)
+                .encapsulations(encapsulations.iter().map(String::as_str))
+                .set_select(common.select())
+                .unmatched(common.unmatched())
+                .context(common.context())
+                .reason(common.reason.as_deref())
+                .on_error(on_error)
+                .suite(args.suite.map(Suite::from))
+                .format(args.format.map(Format::from))
+                .unbound(if args.bind_unbound {
+                    Unbound::Bind
+                } else {
+                    Unbound::Refuse
+                })
+                .outside(args.outside.into())
+                .encapsulation(placed(args.apart));
             Ok(common.connect.client().await?.rewrap(call).await?)
         },
     )

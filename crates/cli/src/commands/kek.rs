@@ -1,6 +1,7 @@
 //! `kek` and `root`: the root key of the configured store, and its copies under the configured
 //! providers.
 
+use sealwire_client::control::RootOperation;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use sealwire_kek::ProviderKind;
 use sealwire_service::output::{errln, outln};
 use sealwire_settings::Config;
 use sealwire_store::StoreError;
-use sealwire_wire::control::{RootKeyState, RootOperation, RootSlotState, RootState};
+use sealwire_wire::control::{RootKeyState, RootSlotState, RootState};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -235,7 +236,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         KekCommand::Verify { store } => store.verify(),
         KekCommand::Rotate { store } => {
-            let state = store.ask(RootOperation::RotateSlots)?;
+            let state = store.ask(RootOperation::rotate_slots())?;
             let (generation, count) = (
                 state.generation,
                 state.roots.first().map_or(0, |root| root.slots.len()),
@@ -260,7 +261,7 @@ pub(super) fn run_root(args: &RootArgs) -> Result<(), Failure> {
             abandon,
         } => store.rotate_root(*abandon, Duration::from_secs(*wait)),
         RootCommand::Seal { store } => {
-            let RootState { generation, .. } = store.ask(RootOperation::Seal)?;
+            let RootState { generation, .. } = store.ask(RootOperation::seal())?;
             store.say(
                 &format!("the store is sealed, from generation {generation} on; `sealwire root unseal` reverts this"),
                 &json!({"generation": generation, "sealed": true}),
@@ -268,7 +269,7 @@ pub(super) fn run_root(args: &RootArgs) -> Result<(), Failure> {
             Ok(())
         }
         RootCommand::Unseal { store } => {
-            let RootState { generation, .. } = store.ask(RootOperation::Unseal)?;
+            let RootState { generation, .. } = store.ask(RootOperation::unseal())?;
             store.say(
                 &format!("the store is not sealed, from generation {generation} on"),
                 &json!({"generation": generation, "sealed": false}),
@@ -346,8 +347,9 @@ impl StoreArgs {
             );
         };
         if !self.engine.is_named() {
-            return self
-                .on_store(async |store| Ok(store.admin.run(&operation, wait, waits).await?));
+            return self.on_store(async |store| {
+                Ok(store.admin.run(&operation.into_wire(), wait, waits).await?)
+            });
         }
         if wait.is_zero() {
             return self
@@ -382,7 +384,7 @@ impl StoreArgs {
 
     fn list(&self) -> Result<(), Failure> {
         let state = if self.engine.is_named() {
-            self.ask(RootOperation::Status)?
+            self.ask(RootOperation::status())?
         } else {
             self.on_store(async |store| Ok(store.admin.inspect().await?))?
         };
@@ -481,7 +483,7 @@ impl StoreArgs {
 
     fn init(&self, names: &[String]) -> Result<(), Failure> {
         let providers = (!names.is_empty()).then(|| names.iter().map(String::as_str).collect());
-        let state = self.ask(RootOperation::Init { providers })?;
+        let state = self.ask(RootOperation::init(providers))?;
         let (generation, count) = (
             state.generation,
             state.roots.first().map_or(0, |root| root.slots.len()),
@@ -507,7 +509,7 @@ impl StoreArgs {
     fn add(&self, provider: &str) -> Result<(), Failure> {
         let RootState {
             generation, slot, ..
-        } = self.ask(RootOperation::AddSlot { provider })?;
+        } = self.ask(RootOperation::add_slot(provider))?;
         let number = slot.unwrap_or_default();
         self.say(
             &format!("added slot {number} (provider {provider}), from generation {generation} on"),
@@ -517,7 +519,7 @@ impl StoreArgs {
     }
 
     fn remove(&self, slot: u32) -> Result<(), Failure> {
-        let RootState { generation, .. } = self.ask(RootOperation::RemoveSlot { slot })?;
+        let RootState { generation, .. } = self.ask(RootOperation::remove_slot(slot))?;
         self.say(
             &format!("removed slot {slot}, from generation {generation} on; backups from before still have it"),
             &json!({"generation": generation}),
@@ -526,7 +528,7 @@ impl StoreArgs {
     }
 
     fn verify(&self) -> Result<(), Failure> {
-        let state = self.ask(RootOperation::Verify)?;
+        let state = self.ask(RootOperation::verify())?;
         let slots = state.roots.iter().flat_map(|root| &root.slots);
         let failed = slots
             .clone()
@@ -555,7 +557,12 @@ impl StoreArgs {
     }
 
     fn rotate_root(&self, abandon: bool, wait: Duration) -> Result<(), Failure> {
-        let rotated = self.ask_within(RootOperation::Rotate { abandon }, wait).map_err(|failure| {
+        let operation = if abandon {
+            RootOperation::abandon_rotation()
+        } else {
+            RootOperation::rotate()
+        };
+        let rotated = self.ask_within(operation, wait).map_err(|failure| {
             let is_late = matches!(failure.downcast_ref(), Some(StoreError::NotServed { .. }))
                 || matches!(failure.downcast_ref(), Some(Error::Rpc(error)) if error.code == ErrorCode::Conflict);
             if !is_late {

@@ -205,10 +205,9 @@ struct Disclosure {
 impl Disclosure {
     fn ask(&self) -> PropertyDisclosure<'_> {
         let names = self.properties.iter().map(String::as_str).collect();
-        PropertyDisclosure {
-            properties: (!self.properties.is_empty()).then_some(names),
-            masked: self.masked,
-        }
+        PropertyDisclosure::new()
+            .set_properties((!self.properties.is_empty()).then_some(names))
+            .masked(self.masked)
     }
 }
 
@@ -271,12 +270,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             disclosure,
             common,
         } => {
-            let listing = sealwire_client::Listing {
-                tag: tag.as_deref(),
-                expired_before: *expired_before,
-                archived: *archived,
-                ..Default::default()
-            };
+            let listing = sealwire_client::Listing::new()
+                .tag(tag.as_deref())
+                .expired_before(*expired_before)
+                .archived(*archived);
             read::list(listing, page, disclosure, common)
         }
         ObjectsCommand::Expire {

@@ -1,21 +1,23 @@
 //! Changes apps, keys and collections, at an engine's control listener or in a file of apps.
 
+use sealwire_client::control::{
+    AppOperation, CheckRequest, CollectionOperation, PrincipalOperation, RoleOperation,
+};
+use sealwire_client::{Client, Error, ErrorCode, Page};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sealwire_apps::Control;
-use sealwire_client::{Client, Error, ErrorCode};
 use sealwire_service::output::errln;
 use sealwire_settings::{AccessMode, Mode};
 use sealwire_store::StoreError;
 use sealwire_store_embedded::FileStore;
 use sealwire_wire::RpcError;
 use sealwire_wire::control::{
-    AppChanged, AppOperation, AppRequest, Apps, CheckRequest, Checked, CollectionChanged,
-    CollectionRequest, Collections, Page, PrincipalChanged, PrincipalRequest, Principals, Records,
-    RoleChanged, RoleRequest, Roles,
+    AppChanged, AppRequest, Apps, Checked, CollectionChanged, CollectionRequest, Collections,
+    PrincipalChanged, PrincipalRequest, Principals, Records, RoleChanged, RoleRequest, Roles,
 };
 
 use super::connect::ConnectArgs;
@@ -151,7 +153,7 @@ impl ControlTarget {
         every(async |page| {
             let Apps { apps, next, .. } = match self {
                 Self::Engine(client) => client.apps(page).await?,
-                Self::File(control, _) => control::apps(control, page).await?,
+                Self::File(control, _) => control::apps(control, page.into_wire()).await?,
             };
             Ok((apps, next))
         })
@@ -164,10 +166,12 @@ impl ControlTarget {
         app: &str,
         operation: AppOperation<'_>,
     ) -> Result<AppChanged, Failure> {
-        let call = AppRequest { app, operation };
         Ok(match self {
-            Self::Engine(client) => client.change_app(call).await?,
-            Self::File(control, _) => control::change_app(control, call).await?,
+            Self::Engine(client) => client.change_app(app, operation).await?,
+            Self::File(control, _) => {
+                let operation = operation.into_wire();
+                control::change_app(control, AppRequest { app, operation }).await?
+            }
         })
     }
 
@@ -181,7 +185,9 @@ impl ControlTarget {
                 collections, next, ..
             } = match self {
                 Self::Engine(client) => client.collections(app, page).await?,
-                Self::File(control, _) => control::collections(control, app, page).await?,
+                Self::File(control, _) => {
+                    control::collections(control, app, page.into_wire()).await?
+                }
             };
             Ok((collections, next))
         })
@@ -191,11 +197,21 @@ impl ControlTarget {
     /// Changes a collection.
     pub(super) async fn change_collection(
         &self,
-        call: CollectionRequest<'_>,
+        app: &str,
+        collection: &str,
+        operation: CollectionOperation<'_>,
     ) -> Result<CollectionChanged, Failure> {
         Ok(match self {
-            Self::Engine(client) => client.change_collection(call).await?,
-            Self::File(control, _) => control::change_collection(control, None, &call).await?,
+            Self::Engine(client) => client.change_collection(app, collection, operation).await?,
+            Self::File(control, _) => {
+                let operation = operation.into_wire();
+                let request = CollectionRequest {
+                    app,
+                    collection,
+                    operation,
+                };
+                control::change_collection(control, None, &request).await?
+            }
         })
     }
 }
@@ -207,7 +223,9 @@ impl ControlTarget {
         every(async |page| {
             let Roles { roles, next, .. } = match self {
                 Self::Engine(client) => client.roles(page).await?,
-                Self::File(control, _) => control::roles(&**control.store(), page).await?,
+                Self::File(control, _) => {
+                    control::roles(&**control.store(), page.into_wire()).await?
+                }
             };
             Ok((roles, next))
         })
@@ -215,10 +233,17 @@ impl ControlTarget {
     }
 
     /// Creates, changes or deletes a role.
-    pub(super) async fn change_role(&self, call: RoleRequest<'_>) -> Result<RoleChanged, Failure> {
+    pub(super) async fn change_role(
+        &self,
+        role: &str,
+        operation: RoleOperation<'_>,
+    ) -> Result<RoleChanged, Failure> {
         Ok(match self {
-            Self::Engine(client) => client.change_role(call).await?,
-            Self::File(control, _) => control::change_role(&**control.store(), &call).await?,
+            Self::Engine(client) => client.change_role(role, operation).await?,
+            Self::File(control, _) => {
+                let operation = operation.into_wire();
+                control::change_role(&**control.store(), &RoleRequest { role, operation }).await?
+            }
         })
     }
 
@@ -231,7 +256,9 @@ impl ControlTarget {
                 principals, next, ..
             } = match self {
                 Self::Engine(client) => client.principals(page).await?,
-                Self::File(control, _) => control::principals(&**control.store(), page).await?,
+                Self::File(control, _) => {
+                    control::principals(&**control.store(), page.into_wire()).await?
+                }
             };
             Ok((principals, next))
         })
@@ -241,11 +268,19 @@ impl ControlTarget {
     /// Grants a role to a principal, or revokes it.
     pub(super) async fn change_principal(
         &self,
-        call: PrincipalRequest<'_>,
+        principal: &str,
+        operation: PrincipalOperation<'_>,
     ) -> Result<PrincipalChanged, Failure> {
         Ok(match self {
-            Self::Engine(client) => client.change_principal(call).await?,
-            Self::File(control, _) => control::change_principal(&**control.store(), call).await?,
+            Self::Engine(client) => client.change_principal(principal, operation).await?,
+            Self::File(control, _) => {
+                let operation = operation.into_wire();
+                let request = PrincipalRequest {
+                    principal,
+                    operation,
+                };
+                control::change_principal(&**control.store(), request).await?
+            }
         })
     }
 
@@ -254,7 +289,7 @@ impl ControlTarget {
         Ok(match self {
             Self::Engine(client) => client.check(call).await?,
             Self::File(control, mode) => {
-                control::check_store(&**control.store(), *mode, &call).await?
+                control::check_store(&**control.store(), *mode, &call.into_wire()).await?
             }
         })
     }
@@ -266,11 +301,7 @@ async fn every<T>(
 ) -> Result<Vec<T>, Failure> {
     let (mut all, mut after): (Vec<T>, Option<String>) = (Vec::new(), None);
     loop {
-        let (page, next) = operation(Page {
-            after: after.as_deref(),
-            limit: Some(PAGE),
-        })
-        .await?;
+        let (page, next) = operation(Page::new().after(after.as_deref()).limit(PAGE)).await?;
         all.extend(page);
         after = next;
         if after.is_none() {
@@ -289,18 +320,10 @@ const EXPORTS_MAX: u32 = 10;
 /// Returns all records of one generation.
 pub(super) async fn export(client: &Client) -> Result<Records, Failure> {
     for _ in 0..EXPORTS_MAX {
-        let mut all = client
-            .export(Page {
-                after: None,
-                limit: Some(PAGE),
-            })
-            .await?;
+        let mut all = client.export(Page::new().limit(PAGE)).await?;
         while let Some(after) = all.next.take() {
             let page = client
-                .export(Page {
-                    after: Some(&after),
-                    limit: Some(PAGE),
-                })
+                .export(Page::new().after(&*after).limit(PAGE))
                 .await?;
             if page.generation != all.generation {
                 all.next = Some(after);

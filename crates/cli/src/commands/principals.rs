@@ -1,10 +1,9 @@
 //! `principals`: manages the roles of principals, over an engine's control listener or in a file.
 
 use clap::Subcommand;
+use sealwire_client::control::{CheckRequest, PrincipalOperation};
 use sealwire_service::output::{errln, outln};
-use sealwire_wire::control::{
-    CheckRequest, Checked, Principal, PrincipalOperation, PrincipalRequest,
-};
+use sealwire_wire::control::{Checked, Principal, PrincipalRequest};
 
 use super::operator::TargetArgs;
 use super::{ConfigArgs, Failure, kek};
@@ -97,16 +96,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             principal,
             role,
             target,
-        } => change(principal, PrincipalOperation::Grant { role }, target),
+        } => change(principal, PrincipalOperation::grant(role), target),
         PrincipalsCommand::Revoke {
             principal,
             role,
             target,
         } => change(
             principal,
-            PrincipalOperation::Revoke {
-                role: role.as_deref(),
-            },
+            PrincipalOperation::revoke(role.as_deref()),
             target,
         ),
         PrincipalsCommand::Recover {
@@ -127,14 +124,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 (app.as_deref(), collection.as_deref(), reason.as_deref());
             let property = property.as_deref();
             check(
-                CheckRequest {
-                    principal,
-                    operation,
-                    app,
-                    collection,
-                    property,
-                    reason,
-                },
+                CheckRequest::new(principal, operation)
+                    .app(app)
+                    .collection(collection)
+                    .property(property)
+                    .reason(reason),
                 target,
             )
         }
@@ -146,11 +140,8 @@ fn change(
     operation: PrincipalOperation<'_>,
     target: &TargetArgs,
 ) -> Result<(), Failure> {
-    let call = PrincipalRequest {
-        principal,
-        operation,
-    };
-    let changed = target.run(async |control| control.change_principal(call).await)?;
+    let changed =
+        target.run(async |control| control.change_principal(principal, operation).await)?;
     print(target.engine.json, changed.principal.as_slice())
 }
 
@@ -184,17 +175,12 @@ fn recover(principal: &str, config: Config, json: bool) -> Result<(), Failure> {
             )
             .into());
         }
-        let operation = PrincipalOperation::Grant {
-            role: ADMINISTRATOR,
+        let operation = PrincipalOperation::grant(ADMINISTRATOR);
+        let request = PrincipalRequest {
+            principal,
+            operation: operation.into_wire(),
         };
-        control::change_principal(
-            &**store.control.store(),
-            PrincipalRequest {
-                principal,
-                operation,
-            },
-        )
-        .await?;
+        control::change_principal(&**store.control.store(), request).await?;
         Ok(store.control.generation().await?)
     })?;
     if json {

@@ -4,9 +4,10 @@
 //! The engine judges whether a schema is possible. This module only reads the words, and says what
 //! to write instead.
 
+use sealwire_client::control::PropertySpec;
 use std::path::Path;
 
-use sealwire_wire::control::{Property, PropertySpec};
+use sealwire_wire::control::Property;
 use serde::Deserialize;
 
 use super::Failure;
@@ -58,7 +59,7 @@ impl PropertyInput {
         let (name, property_type) = named.ok_or_else(|| {
             format!("begin with NAME:TYPE, such as email:email, and not with {head:?}")
         })?;
-        let spec = PropertySpec::new(name, property_type);
+        let spec = PropertySpec::new(name, property_type).into_wire();
         let mut property = Self {
             name: name.to_owned(),
             property_type: property_type.to_owned(),
@@ -121,18 +122,15 @@ impl PropertyInput {
 
     /// Returns the property as requests carry it.
     pub(super) fn spec(&self) -> PropertySpec<'_> {
-        PropertySpec {
-            name: &self.name,
-            property_type: &self.property_type,
-            nullable: self.nullable,
-            unique: self.unique,
-            index: self.index,
-            bits: self.bits,
-            prefixes: self.prefixes.clone(),
-            accept_leak: self.accept_leak,
-            encrypted: self.encrypted,
-            description: &self.description,
-        }
+        PropertySpec::new(&self.name, &self.property_type)
+            .nullable(self.nullable)
+            .unique(self.unique)
+            .index(self.index)
+            .bits(self.bits)
+            .prefixes(self.prefixes.clone())
+            .accept_leak(self.accept_leak)
+            .encrypted(self.encrypted)
+            .description(&self.description)
     }
 }
 

@@ -1,7 +1,5 @@
 //! `public-keys` and `apps public-keys`: fetch the public keys of an app, for clients that seal
 //! without an engine. `seal` reads the files that these commands write.
-
-use sealwire_client::CommonParams;
 use std::fs;
 use std::path::PathBuf;
 
@@ -103,13 +101,7 @@ pub(super) fn run_as_operator(app: &str, engine: &EngineArgs) -> Result<(), Fail
 
 async fn fetch(client: &Client, app: &str, reason: Option<&str>) -> Result<Signed, Failure> {
     Ok(client
-        .signed_public_keys(PublicKeysRequest {
-            app,
-            options: CommonParams {
-                reason,
-                ..CommonParams::default()
-            },
-        })
+        .signed_public_keys(PublicKeysRequest::new(app).reason(reason))
         .await?)
 }
 

@@ -3,8 +3,9 @@
 
 use clap::Subcommand;
 use sealwire_access::{self as access, Grant};
+use sealwire_client::control::RoleOperation;
 use sealwire_service::output::{errln, outln};
-use sealwire_wire::control::{Role, RoleOperation, RoleRequest};
+use sealwire_wire::control::Role;
 
 use super::Failure;
 use super::operator::TargetArgs;
@@ -61,27 +62,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             grants,
             target,
         } => {
-            let grants = grants.iter().map(String::as_str).collect();
-            change(
-                RoleRequest {
-                    role,
-                    operation: RoleOperation::Set { grants },
-                },
-                target,
-            )
+            let grants = grants.iter().map(String::as_str);
+            change(role, RoleOperation::set(grants), target)
         }
-        RolesCommand::Delete { role, target } => change(
-            RoleRequest {
-                role,
-                operation: RoleOperation::Delete,
-            },
-            target,
-        ),
+        RolesCommand::Delete { role, target } => change(role, RoleOperation::delete(), target),
     }
 }
 
-fn change(call: RoleRequest<'_>, target: &TargetArgs) -> Result<(), Failure> {
-    let changed = target.run(async |control| control.change_role(call).await)?;
+fn change(role: &str, operation: RoleOperation<'_>, target: &TargetArgs) -> Result<(), Failure> {
+    let changed = target.run(async |control| control.change_role(role, operation).await)?;
     if changed.role.as_ref().is_some_and(can_guess) {
         errln!(
             "warning: callers of this role see values through a mask and can find them out by guessing, about 10,000 values a call: \

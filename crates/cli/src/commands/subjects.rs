@@ -1,14 +1,12 @@
 //! `subjects`: shows the stored data of a person and its readers, and erases the data.
 
+use sealwire_client::{Client, Page, SubjectErased, SubjectErasure, SubjectExport, SubjectTarget};
 use std::collections::BTreeSet;
 use std::io::{BufWriter, Write as _};
 use std::path::PathBuf;
 
 use clap::Subcommand;
 use sealwire_audit::{Filter, RecordView};
-use sealwire_client::{
-    Client, CommonParams, SubjectErased, SubjectExport, SubjectName, SubjectTarget,
-};
 use sealwire_service::output::{errln, outln};
 use serde_json::json;
 
@@ -154,14 +152,8 @@ struct Common {
 }
 
 impl Common {
-    fn target<'a>(&'a self, subject: SubjectName<'a>) -> SubjectTarget<'a> {
-        SubjectTarget {
-            options: CommonParams {
-                reason: self.reason.as_deref(),
-                ..CommonParams::default()
-            },
-            ..SubjectTarget::new(&self.app, subject)
-        }
+    fn target<'a>(&'a self, name: &'a str) -> SubjectTarget<'a> {
+        SubjectTarget::by_name(&self.app, name).reason(self.reason.as_deref())
     }
 
     fn run<T>(&self, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
@@ -196,7 +188,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             )?;
             let name = named.read()?;
             let erased = common.run(async |client| {
-                let target = common.target(SubjectName::Name(&name));
+                let target = common.target(&name);
                 // Names the version, so that a repeated request does not erase data of a person who
                 // returned meanwhile.
                 let version = client.subjects_find(target).await?.version;
@@ -214,11 +206,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn find(name: &str, as_json: bool, common: &Common) -> Result<(), Failure> {
-    let found = common.run(async |client| {
-        Ok(client
-            .subjects_find(common.target(SubjectName::Name(name)))
-            .await?)
-    })?;
+    let found = common.run(async |client| Ok(client.subjects_find(common.target(name)).await?))?;
     if as_json {
         outln!("{}", serde_json::to_string(&found)?);
         return Ok(());
@@ -235,11 +223,10 @@ fn find(name: &str, as_json: bool, common: &Common) -> Result<(), Failure> {
 fn export(name: &str, common: &Common) -> Result<(), Failure> {
     common.run(async |client| {
         let mut out = BufWriter::new(sealwire_service::output::Output);
-        let (target, mut after, mut failed) =
-            (common.target(SubjectName::Name(name)), None::<String>, 0);
+        let (target, mut after, mut failed) = (common.target(name), None::<String>, 0);
         loop {
             let page = client
-                .subjects_export(target, after.as_deref(), None)
+                .subjects_export(target, Page::new().after(after.as_deref()))
                 .await?;
             let SubjectExport {
                 collection,
@@ -281,11 +268,7 @@ fn export(name: &str, common: &Common) -> Result<(), Failure> {
 }
 
 fn accesses(name: &str, trail: &TrailArgs, as_json: bool, common: &Common) -> Result<(), Failure> {
-    let found = common.run(async |client| {
-        Ok(client
-            .subjects_find(common.target(SubjectName::Name(name)))
-            .await?)
-    })?;
+    let found = common.run(async |client| Ok(client.subjects_find(common.target(name)).await?))?;
     let filter = Filter {
         subject: Some(found.id),
         app: Some(common.app.clone()),
@@ -307,7 +290,10 @@ async fn erase(
     let mut all = SubjectErased::default();
     while !all.done {
         let found = client
-            .subjects_erase(target, Some(version), created)
+            .subjects_erase(
+                target,
+                SubjectErasure::new().version(version).created(created),
+            )
             .await?;
         let (objects, tokens) = (all.objects + found.objects, all.tokens + found.tokens);
         all = SubjectErased {
@@ -382,7 +368,7 @@ fn erase_again(trail: &TrailArgs, as_json: bool, common: &Common) -> Result<(), 
             created,
         } in &known
         {
-            let target = common.target(SubjectName::Id(id));
+            let target = SubjectTarget::by_id(&common.app, id).reason(common.reason.as_deref());
             tell(
                 &erase(&client, target, *version, Some(*created)).await?,
                 as_json,

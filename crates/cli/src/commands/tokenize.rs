@@ -1,8 +1,8 @@
 //! `tokenize` and `detokenize`: read a JSON file and write a JSON file.
 
-use sealwire_client::{
-    CommonParams, Detokenize, OnError, TokenLookupScope, Tokenize, TokenizeOptions,
-};
+use std::time::Duration;
+
+use sealwire_client::{Detokenize, OnError, Tokenize};
 
 use super::Failure;
 use super::documents::{Common, Opened, convert};
@@ -46,25 +46,15 @@ pub(super) struct DetokenizeArgs {
 pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
     let common = &args.common;
     convert(common, "tokenizing", Opened::None, async |payload, _| {
-        let writing = TokenizeOptions {
-            collection: &args.collection,
-            tags: args.tag.iter().map(String::as_str).collect(),
-            expires_s: args.expires_s,
-            idempotency_key: None,
-            subject: args.subject.as_deref(),
-        };
-        let call = Tokenize {
-            select: common.select(),
-            unmatched: common.unmatched(),
-            context: common.context(),
-            options: CommonParams {
-                reason: common.reason.as_deref(),
-                ..CommonParams::default()
-            },
-            on_error: on_error(args.report),
-            writing,
-            ..Tokenize::new(&common.app, payload)
-        };
+        let call = Tokenize::new(&common.app, &args.collection, payload)
+            .set_select(common.select())
+            .unmatched(common.unmatched())
+            .context(common.context())
+            .reason(common.reason.as_deref())
+            .on_error(on_error(args.report))
+            .tags(args.tag.iter().map(String::as_str))
+            .expires_after(args.expires_s.map(Duration::from_secs))
+            .subject(args.subject.as_deref());
         Ok(common.connect.client().await?.tokenize(call).await?)
     })
 }
@@ -72,20 +62,12 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
 pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
     let common = &args.common;
     convert(common, "detokenizing", Opened::None, async |payload, _| {
-        let call = Detokenize {
-            select: common.select(),
-            unmatched: common.unmatched(),
-            context: common.context(),
-            options: CommonParams {
-                reason: common.reason.as_deref(),
-                ..CommonParams::default()
-            },
-            on_error: on_error(args.report),
-            writing: TokenLookupScope {
-                collection: &args.collection,
-            },
-            ..Detokenize::new(&common.app, payload)
-        };
+        let call = Detokenize::new(&common.app, &args.collection, payload)
+            .set_select(common.select())
+            .unmatched(common.unmatched())
+            .context(common.context())
+            .reason(common.reason.as_deref())
+            .on_error(on_error(args.report));
         Ok(common.connect.client().await?.detokenize(call).await?)
     })
 }

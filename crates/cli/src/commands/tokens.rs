@@ -1,10 +1,11 @@
 //! `tokens`: shows, finds, expires and deletes tokens.
 
 use std::io::BufRead as _;
+use std::time::Duration;
 
 use clap::Subcommand;
 use sealwire_client::{
-    Client, CommonParams, Counted, Listing, Sweep, Token, TokenMap, TokenSearch, Tokens,
+    Client, CollectionTarget, Counted, Listing, Sweep, Token, TokenSearch, Tokens,
 };
 use sealwire_payload::{WalkLimits, json};
 use sealwire_service::output::{errln, outln};
@@ -168,12 +169,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let expired_before = expired.then(unix_s).transpose()?;
             list(
                 common,
-                Listing {
-                    tag: tag.as_deref(),
-                    expired_before,
-                    archived: *archived,
-                    ..Listing::default()
-                },
+                Listing::new()
+                    .tag(tag.as_deref())
+                    .expired_before(expired_before)
+                    .archived(*archived),
                 *limit,
             )
         }
@@ -211,14 +210,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Common {
-    pub(super) fn map(&self) -> TokenMap<'_> {
-        TokenMap {
-            options: CommonParams {
-                reason: self.reason.as_deref(),
-                ..CommonParams::default()
-            },
-            ..TokenMap::new(&self.app, &self.collection)
-        }
+    pub(super) fn map(&self) -> CollectionTarget<'_> {
+        CollectionTarget::new(&self.app, &self.collection).reason(self.reason.as_deref())
     }
 
     fn run<T>(&self, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
@@ -288,11 +281,9 @@ fn find(
         serde_json::Value::from(value).to_string()
     };
     let value = json::to_msgpack(document.as_bytes(), WalkLimits::default())?;
-    let search = TokenSearch {
-        value: &value,
-        context: context.as_bytes(),
-        subject,
-    };
+    let search = TokenSearch::new(&value)
+        .context(context.as_bytes())
+        .subject(subject);
     let found = common.run(async |client| Ok(client.tokens_find(common.map(), search).await?))?;
     if common.json {
         outln!("{}", serde_json::to_string(&found)?);
@@ -307,11 +298,7 @@ fn list(common: &Common, listing: Listing<'_>, limit: usize) -> Result<(), Failu
         let (mut found, mut after): (Vec<Token>, Option<String>) = (Vec::new(), None);
         while found.len() < limit {
             let limit = u32::try_from((limit - found.len()).min(TOKENS_MAX)).ok();
-            let listing = Listing {
-                after: after.as_deref(),
-                limit,
-                ..listing
-            };
+            let listing = listing.after(after.as_deref()).limit(limit);
             let Tokens { tokens, next, .. } = client.tokens_list(common.map(), listing).await?;
             found.extend(tokens.into_iter().flatten());
             after = next;
@@ -338,7 +325,7 @@ fn each(
     named: &Named,
     common: &Common,
     done: &str,
-    change: impl AsyncFn(&Client, TokenMap<'_>, &[&str]) -> Result<Counted, Failure>,
+    change: impl AsyncFn(&Client, CollectionTarget<'_>, &[&str]) -> Result<Counted, Failure>,
 ) -> Result<(), Failure> {
     let tokens = read_names(&named.tokens)?;
     let progress = DocumentProgress::start();
@@ -370,7 +357,7 @@ pub(super) fn sweep(
     args: &Sweeping,
     done: &str,
     older_s: u64,
-    step: impl AsyncFn(&Client, TokenMap<'_>, Sweep<'_>) -> Result<Counted, Failure>,
+    step: impl AsyncFn(&Client, CollectionTarget<'_>, Sweep<'_>) -> Result<Counted, Failure>,
 ) -> Result<(), Failure> {
     let common = &args.common;
     let progress = DocumentProgress::start();
@@ -378,12 +365,10 @@ pub(super) fn sweep(
         let (mut count, mut after): (u64, Option<String>) = (0, None);
         loop {
             let older_s = Some(older_s);
-            let sweep = Sweep {
-                older_s,
-                dry_run: args.dry_run,
-                after: after.as_deref(),
-                ..Sweep::default()
-            };
+            let sweep = Sweep::new()
+                .older(older_s.map(Duration::from_secs))
+                .dry_run(args.dry_run)
+                .after(after.as_deref());
             let counted = step(&client, common.map(), sweep).await?;
             count += counted.count;
             progress.say(&format!("{count} {done}"));

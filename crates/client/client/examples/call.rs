@@ -18,10 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let document = std::collections::BTreeMap::from([("name", "Zoë"), ("pan", "4242424242424242")]);
     let payload = to_payload(&document)?;
-    let call = Encrypt {
-        select: Some(vec!["$.pan"]),
-        ..Encrypt::new("demo", &payload)
-    };
+    let call = Encrypt::new("demo", &payload).select(["$.pan"]);
     let sealed = client.encrypt(call).await?;
     let opened = client
         .decrypt(Decrypt::new("demo", &sealed.payload))

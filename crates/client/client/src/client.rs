@@ -14,9 +14,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sealwire_wire::{
-    CommonParams, DEADLINE_MS_MAX, Decrypt, Detokenize, DocumentParams, Encrypt, ErrorCode,
-    FieldError, Health, Info, Inspect, Inspection, Malformed, Mask, Rewrap, Tokenize,
-    TokenizeOptions, request,
+    CommonParams, DEADLINE_MS_MAX, DocumentParams, ErrorCode, FieldError, Health, Info, Inspection,
+    Malformed, request,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,12 +25,14 @@ use crate::config::ClientConfig;
 use crate::connection::{Bounds, Connection};
 use crate::error::{Error, printable, rejected_certificate};
 use crate::pool::{Connector, Pool, Renewals};
+use crate::request::documents::{Decrypt, Detokenize, Encrypt, Inspect, Mask, Rewrap, Tokenize};
 use crate::retry::{Course, Retries, Setback};
 use crate::state::Failure;
 use crate::tls::Dialer;
 
 /// A document in a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "workspace"), non_exhaustive)]
 pub struct Document {
     /// The payload as one MessagePack value, with the structure of the request's payload.
     pub payload: Bytes,
@@ -44,7 +45,7 @@ pub struct Document {
     /// Positions of those paths in `select` that match nothing in the document.
     pub unmatched: Vec<u32>,
     /// Encapsulations that fields of the document refer to. Keep them with the document, for
-    /// [`DocumentParams::encapsulations`]: without them the fields do not open again.
+    /// [`Decrypt::encapsulations`]: without them the fields do not open again.
     pub encapsulations: Vec<String>,
 }
 
@@ -73,6 +74,12 @@ impl Document {
 /// Serializes a Rust value to a payload. Structs become maps with their field names as keys. A
 /// `Vec<u8>` becomes an array of numbers, unless its type serializes as bytes, as `Bytes`-like
 /// types and `serde_bytes` do.
+///
+/// ```
+/// let payload = sealwire_client::to_payload(&("4111 1111 1111 1111", 12, true))?;
+/// assert_eq!(payload[0], 0x93);
+/// # Ok::<_, sealwire_client::Error>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::Value`] if the value cannot be serialised.
@@ -127,6 +134,14 @@ impl Client {
     /// certificate is reported here. Any response counts as connected, even an error such as
     /// `overloaded`. If there are several servers, one response is enough.
     ///
+    /// ```no_run
+    /// # async fn example(config: sealwire_client::ClientConfig) -> Result<(), sealwire_client::Error> {
+    /// let client = sealwire_client::Client::connect(config).await?;
+    /// println!("connected to version {}", client.info().await?.version);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Config`] and [`Error::Tls`] before a connection is opened; afterwards the errors of
     /// any request. [`Error::Rpc`] only if the server denies this certificate, with `forbidden` or
@@ -150,6 +165,13 @@ impl Client {
 
     /// Creates a client that opens its first connection for its first request. Blocks briefly if
     /// certificates are in files.
+    ///
+    /// ```no_run
+    /// # async fn example(config: sealwire_client::ClientConfig) -> Result<(), sealwire_client::Error> {
+    /// let client = sealwire_client::Client::lazy(config)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Config`] and [`Error::Tls`].
@@ -199,8 +221,8 @@ impl Client {
     ///
     /// # Errors
     /// Any [`Error`] but `Value`.
-    pub async fn encrypt(&self, call: Encrypt<'_>) -> Result<Document, Error> {
-        self.document(call, Course::default(), request::encrypt)
+    pub async fn encrypt(&self, request: Encrypt<'_>) -> Result<Document, Error> {
+        self.document(request.0, Course::default(), request::encrypt)
             .await
     }
 
@@ -208,14 +230,17 @@ impl Client {
     ///
     /// # Errors
     /// Any [`Error`] but `Value`.
-    pub async fn decrypt(&self, call: Decrypt<'_>) -> Result<Document, Error> {
-        self.document(call, Course::default(), request::decrypt)
+    pub async fn decrypt(&self, request: Decrypt<'_>) -> Result<Document, Error> {
+        self.document(request.0, Course::default(), request::decrypt)
             .await
     }
 
     /// Opens every envelope of a document and seals the plaintext again with the app's newest key.
-    pub async fn rewrap(&self, call: Rewrap<'_>) -> Result<Document, Error> {
-        self.document(call, Course::default(), request::rewrap)
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Value`.
+    pub async fn rewrap(&self, request: Rewrap<'_>) -> Result<Document, Error> {
+        self.document(request.0, Course::default(), request::rewrap)
             .await
     }
 
@@ -226,31 +251,24 @@ impl Client {
     ///
     /// # Errors
     /// Any [`Error`] but `Value`.
-    pub async fn tokenize(&self, call: Tokenize<'_>) -> Result<Document, Error> {
-        if call.writing.idempotency_key.is_some() || !self.shared.retries.repeats_sent() {
-            return self
-                .document(call, Course::on_tokens(), request::tokenize)
-                .await;
+    pub async fn tokenize(&self, request: Tokenize<'_>) -> Result<Document, Error> {
+        let key: [u8; 16];
+        let mut params = request.0;
+        if params.writing.idempotency_key.is_none() && self.shared.retries.repeats_sent() {
+            key = random()?;
+            params.writing.idempotency_key = Some(&key);
         }
-        let key: [u8; 16] = random()?;
-        let writing = TokenizeOptions {
-            idempotency_key: Some(&key),
-            ..call.writing.clone()
-        };
-        self.document(
-            Tokenize { writing, ..call },
-            Course::on_tokens(),
-            request::tokenize,
-        )
-        .await
+
+        self.document(params, Course::on_tokens(), request::tokenize)
+            .await
     }
 
     /// Replaces the tokens in a document by their values.
     ///
     /// # Errors
     /// Any [`Error`] but `Value`.
-    pub async fn detokenize(&self, call: Detokenize<'_>) -> Result<Document, Error> {
-        self.document(call, Course::on_tokens(), request::detokenize)
+    pub async fn detokenize(&self, request: Detokenize<'_>) -> Result<Document, Error> {
+        self.document(request.0, Course::on_tokens(), request::detokenize)
             .await
     }
 
@@ -259,26 +277,35 @@ impl Client {
     ///
     /// # Errors
     /// Any [`Error`] but `Value`.
-    pub async fn mask(&self, call: Mask<'_>) -> Result<Document, Error> {
-        self.document(call, Course::default(), request::mask).await
+    pub async fn mask(&self, request: Mask<'_>) -> Result<Document, Error> {
+        self.document(request.0, Course::default(), request::mask)
+            .await
     }
 
     async fn document<'a, W: Clone>(
         &self,
-        call: DocumentParams<'a, W>,
+        params: DocumentParams<'a, W>,
         course: Course,
         encode: fn(&mut Vec<u8>, u32, &DocumentParams<'a, W>),
     ) -> Result<Document, Error> {
-        request::check_payload(call.payload).map_err(Error::Payload)?;
+        request::check_payload(params.payload).map_err(Error::payload)?;
         let encode = |out: &mut Vec<u8>, msgid, options| {
-            let call = call.clone();
-            encode(out, msgid, &DocumentParams { options, ..call });
+            let params = params.clone();
+            encode(out, msgid, &DocumentParams { options, ..params });
         };
-        let result = self.call_on_data(call.options, course, encode).await?;
-        Document::decode(&result).map_err(Error::Protocol)
+        let result = self.call_on_data(params.options, course, encode).await?;
+        Document::decode(&result).map_err(Error::protocol)
     }
 
     /// Encrypts every leaf of a Rust value, with default options.
+    ///
+    /// ```no_run
+    /// # async fn example(client: sealwire_client::Client) -> Result<(), sealwire_client::Error> {
+    /// let sealed = client.encrypt_value("shop", &["4111 1111 1111 1111"]).await?;
+    /// let opened: Vec<String> = client.decrypt_value("shop", &sealed.payload).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// Any [`Error`].
@@ -308,16 +335,24 @@ impl Client {
     ///
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
-    pub async fn inspect(&self, call: Inspect<'_>) -> Result<Inspection, Error> {
+    pub async fn inspect(&self, request: Inspect<'_>) -> Result<Inspection, Error> {
         let result = self
             .call(self.deadline, Course::immediate(), |out, msgid, _| {
-                request::inspect(out, msgid, &call)
+                request::inspect(out, msgid, &request.0)
             })
             .await?;
-        Inspection::decode(&result).map_err(Error::Protocol)
+        Inspection::decode(&result).map_err(Error::protocol)
     }
 
     /// Returns the server's version, methods, formats and limits.
+    ///
+    /// ```no_run
+    /// # async fn example(client: sealwire_client::Client) -> Result<(), sealwire_client::Error> {
+    /// let info = client.info().await?;
+    /// println!("{} {} supports {:?}", info.name, info.version, info.suites);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
@@ -327,10 +362,17 @@ impl Client {
                 request::info(out, msgid)
             })
             .await?;
-        Info::decode(&result).map_err(Error::Protocol)
+        Info::decode(&result).map_err(Error::protocol)
     }
 
     /// Succeeds if the server responds.
+    ///
+    /// ```no_run
+    /// # async fn example(client: sealwire_client::Client) -> Result<(), sealwire_client::Error> {
+    /// client.health().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
@@ -340,10 +382,17 @@ impl Client {
                 request::health(out, msgid)
             })
             .await?;
-        Health::decode(&result).map_err(Error::Protocol)
+        Health::decode(&result).map_err(Error::protocol)
     }
 
     /// Returns the counters of this client and its clones.
+    ///
+    /// ```no_run
+    /// # fn example(client: sealwire_client::Client) {
+    /// let stats = client.stats();
+    /// println!("{} attempts, {} retries", stats.attempts, stats.retries);
+    /// # }
+    /// ```
     pub fn stats(&self) -> Stats {
         let ClientState {
             pool,
@@ -388,8 +437,13 @@ impl Client {
         self.shared.pool.ejected_now()
     }
 
+    /// Returns the deadline of requests that set none, [`ClientConfig::deadline`].
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     /// Returns the deadline of a request: its own deadline if set, otherwise the client's.
-    pub fn deadline_of(&self, deadline_ms: Option<u32>) -> Duration {
+    pub(crate) fn deadline_of(&self, deadline_ms: Option<u32>) -> Duration {
         deadline_ms.map_or(self.deadline, |deadline_ms| {
             Duration::from_millis(u64::from(deadline_ms))
         })
@@ -523,8 +577,8 @@ impl Connection {
             Failure::TooLong => Error::RequestTooLong {
                 max: self.bounds().request_bytes_max,
             },
-            Failure::Refused(error) => Error::ReplyRefused(error),
-            Failure::Protocol(malformed) => Error::Protocol(malformed),
+            Failure::Refused(error) => Error::ReplyRefused(error.into()),
+            Failure::Protocol(malformed) => Error::protocol(malformed),
         }
     }
 }

@@ -23,7 +23,15 @@ const DER_SEQUENCE: u8 = b'M';
 const NAME_BYTES_MAX: usize = 255;
 
 /// PEM text or the file that holds it.
+///
+/// ```
+/// use sealwire_client::Pem;
+///
+/// let key = Pem::File("/etc/shop/sealwire/shop.key".into());
+/// assert_eq!(format!("{key:?}"), "File(/etc/shop/sealwire/shop.key)");
+/// ```
 #[derive(Clone)]
+#[non_exhaustive]
 pub enum Pem {
     /// A file, read when the client is created, and again if it has changed: before each
     /// connection, and every ten seconds while requests are made. Connections with the earlier
@@ -68,7 +76,15 @@ impl fmt::Debug for Pem {
 }
 
 /// A server. All endpoints of a client serve the same apps.
+///
+/// ```
+/// use sealwire_client::Endpoint;
+///
+/// let endpoint = Endpoint::new("10.0.0.7:31101", "engine-1.acme.example");
+/// assert_eq!(endpoint.server_name, "engine-1.acme.example");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Endpoint {
     /// `host:port` of the server. A name is resolved for every connection. If the name has several
     /// addresses, they count as one endpoint. The client tries them in the resolver's order, with
@@ -95,7 +111,20 @@ const AGES: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_
 
 /// Addresses of the servers, limits, and retry behaviour. Create a configuration with
 /// [`ClientConfig::new`] and change individual settings.
+///
+/// ```
+/// use std::time::Duration;
+/// use sealwire_client::{ClientConfig, Pem};
+///
+/// let file = |name: &str| Pem::File(format!("/etc/shop/sealwire/{name}").into());
+/// let (ca, certificate, key) = (file("ca.pem"), file("shop.pem"), file("shop.key"));
+/// let mut config =
+///     ClientConfig::new("10.0.0.7:31101", "engine-1.acme.example", ca, certificate, key);
+/// config.deadline = Duration::from_secs(5);
+/// config.connections = 4;
+/// ```
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "workspace"), non_exhaustive)]
 pub struct ClientConfig {
     /// The servers, `1..=128`. Each must be able to serve every request. A request goes to the less
     /// busy of two randomly chosen endpoints that are connected, not ejected and not paused.

@@ -5,11 +5,10 @@
 //! was rejected with a retry time.
 
 use sealwire_wire::control::{
-    AppChanged, AppRequest, Apps, Census, CensusRequest, CheckRequest, Checked, CollectionChanged,
-    CollectionRequest, Collections, CollectionsRequest, Control, Instances, MigrateRequest,
-    MigratedObjects, Page, PrincipalChanged, PrincipalRequest, Principals, PublicKeys,
-    PublicKeysRequest, Records, RewrapRowsRequest, RewrappedRows, RoleChanged, RoleRequest, Roles,
-    RootOperation, RootState,
+    AppChanged, AppRequest, Apps, Census, Checked, CollectionChanged, CollectionRequest,
+    Collections, CollectionsRequest, Control, Instances, MigratedObjects, PrincipalChanged,
+    PrincipalRequest, Principals, PublicKeys, Records, RewrappedRows, RoleChanged, RoleRequest,
+    Roles, RootState,
 };
 use sealwire_wire::{Malformed, request};
 
@@ -18,6 +17,11 @@ use sealwire_public_keys as public_keys;
 
 use crate::client::Client;
 use crate::error::Error;
+use crate::request::control::{
+    AppOperation, CensusRequest, CheckRequest, CollectionOperation, MigrateRequest,
+    PrincipalOperation, PublicKeysRequest, RewrapRowsRequest, RoleOperation, RootOperation,
+};
+use crate::request::objects::Page;
 use crate::retry::Course;
 
 impl Client {
@@ -26,7 +30,7 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`; the same holds for every method here.
     pub async fn apps(&self, page: Page<'_>) -> Result<Apps, Error> {
-        self.control(Control::Apps(page), Course::default(), Apps::decode)
+        self.control(Control::Apps(page.0), Course::default(), Apps::decode)
             .await
     }
 
@@ -36,7 +40,7 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn export(&self, page: Page<'_>) -> Result<Records, Error> {
-        self.control(Control::Export(page), Course::default(), Records::decode)
+        self.control(Control::Export(page.0), Course::default(), Records::decode)
             .await
     }
 
@@ -44,9 +48,18 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn change_app(&self, call: AppRequest<'_>) -> Result<AppChanged, Error> {
-        self.control(Control::App(call), Course::once(), AppChanged::decode)
-            .await
+    pub async fn change_app(
+        &self,
+        app: &str,
+        operation: AppOperation<'_>,
+    ) -> Result<AppChanged, Error> {
+        let operation = operation.0;
+        self.control(
+            Control::App(AppRequest { app, operation }),
+            Course::once(),
+            AppChanged::decode,
+        )
+        .await
     }
 
     /// Returns a page of an app's collections.
@@ -55,7 +68,7 @@ impl Client {
     /// As above.
     pub async fn collections(&self, app: &str, page: Page<'_>) -> Result<Collections, Error> {
         self.control(
-            Control::Collections(CollectionsRequest { app, page }),
+            Control::Collections(CollectionsRequest { app, page: page.0 }),
             Course::default(),
             Collections::decode,
         )
@@ -68,10 +81,17 @@ impl Client {
     /// As above.
     pub async fn change_collection(
         &self,
-        call: CollectionRequest<'_>,
+        app: &str,
+        collection: &str,
+        operation: CollectionOperation<'_>,
     ) -> Result<CollectionChanged, Error> {
+        let request = CollectionRequest {
+            app,
+            collection,
+            operation: operation.0,
+        };
         self.control(
-            Control::Collection(call),
+            Control::Collection(request),
             Course::once(),
             CollectionChanged::decode,
         )
@@ -83,9 +103,13 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn keys_census(&self, call: CensusRequest<'_>) -> Result<Census, Error> {
-        self.control(Control::Census(call), Course::default(), Census::decode)
-            .await
+    pub async fn keys_census(&self, request: CensusRequest<'_>) -> Result<Census, Error> {
+        self.control(
+            Control::Census(request.0),
+            Course::default(),
+            Census::decode,
+        )
+        .await
     }
 
     /// Seals a page of an app's rows again, under its newest key versions. Can be repeated without
@@ -93,9 +117,12 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn keys_rewrap(&self, call: RewrapRowsRequest<'_>) -> Result<RewrappedRows, Error> {
+    pub async fn keys_rewrap(
+        &self,
+        request: RewrapRowsRequest<'_>,
+    ) -> Result<RewrappedRows, Error> {
         self.control(
-            Control::RewrapRows(call),
+            Control::RewrapRows(request.0),
             Course::default(),
             RewrappedRows::decode,
         )
@@ -110,10 +137,10 @@ impl Client {
     /// As above.
     pub async fn collections_migrate(
         &self,
-        call: MigrateRequest<'_>,
+        request: MigrateRequest<'_>,
     ) -> Result<MigratedObjects, Error> {
         self.control(
-            Control::Migrate(call),
+            Control::Migrate(request.0),
             Course::default(),
             MigratedObjects::decode,
         )
@@ -121,6 +148,15 @@ impl Client {
     }
 
     /// Returns the engines that serve this control state.
+    ///
+    /// ```no_run
+    /// # async fn example(client: sealwire_client::Client) -> Result<(), sealwire_client::Error> {
+    /// for engine in client.instances().await?.instances {
+    ///     println!("{} at {}: generation {}", engine.id, engine.address, engine.generation);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As above.
@@ -135,11 +171,12 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn root(&self, operation: RootOperation<'_>) -> Result<RootState, Error> {
-        let course = match operation {
-            RootOperation::Status | RootOperation::Verify => Course::default(),
-            _ => Course::once(),
+        let course = if operation.only_reads() {
+            Course::default()
+        } else {
+            Course::once()
         };
-        self.control(Control::Root(operation), course, RootState::decode)
+        self.control(Control::Root(operation.0), course, RootState::decode)
             .await
     }
 
@@ -148,7 +185,7 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn roles(&self, page: Page<'_>) -> Result<Roles, Error> {
-        self.control(Control::Roles(page), Course::default(), Roles::decode)
+        self.control(Control::Roles(page.0), Course::default(), Roles::decode)
             .await
     }
 
@@ -156,9 +193,18 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn change_role(&self, call: RoleRequest<'_>) -> Result<RoleChanged, Error> {
-        self.control(Control::Role(call), Course::once(), RoleChanged::decode)
-            .await
+    pub async fn change_role(
+        &self,
+        role: &str,
+        operation: RoleOperation<'_>,
+    ) -> Result<RoleChanged, Error> {
+        let operation = operation.0;
+        self.control(
+            Control::Role(RoleRequest { role, operation }),
+            Course::once(),
+            RoleChanged::decode,
+        )
+        .await
     }
 
     /// Returns a page of the principals that have a role.
@@ -167,7 +213,7 @@ impl Client {
     /// As above.
     pub async fn principals(&self, page: Page<'_>) -> Result<Principals, Error> {
         self.control(
-            Control::Principals(page),
+            Control::Principals(page.0),
             Course::default(),
             Principals::decode,
         )
@@ -180,10 +226,15 @@ impl Client {
     /// As above.
     pub async fn change_principal(
         &self,
-        call: PrincipalRequest<'_>,
+        principal: &str,
+        operation: PrincipalOperation<'_>,
     ) -> Result<PrincipalChanged, Error> {
+        let operation = operation.0;
         self.control(
-            Control::Principal(call),
+            Control::Principal(PrincipalRequest {
+                principal,
+                operation,
+            }),
             Course::once(),
             PrincipalChanged::decode,
         )
@@ -194,9 +245,13 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn check(&self, call: CheckRequest<'_>) -> Result<Checked, Error> {
-        self.control(Control::Check(call), Course::default(), Checked::decode)
-            .await
+    pub async fn check(&self, request: CheckRequest<'_>) -> Result<Checked, Error> {
+        self.control(
+            Control::Check(request.0),
+            Course::default(),
+            Checked::decode,
+        )
+        .await
     }
 
     /// Returns the public keys to which others seal for an app, without verification. Both
@@ -204,9 +259,9 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn public_keys(&self, call: PublicKeysRequest<'_>) -> Result<PublicKeys, Error> {
+    pub async fn public_keys(&self, request: PublicKeysRequest<'_>) -> Result<PublicKeys, Error> {
         self.control(
-            Control::PublicKeys(call),
+            Control::PublicKeys(request.0),
             Course::default(),
             PublicKeys::decode,
         )
@@ -221,21 +276,21 @@ impl Client {
     #[cfg(feature = "public-keys")]
     pub async fn signed_public_keys(
         &self,
-        call: PublicKeysRequest<'_>,
+        request: PublicKeysRequest<'_>,
     ) -> Result<public_keys::Signed, Error> {
         let PublicKeys {
             keys,
             signature,
             signer,
             ..
-        } = self.public_keys(call).await?;
+        } = self.public_keys(request).await?;
         let malformed = |_| Malformed::Expected {
             expected: "a signature and its key in base64",
             found: "another text",
         };
         public_keys::Signed::from_base64(keys, &signature, &signer)
             .map_err(malformed)
-            .map_err(Error::Protocol)
+            .map_err(Error::protocol)
     }
 
     async fn control<T>(
@@ -246,6 +301,6 @@ impl Client {
     ) -> Result<T, Error> {
         let encode = |out: &mut Vec<u8>, msgid: u32, _| request::control(out, msgid, &call);
         let result = self.call(self.deadline_of(None), course, encode).await?;
-        decode(&result).map_err(Error::Protocol)
+        decode(&result).map_err(Error::protocol)
     }
 }

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::AlertDescription;
 use sealwire_wire::{Malformed, RpcError, ScanError};
@@ -12,6 +13,7 @@ use sealwire_wire::{Malformed, RpcError, ScanError};
 /// The reason why a request has no result. Cheap to clone, because requests that waited for one
 /// connection share its failure.
 #[derive(Clone, Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "workspace"), non_exhaustive)]
 pub enum Error {
     /// The server responded with an error. The code tells whose fault the error is and whether a
     /// retry can help.
@@ -41,7 +43,7 @@ pub enum Error {
     Config(Arc<str>),
     /// The payload to send is not one MessagePack value. Nothing was sent.
     #[error("the payload is not one MessagePack value: {0}")]
-    Payload(Malformed),
+    Payload(InvalidMessage),
     /// The request is longer than this client's `request_bytes_max`. Nothing was sent.
     #[error("the request is longer than {max} bytes")]
     RequestTooLong {
@@ -50,19 +52,35 @@ pub enum Error {
     },
     /// The response exceeds this client's limits and was discarded. The server did the work.
     #[error("reply refused: {0}")]
-    ReplyRefused(ScanError),
+    ReplyRefused(ResponseLimit),
     /// The server violated the protocol. The connection was closed.
     #[error("protocol: {0}")]
-    Protocol(Malformed),
+    Protocol(InvalidMessage),
     /// A Rust value could not be serialized to a payload, or a payload not deserialized to the
     /// requested type. The text can quote the value, so treat it as sensitive data.
     #[error("value and payload do not fit")]
     Value(#[source] Arc<dyn std::error::Error + Send + Sync>),
 }
 
+/// The reason why bytes are not the expected MessagePack value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(transparent)]
+pub struct InvalidMessage(Malformed);
+
+/// The limit that a response exceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(transparent)]
+pub struct ResponseLimit(ScanError);
+
+impl From<ScanError> for ResponseLimit {
+    fn from(error: ScanError) -> Self {
+        Self(error)
+    }
+}
+
 /// Returns a server's error with a message that is safe to show on a terminal. A server must not
 /// move the cursor, start a line or change the direction of the text.
-pub(crate) fn printable(error: RpcError) -> RpcError {
+pub(crate) fn printable(mut error: RpcError) -> RpcError {
     if error.message.chars().any(is_control) {
         let mut message = String::with_capacity(error.message.len());
         for character in error.message.chars() {
@@ -72,10 +90,7 @@ pub(crate) fn printable(error: RpcError) -> RpcError {
                 message.push(character);
             }
         }
-        return RpcError {
-            message: message.into(),
-            ..error
-        };
+        error.message = message.into();
     }
     error
 }
@@ -86,6 +101,50 @@ fn is_control(character: char) -> bool {
 }
 
 impl Error {
+    /// Returns the error for a payload that is not one MessagePack value.
+    pub(crate) fn payload(malformed: Malformed) -> Self {
+        Self::Payload(InvalidMessage(malformed))
+    }
+
+    /// Returns the error for a message that violates the protocol.
+    pub(crate) fn protocol(malformed: Malformed) -> Self {
+        Self::Protocol(InvalidMessage(malformed))
+    }
+
+    /// Returns the error for a document that lacks values of the request. A program that decodes
+    /// documents itself returns it.
+    #[must_use]
+    pub fn incomplete_document() -> Self {
+        Self::protocol(Malformed::Truncated)
+    }
+
+    /// Returns the error of the server, if the server responded with one.
+    #[must_use]
+    pub fn rpc(&self) -> Option<&RpcError> {
+        match self {
+            Self::Rpc(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Returns how long to wait before the next attempt, if the server named a time. The client has
+    /// already waited and retried within the deadline of the request.
+    ///
+    /// ```no_run
+    /// # async fn example(client: sealwire_client::Client) {
+    /// if let Err(error) = client.health().await
+    ///     && let Some(pause) = error.retry_after()
+    /// {
+    ///     tokio::time::sleep(pause).await;
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        let pause_ms = self.rpc()?.retry_after_ms?;
+        Some(Duration::from_millis(pause_ms.into()))
+    }
+
     /// Returns true if no connection can be made until a certificate is replaced, here or at the
     /// server.
     pub(crate) fn is_about_certificates(&self) -> bool {

@@ -5,13 +5,17 @@
 
 use bytes::Bytes;
 use sealwire_wire::{
-    AddObjects, Counted, Listing, Objects, ObjectsChanged, ObjectsOperation, ObjectsRequest,
-    PropertyDisclosure, SubjectErased, SubjectExport, SubjectFound, SubjectTarget,
-    SubjectsOperation, SubjectsRequest, Sweep, TokenMap, request,
+    self as wire, Counted, Objects, ObjectsChanged, ObjectsOperation, ObjectsRequest,
+    SubjectErased, SubjectExport, SubjectFound, SubjectsOperation, SubjectsRequest, TokenMap,
+    request,
 };
 
 use crate::client::Client;
 use crate::error::Error;
+use crate::request::objects::{
+    AddObjects, Page, PropertyDisclosure, SubjectErasure, SubjectTarget,
+};
+use crate::request::tokens::{CollectionTarget, Listing, Sweep};
 use crate::retry::Course;
 
 impl Client {
@@ -22,19 +26,19 @@ impl Client {
     /// Any [`Error`] but `Value`; so for every method here.
     pub async fn objects_add(
         &self,
-        map: TokenMap<'_>,
+        target: CollectionTarget<'_>,
         add: AddObjects<'_>,
     ) -> Result<ObjectsChanged, Error> {
-        request::check_payload(add.objects).map_err(Error::Payload)?;
-        let course = if add.idempotency_key.is_some() {
+        request::check_payload(add.0.objects).map_err(Error::payload)?;
+        let course = if add.0.idempotency_key.is_some() {
             Course::on_tokens()
         } else {
             Course::once_on_tokens()
         };
         let result = self
-            .objects(map, ObjectsOperation::Add(add), course)
+            .objects(target, ObjectsOperation::Add(add.0), course)
             .await?;
-        ObjectsChanged::decode(&result).map_err(Error::Protocol)
+        ObjectsChanged::decode(&result).map_err(Error::protocol)
     }
 
     /// Returns objects by id.
@@ -43,47 +47,76 @@ impl Client {
     /// As above.
     pub async fn objects_get(
         &self,
-        map: TokenMap<'_>,
+        target: CollectionTarget<'_>,
         ids: &[&str],
         disclosure: PropertyDisclosure<'_>,
     ) -> Result<Objects, Error> {
         let operation = ObjectsOperation::Get {
             ids: ids.to_vec(),
-            disclosure,
+            disclosure: disclosure.0,
         };
-        Objects::decode(&self.objects(map, operation, Course::on_tokens()).await?)
-            .map_err(Error::Protocol)
+        Objects::decode(&self.objects(target, operation, Course::on_tokens()).await?)
+            .map_err(Error::protocol)
     }
 
     /// Changes objects: all of them or none. `changes` is a MessagePack array of maps
     /// `{id, set, if_version?}`.
     ///
+    /// ```no_run
+    /// # async fn example(client: sealwire_client::Client, id: String) -> Result<(), sealwire_client::Error> {
+    /// use sealwire_client::CollectionTarget;
+    ///
+    /// #[derive(serde::Serialize)]
+    /// struct Change<'a> {
+    ///     id: &'a str,
+    ///     set: std::collections::BTreeMap<&'a str, &'a str>,
+    ///     if_version: u64,
+    /// }
+    ///
+    /// let change = Change { id: &id, set: [("name", "Ada King")].into(), if_version: 1 };
+    /// let changes = sealwire_client::to_payload(&[change])?;
+    /// client.objects_update(CollectionTarget::new("shop", "customers"), &changes).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As above.
     pub async fn objects_update(
         &self,
-        map: TokenMap<'_>,
+        target: CollectionTarget<'_>,
         changes: &[u8],
     ) -> Result<ObjectsChanged, Error> {
-        request::check_payload(changes).map_err(Error::Payload)?;
+        request::check_payload(changes).map_err(Error::payload)?;
         let result = self
             .objects(
-                map,
+                target,
                 ObjectsOperation::Update { changes },
                 Course::once_on_tokens(),
             )
             .await?;
-        ObjectsChanged::decode(&result).map_err(Error::Protocol)
+        ObjectsChanged::decode(&result).map_err(Error::protocol)
     }
 
     /// Removes objects permanently: all of them or none. `versions`: the version that each object
     /// must have.
     ///
+    /// ```no_run
+    /// # async fn example(client: sealwire_client::Client, id: String) -> Result<(), sealwire_client::Error> {
+    /// use sealwire_client::CollectionTarget;
+    ///
+    /// let customers = CollectionTarget::new("shop", "customers");
+    /// let deleted = client.objects_delete(customers, &[&id], Some(vec![3])).await?;
+    /// println!("{} objects deleted", deleted.count);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As above.
     pub async fn objects_delete(
         &self,
-        map: TokenMap<'_>,
+        target: CollectionTarget<'_>,
         ids: &[&str],
         versions: Option<Vec<u64>>,
     ) -> Result<Counted, Error> {
@@ -93,10 +126,10 @@ impl Client {
         };
         Counted::decode(
             &self
-                .objects(map, operation, Course::once_on_tokens())
+                .objects(target, operation, Course::once_on_tokens())
                 .await?,
         )
-        .map_err(Error::Protocol)
+        .map_err(Error::protocol)
     }
 
     /// Returns a page of the objects for which all clauses hold. `clauses` is a MessagePack array
@@ -106,21 +139,20 @@ impl Client {
     /// As above.
     pub async fn objects_query(
         &self,
-        map: TokenMap<'_>,
+        target: CollectionTarget<'_>,
         clauses: &[u8],
         disclosure: PropertyDisclosure<'_>,
-        after: Option<&str>,
-        limit: Option<u32>,
+        page: Page<'_>,
     ) -> Result<Objects, Error> {
-        request::check_payload(clauses).map_err(Error::Payload)?;
+        request::check_payload(clauses).map_err(Error::payload)?;
         let operation = ObjectsOperation::Query {
             clauses,
-            disclosure,
-            after,
-            limit,
+            disclosure: disclosure.0,
+            after: page.0.after,
+            limit: page.0.limit,
         };
-        Objects::decode(&self.objects(map, operation, Course::on_tokens()).await?)
-            .map_err(Error::Protocol)
+        Objects::decode(&self.objects(target, operation, Course::on_tokens()).await?)
+            .map_err(Error::protocol)
     }
 
     /// Returns a page of a collection's objects.
@@ -129,16 +161,16 @@ impl Client {
     /// As above.
     pub async fn objects_list(
         &self,
-        map: TokenMap<'_>,
+        target: CollectionTarget<'_>,
         listing: Listing<'_>,
         disclosure: PropertyDisclosure<'_>,
     ) -> Result<Objects, Error> {
         let operation = ObjectsOperation::List {
-            listing,
-            disclosure,
+            listing: listing.0,
+            disclosure: disclosure.0,
         };
-        Objects::decode(&self.objects(map, operation, Course::on_tokens()).await?)
-            .map_err(Error::Protocol)
+        Objects::decode(&self.objects(target, operation, Course::on_tokens()).await?)
+            .map_err(Error::protocol)
     }
 
     /// Sets when objects expire, in seconds from now; `None` removes the expiry.
@@ -147,7 +179,7 @@ impl Client {
     /// As above.
     pub async fn objects_expire(
         &self,
-        map: TokenMap<'_>,
+        target: CollectionTarget<'_>,
         ids: &[&str],
         expires_s: Option<u64>,
     ) -> Result<Counted, Error> {
@@ -155,8 +187,8 @@ impl Client {
             ids: ids.to_vec(),
             expires_s,
         };
-        Counted::decode(&self.objects(map, operation, Course::on_tokens()).await?)
-            .map_err(Error::Protocol)
+        Counted::decode(&self.objects(target, operation, Course::on_tokens()).await?)
+            .map_err(Error::protocol)
     }
 
     /// Runs one step of archiving expired objects.
@@ -165,13 +197,17 @@ impl Client {
     /// As above.
     pub async fn objects_archive(
         &self,
-        map: TokenMap<'_>,
+        target: CollectionTarget<'_>,
         sweep: Sweep<'_>,
     ) -> Result<Counted, Error> {
         let result = self
-            .objects(map, ObjectsOperation::Archive(sweep), Course::on_tokens())
+            .objects(
+                target,
+                ObjectsOperation::Archive(sweep.0),
+                Course::on_tokens(),
+            )
             .await?;
-        Counted::decode(&result).map_err(Error::Protocol)
+        Counted::decode(&result).map_err(Error::protocol)
     }
 
     /// Runs one step of removing archived objects permanently.
@@ -180,13 +216,17 @@ impl Client {
     /// As above.
     pub async fn objects_prune(
         &self,
-        map: TokenMap<'_>,
+        target: CollectionTarget<'_>,
         sweep: Sweep<'_>,
     ) -> Result<Counted, Error> {
         let result = self
-            .objects(map, ObjectsOperation::Prune(sweep), Course::on_tokens())
+            .objects(
+                target,
+                ObjectsOperation::Prune(sweep.0),
+                Course::on_tokens(),
+            )
             .await?;
-        Counted::decode(&result).map_err(Error::Protocol)
+        Counted::decode(&result).map_err(Error::protocol)
     }
 
     /// Returns how a data subject is known, and whether it was erased.
@@ -199,20 +239,37 @@ impl Client {
                 .subjects(target, SubjectsOperation::Find, Course::on_tokens())
                 .await?,
         )
-        .map_err(Error::Protocol)
+        .map_err(Error::protocol)
     }
 
-    /// Returns a page of the objects of a data subject, all of one collection. `after`: the `next`
-    /// of the page before.
+    /// Returns a page of the objects of a data subject, all of one collection.
+    ///
+    /// ```no_run
+    /// # async fn example(client: sealwire_client::Client) -> Result<(), sealwire_client::Error> {
+    /// use sealwire_client::{Page, SubjectTarget};
+    ///
+    /// let ada = SubjectTarget::by_name("shop", "ada@example.com");
+    /// let mut cursor: Option<String> = None;
+    /// loop {
+    ///     let page = client.subjects_export(ada, Page::new().after(cursor.as_deref())).await?;
+    ///     println!("{} objects of {}", page.objects.len(), page.collection);
+    ///     cursor = page.next;
+    ///     if cursor.is_none() {
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As above.
     pub async fn subjects_export(
         &self,
         target: SubjectTarget<'_>,
-        after: Option<&str>,
-        limit: Option<u32>,
+        page: Page<'_>,
     ) -> Result<SubjectExport, Error> {
+        let wire::control::Page { after, limit } = page.0;
         let result = self
             .subjects(
                 target,
@@ -220,22 +277,20 @@ impl Client {
                 Course::on_tokens(),
             )
             .await?;
-        SubjectExport::decode(&result).map_err(Error::Protocol)
+        SubjectExport::decode(&result).map_err(Error::protocol)
     }
 
-    /// Removes the key of a data subject, and then its objects, permanently. `version` and
-    /// `created`: only a key of at most this version, that was made at or before this time in
-    /// seconds since 1970-01-01 UTC. Repeat the request with the version of the result while the
-    /// result is not `done`.
+    /// Removes the key of a data subject, and then its objects, permanently. Repeat
+    /// the request with the version of the result while the result is not `done`.
     ///
     /// # Errors
     /// As above.
     pub async fn subjects_erase(
         &self,
         target: SubjectTarget<'_>,
-        version: Option<u64>,
-        created: Option<u64>,
+        erasure: SubjectErasure,
     ) -> Result<SubjectErased, Error> {
+        let SubjectErasure { version, created } = erasure;
         // A repeated request without a version could remove a key that was made meanwhile.
         let course = if version.is_some() {
             Course::on_tokens()
@@ -249,7 +304,7 @@ impl Client {
                 course,
             )
             .await?;
-        SubjectErased::decode(&result).map_err(Error::Protocol)
+        SubjectErased::decode(&result).map_err(Error::protocol)
     }
 
     async fn subjects(
@@ -259,23 +314,29 @@ impl Client {
         course: Course,
     ) -> Result<Bytes, Error> {
         let encode = |out: &mut Vec<u8>, msgid, options| {
-            let target = SubjectTarget { options, ..target };
+            let target = wire::SubjectTarget {
+                options,
+                ..target.0
+            };
             request::subjects(out, msgid, &SubjectsRequest { target, operation });
         };
-        self.call_on_data(target.options, course, encode).await
+        self.call_on_data(target.0.options, course, encode).await
     }
 
     async fn objects(
         &self,
-        map: TokenMap<'_>,
+        target: CollectionTarget<'_>,
         operation: ObjectsOperation<'_>,
         course: Course,
     ) -> Result<Bytes, Error> {
         let encode = |out: &mut Vec<u8>, msgid, options| {
-            let map = TokenMap { options, ..map };
+            let map = TokenMap {
+                options,
+                ..target.0
+            };
             let operation = operation.clone();
             request::objects(out, msgid, &ObjectsRequest { map, operation });
         };
-        self.call_on_data(map.options, course, encode).await
+        self.call_on_data(target.0.options, course, encode).await
     }
 }

@@ -42,9 +42,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Time limits of one request of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RetryLimits {
     /// Deadline of one attempt: that of the request
-    /// ([`Client::deadline_of`](crate::Client::deadline_of)).
+    /// or the client's ([`Client::deadline`](crate::Client::deadline)).
     pub deadline: Duration,
     /// Time for the whole request: its wait for a permit, its attempts, and the pauses between
     /// them. With zero, the request is sent once, and `deadline` also covers the wait. An attempt
@@ -55,6 +56,15 @@ pub struct RetryLimits {
 }
 
 impl RetryLimits {
+    /// Limits one attempt to `deadline`, and the whole request to `retry_timeout`.
+    #[must_use]
+    pub fn new(deadline: Duration, retry_timeout: Duration) -> Self {
+        Self {
+            deadline,
+            retry_timeout,
+        }
+    }
+
     fn total(self) -> Duration {
         if self.retry_timeout.is_zero() {
             self.deadline
@@ -68,9 +78,7 @@ impl RetryLimits {
         let left = deadline.saturating_duration_since(Instant::now());
         let time = left.min(self.deadline);
         AttemptTime {
-            ms: u32::try_from(time.as_millis())
-                .unwrap_or(u32::MAX)
-                .clamp(1, DEADLINE_MS_MAX),
+            deadline: time.clamp(TIMER, Duration::from_millis(DEADLINE_MS_MAX.into())),
             // The wait for a permit took a little of the first attempt's time, so equal settings
             // differ slightly here.
             is_cut: !self.retry_timeout.is_zero() && left < self.deadline - self.deadline / 8,
@@ -80,7 +88,7 @@ impl RetryLimits {
 
 /// Time of one attempt.
 struct AttemptTime {
-    ms: u32,
+    deadline: Duration,
     /// True if the retry time leaves much less than the deadline.
     is_cut: bool,
 }
@@ -122,6 +130,21 @@ impl RequestTime {
 
 /// Limits the requests of one job that are in flight, and repeats those that an engine could not
 /// take.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use sealwire_client::{Client, Encrypt, Pacer, RetryLimits};
+///
+/// # async fn example(client: Client, page: Vec<u8>) -> Result<(), sealwire_client::Error> {
+/// let pacer = Pacer::new(8);
+/// let limits = RetryLimits::new(client.deadline(), Duration::from_secs(600));
+/// let send = |deadline| client.encrypt(Encrypt::new("shop", &page).deadline(deadline));
+/// let sealed = pacer
+///     .run(limits, send, |error, waited| eprintln!("waiting for {waited:?}: {error}"))
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Pacer {
     state: Mutex<PacerState>,
@@ -228,7 +251,7 @@ impl Pacer {
 
     /// Sends a request when the server can probably take it. Repeats it while the engine is
     /// overloaded, unavailable, unreachable or too slow for the request's deadline. Calls `request`
-    /// with the deadline of each attempt in milliseconds, and `waits` with each such error and the
+    /// with the deadline of each attempt, and `waits` with each such error and the
     /// time since the first. The request must be safe to repeat. Dropping the future cancels the
     /// request.
     ///
@@ -242,7 +265,7 @@ impl Pacer {
     pub async fn run<T, F: Future<Output = Result<T, Error>>>(
         &self,
         limits: RetryLimits,
-        mut request: impl FnMut(u32) -> F,
+        mut request: impl FnMut(Duration) -> F,
         mut waits: impl FnMut(&Error, Duration),
     ) -> Result<T, Error> {
         let mut time = RequestTime {
@@ -259,7 +282,9 @@ impl Pacer {
         loop {
             let sent_at = Instant::now();
             let attempt = limits.attempt(deadline);
-            let outcome = IS_CUT.scope(attempt.is_cut, request(attempt.ms)).await;
+            let outcome = IS_CUT
+                .scope(attempt.is_cut, request(attempt.deadline))
+                .await;
             let error = match outcome {
                 Ok(value) => {
                     self.succeed(sent_at.elapsed());
@@ -557,7 +582,7 @@ fn reason(error: &RpcError) -> Option<&str> {
     let detail = error.details.iter().find(|detail| detail.key == "reason")?;
     match &detail.value {
         DetailValue::Text(reason) => Some(reason),
-        DetailValue::Number(_) | DetailValue::Errors(_) => None,
+        _ => None,
     }
 }
 

@@ -8,6 +8,11 @@ use sealwire_wire::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::timeout;
 
+/// Appends the result of a `health` request.
+pub(crate) fn encode_health(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"\x81\xa6status\xa2ok");
+}
+
 /// A message that the test peer received.
 #[derive(Debug, PartialEq)]
 pub(crate) enum PeerMessage {

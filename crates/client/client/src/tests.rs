@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sealwire_wire::{CommonParams, ErrorFormat, RpcError, ScanError, response};
+use sealwire_wire::{ErrorFormat, RpcError, ScanError, response};
 use tokio::io::{AsyncReadExt, BufWriter, DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -19,7 +19,7 @@ use crate::connection::{Bounds, Connection};
 use crate::peer::{Peer, PeerMessage};
 use crate::pool::{Connector, Renewals};
 use crate::state::{Failure, GRACE};
-use crate::{Document, Encrypt, Error, ErrorCode, Tokenize, TokenizeOptions};
+use crate::{Document, Encrypt, Error, ErrorCode};
 
 mod endpoints;
 mod renewals;
@@ -90,7 +90,7 @@ fn call_on(
         let call = Encrypt::new("a", &payload);
         connection
             .call(deadline, |out, msgid| {
-                sealwire_wire::request::encrypt(out, msgid, &call)
+                sealwire_wire::request::encrypt(out, msgid, &call.0)
             })
             .await
     })
@@ -185,13 +185,7 @@ async fn a_deadline_is_sent_kept_and_cancels() {
         let client = client.clone();
         tokio::spawn(async move {
             client
-                .encrypt(Encrypt {
-                    options: CommonParams {
-                        deadline_ms: Some(700),
-                        ..CommonParams::default()
-                    },
-                    ..Encrypt::new("a", &[1])
-                })
+                .encrypt(Encrypt::new("a", &[1]).deadline(Duration::from_millis(700)))
                 .await
         })
     };

@@ -225,7 +225,7 @@ mod tests {
     use rustls::pki_types::PrivateKeyDer;
     use rustls::pki_types::pem::PemObject as _;
     use rustls::server::WebPkiClientVerifier;
-    use sealwire_wire::{Health, response};
+    use sealwire_wire::response;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
     use tokio::time::timeout;
@@ -335,7 +335,7 @@ mod tests {
                     if stream.read(&mut request).await.is_ok() {
                         let mut out = Vec::new();
                         response::start(&mut out, 0);
-                        Health.encode(&mut out);
+                        crate::peer::encode_health(&mut out);
                         stream.write_all(&out).await.unwrap();
                         stream.flush().await.unwrap();
                         let _ = stream.read(&mut request).await;

@@ -11,6 +11,7 @@ use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 
 /// The kind of a failure. The list is complete; `proto/README.md` says how to handle each code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub enum ErrorCode {
     /// The request is invalid: a bug in the client.
     BadRequest,
@@ -159,6 +160,7 @@ impl OverloadReason {
 
 /// A machine-readable fact about a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Detail {
     /// The name of the fact.
     pub key: Cow<'static, str>,
@@ -168,6 +170,7 @@ pub struct Detail {
 
 /// The value of a [`Detail`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub enum DetailValue {
     /// A name.
     Text(Cow<'static, str>),
@@ -179,6 +182,7 @@ pub enum DetailValue {
 
 /// An error of one part of a request that was rejected as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct ItemError {
     /// The path of the part in the payload.
     pub path: String,
@@ -238,6 +242,7 @@ impl ErrorFormat {
 /// The `error` of a response: `{code, message, retry_after_ms?, details?}`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct RpcError {
     /// The kind of failure.
     pub code: ErrorCode,

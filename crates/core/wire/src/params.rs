@@ -73,6 +73,7 @@ macro_rules! names {
     ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
         pub enum $kind { $(#[$first_doc])* $first, $($(#[$variant_doc])* $variant,)* }
 
         impl $kind {

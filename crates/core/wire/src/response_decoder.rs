@@ -68,6 +68,7 @@ pub fn decode_protocol_error(message: &[u8]) -> Result<RpcError, Malformed> {
 
 /// A field that a request with `on_error: "report"` did not change, because of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct FieldError {
     /// The path of the field from `$`, truncated to 1,024 bytes.
     pub path: String,

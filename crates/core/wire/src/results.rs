@@ -48,6 +48,7 @@ names! {
 
 /// The result of `inspect`. The fields come from the envelope and are not authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Inspection {
     /// The envelope's format. [`Format::Evervault`] for every Evervault string and file.
     pub format: Format,
@@ -155,6 +156,7 @@ impl Inspection {
 /// The result of `info`. Lists contain names, so that an older client can print names that it does
 /// not know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Info {
     /// The program's name.
     pub name: String,
@@ -239,6 +241,7 @@ impl Info {
 
 /// The result of `health`: the server handles requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Health;
 
 impl Health {

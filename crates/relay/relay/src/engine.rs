@@ -11,9 +11,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use sealwire_client::{
-    Client, CommonParams, Decrypt, DetailValue, Detokenize, Document, DocumentParams, Encrypt,
-    Error, ErrorCode, Mask, MaskRule, Masking, RpcError, RuleFields, TokenLookupScope, Tokenize,
-    TokenizeOptions,
+    Client, Decrypt, DetailValue, Detokenize, Document, Encrypt, Error, ErrorCode, Mask, MaskRule,
+    RequestOptions, RpcError, Tokenize,
 };
 use sealwire_msgpack::{TokenReader, write};
 use sealwire_relay_body::{BodyError, Hole, Piece};
@@ -337,81 +336,47 @@ impl Engine {
         let left = scope.deadline.map_or(self.deadline, |end| {
             end.saturating_duration_since(Instant::now())
         });
-        let deadline_ms = u32::try_from(left.min(self.deadline).as_millis()).unwrap_or(u32::MAX);
-        if deadline_ms == 0 {
+        let deadline = left.min(self.deadline);
+        if deadline < Duration::from_millis(1) {
             return Err(Error::Deadline);
         }
-        let select = Some(vec![EACH]);
+
+        let app = &rule.app;
         let context = scope.contexts.get(at).map_or(&[][..], |context| context);
-        let traceparent = scope.traceparent.as_deref();
-        let base = DocumentParams::<()> {
-            select,
-            context,
-            options: CommonParams {
-                deadline_ms: Some(deadline_ms),
-                traceparent,
-                ..CommonParams::default()
-            },
-            ..DocumentParams::new(&rule.app, payload)
-        };
+        let options = RequestOptions::new()
+            .deadline(deadline)
+            .traceparent(scope.traceparent.as_deref());
+        /// Completes a request on each element of the batch.
+        macro_rules! on_each {
+            ($request:expr) => {
+                $request.select([EACH]).context(context).options(options)
+            };
+        }
         match &rule.action {
             Action::Encrypt => {
                 self.client
-                    .encrypt(with(base, Encrypt::new(&rule.app, payload).writing))
+                    .encrypt(on_each!(Encrypt::new(app, payload)))
                     .await
             }
             Action::Decrypt => {
                 self.client
-                    .decrypt(with(base, Decrypt::new(&rule.app, payload).writing))
+                    .decrypt(on_each!(Decrypt::new(app, payload)))
                     .await
             }
             Action::Tokenize { collection } => {
-                let writing = TokenizeOptions {
-                    collection,
-                    ..Tokenize::new(&rule.app, payload).writing
-                };
-                self.client.tokenize(with(base, writing)).await
+                let request = Tokenize::new(app, collection, payload);
+                self.client.tokenize(on_each!(request)).await
             }
             Action::Detokenize { collection } => {
-                let writing = TokenLookupScope { collection };
-                let call: Detokenize<'_> = with(base, writing);
-                self.client.detokenize(call).await
+                let request = Detokenize::new(app, collection, payload);
+                self.client.detokenize(on_each!(request)).await
             }
             Action::Mask { function } => {
-                let rules = vec![MaskRule {
-                    fields: RuleFields::Path(EACH),
-                    mask: function,
-                }];
-                let writing = Masking {
-                    rules,
-                    ..Masking::default()
-                };
-                let call: Mask<'_> = with(
-                    DocumentParams {
-                        select: None,
-                        context: &[],
-                        ..base
-                    },
-                    writing,
-                );
-                self.client.mask(call).await
+                let rules = [MaskRule::path(EACH, function)];
+                let request = Mask::new(app, payload, rules).options(options);
+                self.client.mask(request).await
             }
         }
-    }
-}
-
-/// Adds the parameters of the method to a request.
-fn with<'a, W>(base: DocumentParams<'a, ()>, writing: W) -> DocumentParams<'a, W> {
-    DocumentParams {
-        app: base.app,
-        payload: base.payload,
-        select: base.select,
-        encapsulations: base.encapsulations,
-        unmatched: base.unmatched,
-        context: base.context,
-        on_error: base.on_error,
-        options: base.options,
-        writing,
     }
 }
 

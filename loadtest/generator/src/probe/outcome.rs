@@ -104,7 +104,7 @@ mod tests {
     use std::io;
     use std::sync::Arc;
 
-    use sealwire_client::{Malformed, RpcError};
+    use sealwire_client::RpcError;
 
     use super::*;
 
@@ -143,12 +143,7 @@ mod tests {
                 "unreachable",
                 "unreachable",
             ),
-            (
-                Error::Protocol(Malformed::Truncated),
-                false,
-                "error",
-                "protocol",
-            ),
+            (Error::incomplete_document(), false, "error", "protocol"),
         ] {
             let is = Outcome::of_error(&error, is_unplaced);
             assert_eq!((is.name(), is.kind()), (outcome, kind), "{error:?}");

@@ -1,11 +1,12 @@
 //! The migration of a collection of objects to authenticated records.
 
+use sealwire_client::control::MigrateRequest;
 use std::fmt;
 
 use sealwire_client::Client;
 use sealwire_service::output::{errln, out, outln};
 use sealwire_wire::OBJECTS_MAX;
-use sealwire_wire::control::{MigrateRequest, MigratedObjects};
+use sealwire_wire::control::MigratedObjects;
 use serde::Serialize;
 
 use super::repeated_safely;
@@ -83,14 +84,11 @@ impl Migration<'_> {
         let (mut after, limit) = (None::<String>, Some(OBJECTS_MAX as u32));
         loop {
             let after_id = after.as_deref();
-            let call = MigrateRequest {
-                app,
-                collection,
-                accept_unauthenticated,
-                dry_run,
-                after: after_id,
-                limit,
-            };
+            let call = MigrateRequest::new(app, collection)
+                .accept_unauthenticated(accept_unauthenticated)
+                .dry_run(dry_run)
+                .after(after_id)
+                .limit(limit);
             let found = page(call).await?;
             report.migrated += found.migrated;
             report.unauthenticated.extend(found.unauthenticated);
@@ -202,6 +200,7 @@ mod tests {
             RefCell::new(Vec::new()),
         );
         let operation = async |call: MigrateRequest<'_>| {
+            let call = call.into_wire();
             assert_eq!(
                 (call.accept_unauthenticated, call.limit),
                 (migration.accept_unauthenticated, Some(500))

@@ -1,14 +1,13 @@
 //! The schemas of collections of objects: arguments of `create` and `alter`, and the wait for other
 //! engines.
 
+use sealwire_client::control::{AlterCollection, CollectionOperation, CreateCollection};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use sealwire_client::{Error, ErrorCode, RpcError};
 use sealwire_service::output::errln;
-use sealwire_wire::control::{
-    AlterCollection, CollectionChanged, CollectionOperation, CollectionRequest, CreateCollection,
-};
+use sealwire_wire::control::CollectionChanged;
 use tokio::time::Instant;
 
 use crate::commands::Failure;
@@ -74,13 +73,13 @@ impl ObjectRules {
         expires_s: Option<u64>,
         retention_s: Option<u64>,
     ) -> CollectionOperation<'a> {
-        let properties = properties.iter().map(PropertyInput::spec).collect();
-        CollectionOperation::Create(CreateCollection {
-            suite: self.suite.map(Into::into),
-            expires_s,
-            retention_s,
-            ..CreateCollection::of_objects(properties)
-        })
+        let properties = properties.iter().map(PropertyInput::spec);
+        CollectionOperation::create(
+            CreateCollection::of_objects(properties)
+                .suite(self.suite.map(Into::into))
+                .expires_after(expires_s.map(Duration::from_secs))
+                .retention(retention_s.map(Duration::from_secs)),
+        )
     }
 }
 
@@ -112,14 +111,15 @@ pub(super) struct SchemaChanges {
 impl SchemaChanges {
     /// Returns the change as requests carry it.
     pub(super) fn operation(&self) -> CollectionOperation<'_> {
-        CollectionOperation::Alter(AlterCollection {
-            add: self.add.iter().map(PropertyInput::spec).collect(),
-            drop: texts(&self.drop),
-            allow_duplicates: texts(&self.allow_duplicates),
-            allow_null: texts(&self.allow_null),
-            drop_index: texts(&self.drop_index),
-            suite: self.suite.map(Into::into),
-        })
+        CollectionOperation::alter(
+            AlterCollection::new()
+                .add_properties(self.add.iter().map(PropertyInput::spec))
+                .drop_properties(texts(&self.drop))
+                .allow_duplicates(texts(&self.allow_duplicates))
+                .allow_null(texts(&self.allow_null))
+                .drop_index(texts(&self.drop_index))
+                .suite(self.suite.map(Into::into)),
+        )
     }
 }
 
@@ -130,10 +130,15 @@ fn texts(names: &[String]) -> Vec<&str> {
 /// Changes a schema. With `wait`, repeats the change while the response is a temporary conflict.
 pub(super) async fn alter(
     control: &ControlTarget,
-    call: CollectionRequest<'_>,
+    (app, collection): (&str, &str),
+    changes: &SchemaChanges,
     wait: bool,
 ) -> Result<CollectionChanged, Failure> {
-    let change = async || control.change_collection(call.clone()).await;
+    let change = async || {
+        control
+            .change_collection(app, collection, changes.operation())
+            .await
+    };
     if wait {
         return repeated(change, |message| errln!("waiting: {message}")).await;
     }

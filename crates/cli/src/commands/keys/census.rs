@@ -1,12 +1,13 @@
 //! The census of an app: its pages added up, as a table and as JSON.
 
+use sealwire_client::control::CensusRequest;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use sealwire_client::Client;
 use sealwire_service::output::errln;
 use sealwire_wire::SWEEP_ROWS_MAX;
-use sealwire_wire::control::{Census, CensusKey, CensusRequest};
+use sealwire_wire::control::{Census, CensusKey};
 use serde::Serialize;
 
 use crate::commands::Failure;
@@ -57,12 +58,10 @@ pub(super) async fn take(
 ) -> Result<AppCensus, Failure> {
     let (mut pages, mut after, mut rows) = (Vec::new(), None::<String>, 0);
     loop {
-        let call = CensusRequest {
-            app,
-            prove,
-            after: after.as_deref(),
-            limit: Some(SWEEP_ROWS_MAX as u32),
-        };
+        let call = CensusRequest::new(app)
+            .prove(prove)
+            .after(after.as_deref())
+            .limit(SWEEP_ROWS_MAX as u32);
         let operation = async || Ok(client.keys_census(call).await?);
         let page = repeated_safely(operation, |message| errln!("waiting: {message}")).await?;
         rows += page.counts.iter().map(|count| count.rows).sum::<u64>();
@@ -70,12 +69,7 @@ pub(super) async fn take(
         after.clone_from(&page.next);
         pages.push(page);
         if after.is_none() {
-            let call = CensusRequest {
-                app,
-                prove: false,
-                after: None,
-                limit: Some(1),
-            };
+            let call = CensusRequest::new(app).prove(false).limit(1);
             let operation = async || Ok(client.keys_census(call).await?);
             let last = repeated_safely(operation, |message| errln!("waiting: {message}")).await?;
             return Ok(AppCensus::new(app, pages, &last.keys));

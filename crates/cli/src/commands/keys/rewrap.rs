@@ -1,6 +1,7 @@
 //! The rewrap of an app's rows: passes over all rows at a bounded rate, until a pass changes
 //! nothing.
 
+use sealwire_client::control::RewrapRowsRequest;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use sealwire_client::Client;
 use sealwire_service::output::errln;
 use sealwire_wire::OBJECTS_MAX;
-use sealwire_wire::control::{RewrapRowsRequest, RewrappedRows};
+use sealwire_wire::control::RewrappedRows;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -77,12 +78,10 @@ impl RewrapJob<'_> {
             totals.unopened.clear();
             totals.unauthenticated.clear();
             loop {
-                let call = RewrapRowsRequest {
-                    app: self.app,
-                    collection: self.collection,
-                    after: after.as_deref(),
-                    limit,
-                };
+                let call = RewrapRowsRequest::new(self.app)
+                    .collection(self.collection)
+                    .after(after.as_deref())
+                    .limit(limit);
                 let RewrappedRows {
                     rewrapped,
                     changed,
@@ -225,6 +224,7 @@ mod tests {
             RefCell::new((Vec::new(), None)),
         );
         let operation = async |call: RewrapRowsRequest<'_>| {
+            let call = call.into_wire();
             asked
                 .borrow_mut()
                 .0

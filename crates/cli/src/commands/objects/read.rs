@@ -1,6 +1,6 @@
 //! Requests that return objects, page by page.
 
-use sealwire_client::{Listing, Objects};
+use sealwire_client::{Listing, Objects, Page};
 use sealwire_payload::{WalkLimits, json};
 use sealwire_service::output::errln;
 use sealwire_wire::OBJECTS_MAX;
@@ -46,7 +46,12 @@ pub(super) fn query(
     write::run(common, async |client| {
         pages(page, common.json, async |after, limit| {
             let found = client
-                .objects_query(common.map(), &clauses, disclosure.ask(), after, Some(limit))
+                .objects_query(
+                    common.map(),
+                    &clauses,
+                    disclosure.ask(),
+                    Page::new().after(after).limit(limit),
+                )
                 .await;
             found.map_err(|error| explained_read(error, &places))
         })
@@ -84,11 +89,7 @@ pub(super) fn list(
 ) -> Result<(), Failure> {
     write::run(common, async |client| {
         pages(page, common.json, async |after, limit| {
-            let listing = Listing {
-                after,
-                limit: Some(limit),
-                ..listing
-            };
+            let listing = listing.after(after).limit(limit);
             let found = client
                 .objects_list(common.map(), listing, disclosure.ask())
                 .await;

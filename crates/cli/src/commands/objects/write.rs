@@ -5,6 +5,7 @@ use sealwire_client::{
 };
 use sealwire_service::output::errln;
 use sealwire_wire::{IDEMPOTENCY_KEY_BYTES_MAX, OBJECTS_MAX};
+use std::time::Duration;
 
 use super::input::{ItemBatch, ItemBatches, ItemLocation};
 use super::output::ObjectPrinter;
@@ -51,13 +52,13 @@ pub(super) fn add(args: &AddArgs) -> Result<(), Failure> {
                 Some(property) => batch.texts(property)?,
                 None => args.subject.iter().cloned().collect(),
             };
-            let add = AddObjects {
-                objects: &batch.payload,
-                tags: args.tag.iter().map(String::as_str).collect(),
-                expires_s: args.expires_s,
-                idempotency_key: key.as_ref().map(String::as_bytes),
-                subjects: subjects.iter().map(String::as_str).collect(),
-            };
+            let mut add = AddObjects::new(&batch.payload)
+                .tags(args.tag.iter().map(String::as_str))
+                .expires_after(args.expires_s.map(Duration::from_secs))
+                .subjects(subjects.iter().map(String::as_str));
+            if let Some(key) = &key {
+                add = add.idempotency_key(key);
+            }
             Ok(client.objects_add(common.map(), add).await)
         },
     )

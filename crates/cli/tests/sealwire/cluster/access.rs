@@ -1,7 +1,7 @@
 //! Tests of roles on several engines: a role that is revoked on one engine grants nothing on any
 //! engine.
 
-use sealwire_client::control::{PrincipalOperation, PrincipalRequest, RoleOperation, RoleRequest};
+use sealwire_client::control::{PrincipalOperation, RoleOperation};
 use sealwire_client::{Client, Encrypt, Error, ErrorCode, to_payload};
 use sealwire_testkit::Postgres;
 
@@ -23,37 +23,17 @@ fn a_role_taken_away_on_one_engine_ends_at_once_there_and_with_the_notification_
         let engines = ["one", "two"].map(|name| cluster.engine(name));
         cluster.furnish(&engines[0]).await;
         let operator = cluster.operator(&engines[0]);
-        let set = RoleOperation::Set {
-            grants: vec!["encrypt apps=*"],
-        };
-        operator
-            .change_role(RoleRequest {
-                role: "relay",
-                operation: set,
-            })
-            .await
-            .unwrap();
+        let set = RoleOperation::set(["encrypt apps=*"]);
+        operator.change_role("relay", set).await.unwrap();
         let clients = engines.each_ref().map(|engine| cluster.client(&[engine]));
         for _ in 0..2 {
-            let grant = PrincipalOperation::Grant { role: "relay" };
-            operator
-                .change_principal(PrincipalRequest {
-                    principal: "relay",
-                    operation: grant,
-                })
-                .await
-                .unwrap();
+            let grant = PrincipalOperation::grant("relay");
+            operator.change_principal("relay", grant).await.unwrap();
             assert!(passes(&clients[0]).await, "at once where it was granted");
             let granted = async || passes(&clients[1]).await.then_some(());
             until("the other engine grants", granted).await;
-            let revoke = PrincipalOperation::Revoke { role: None };
-            operator
-                .change_principal(PrincipalRequest {
-                    principal: "relay",
-                    operation: revoke,
-                })
-                .await
-                .unwrap();
+            let revoke = PrincipalOperation::revoke(None);
+            operator.change_principal("relay", revoke).await.unwrap();
             assert!(
                 !passes(&clients[0]).await,
                 "at once where it was taken away"

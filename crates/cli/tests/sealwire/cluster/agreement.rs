@@ -1,11 +1,10 @@
 //! Tests of three engines on one database: all serve the changes that one makes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use sealwire_client::control::{AppOperation, AppRequest, Kind, RotateKind, TokenFormat};
-use sealwire_client::{
-    Client, CommonParams, Decrypt, Encrypt, Error, ErrorCode, Tokenize, TokenizeOptions, to_payload,
-};
+use sealwire_client::control::{AppOperation, Kind, RotateKind, TokenFormat};
+use sealwire_client::{Client, Decrypt, Encrypt, Error, ErrorCode, Tokenize, to_payload};
 use sealwire_testkit::Postgres;
 
 use crate::cluster::engines::{APP, Cluster, DETERMINISTIC, run, until};
@@ -43,10 +42,7 @@ fn an_app_made_on_one_engine_is_served_by_all_and_a_disabled_key_stops_on_all() 
         let payload = to_payload(&["value"]).unwrap();
         for app in ["fresh-1", "fresh-2"] {
             let made = operator
-                .change_app(AppRequest {
-                    app,
-                    operation: AppOperation::Create,
-                })
+                .change_app(app, AppOperation::create())
                 .await
                 .unwrap();
             for client in &clients {
@@ -71,10 +67,7 @@ fn an_app_made_on_one_engine_is_served_by_all_and_a_disabled_key_stops_on_all() 
                 .find(|key| key.suite == "p256-psk")
                 .unwrap();
             operator
-                .change_app(AppRequest {
-                    app,
-                    operation: AppOperation::Disable { key: Some(&key.id) },
-                })
+                .change_app(app, AppOperation::disable(&*key.id))
                 .await
                 .unwrap();
             assert_eq!(
@@ -92,20 +85,11 @@ fn an_app_made_on_one_engine_is_served_by_all_and_a_disabled_key_stops_on_all() 
 
         // A fence: no engine responds from an older state than the client requires.
         let made = operator
-            .change_app(AppRequest {
-                app: "fenced",
-                operation: AppOperation::Create,
-            })
+            .change_app("fenced", AppOperation::create())
             .await
             .unwrap();
         let ahead = Some(made.generation + 100);
-        let fenced = clients[1].encrypt(Encrypt {
-            options: CommonParams {
-                min_generation: ahead,
-                ..CommonParams::default()
-            },
-            ..Encrypt::new("fenced", &payload)
-        });
+        let fenced = clients[1].encrypt(Encrypt::new("fenced", &payload).min_generation(ahead));
         assert_eq!(code(fenced.await), Some(ErrorCode::Conflict));
     });
 }
@@ -133,12 +117,8 @@ fn a_name_is_not_used_again_while_an_engine_may_serve_what_it_was() {
         let cluster = Cluster::new(Postgres::shared()).poll_s(5);
         let engines = ["one", "two"].map(|name| cluster.engine(name));
         let operator = cluster.operator(&engines[0]);
-        let app = |operation| AppRequest {
-            app: "name",
-            operation,
-        };
         operator
-            .change_app(app(AppOperation::Create))
+            .change_app("name", AppOperation::create())
             .await
             .unwrap();
         let other = cluster.client(&[&engines[1]]);
@@ -148,15 +128,12 @@ fn a_name_is_not_used_again_while_an_engine_may_serve_what_it_was() {
         .await;
         engines[1].signal("STOP");
         operator
-            .change_app(app(AppOperation::Delete {
-                key: None,
-                delay_s: Some(0),
-            }))
+            .change_app("name", AppOperation::delete(None, Duration::from_secs(0)))
             .await
             .unwrap();
         // The name is taken until the app is deleted on all engines. The frozen engine may still
         // serve the old app before.
-        let create = async || operator.change_app(app(AppOperation::Create)).await;
+        let create = async || operator.change_app("name", AppOperation::create()).await;
         let refused = async || match create().await {
             Err(Error::Rpc(error)) => Some(error),
             other => panic!("the name was used again: {other:?}"),
@@ -234,14 +211,7 @@ fn one_value_has_one_token_whoever_asks_whichever_engine() {
                 for caller in 0..64 {
                     let (client, payload) = (clients[caller % 3].clone(), Arc::clone(&payload));
                     callers.spawn(async move {
-                        let writing = TokenizeOptions {
-                            collection,
-                            ..TokenizeOptions::default()
-                        };
-                        let call = Tokenize {
-                            writing,
-                            ..Tokenize::new(APP, &payload)
-                        };
+                        let call = Tokenize::new(APP, collection, &payload);
                         client
                             .tokenize(call)
                             .await
@@ -260,36 +230,16 @@ fn one_value_has_one_token_whoever_asks_whichever_engine() {
             }
         }
         // The key that seals changes, but the tokens of values do not.
-        let rotate = AppOperation::Rotate {
-            kind: RotateKind::Token,
-        };
-        let call = |payload| {
-            let writing = TokenizeOptions {
-                collection: DETERMINISTIC,
-                ..TokenizeOptions::default()
-            };
-            Tokenize {
-                writing,
-                ..Tokenize::new(APP, payload)
-            }
-        };
+        let rotate = AppOperation::rotate(RotateKind::Token);
+        let call = |payload| Tokenize::new(APP, DETERMINISTIC, payload);
         let payload = to_payload(&["000000000001"]).unwrap();
         let before = clients[0].tokenize(call(&payload)).await.unwrap().payload;
         let turned = cluster
             .operator(&engines[0])
-            .change_app(AppRequest {
-                app: APP,
-                operation: rotate,
-            })
+            .change_app(APP, rotate)
             .await
             .unwrap();
-        let call = Tokenize {
-            options: CommonParams {
-                min_generation: Some(turned.generation),
-                ..CommonParams::default()
-            },
-            ..call(&payload)
-        };
+        let call = call(&payload).min_generation(turned.generation);
         assert_eq!(clients[1].tokenize(call).await.unwrap().payload, before);
     });
 }

@@ -4,9 +4,7 @@
 use std::collections::HashMap;
 
 use sealwire_client::control::{Kind, TokenFormat};
-use sealwire_client::{
-    Detokenize, Encrypt, Error, TokenLookupScope, Tokenize, TokenizeOptions, to_payload,
-};
+use sealwire_client::{Detokenize, Encrypt, Error, Tokenize, to_payload};
 use sealwire_testkit::{Options, Postgres};
 
 use crate::cluster::engines::{APP, Cluster, DETERMINISTIC, RANDOM, run};
@@ -57,17 +55,12 @@ fn a_dump_and_the_logs_hold_no_value_and_do_not_tell_which_are_equal() {
             } else {
                 b""
             };
-            let writing = TokenizeOptions {
-                collection,
-                tags,
-                ..TokenizeOptions::default()
-            };
             client
-                .tokenize(Tokenize {
-                    context,
-                    writing,
-                    ..Tokenize::new(APP, &payload)
-                })
+                .tokenize(
+                    Tokenize::new(APP, collection, &payload)
+                        .context(context)
+                        .tags(tags),
+                )
                 .await?
                 .to_value()
         };
@@ -78,10 +71,7 @@ fn a_dump_and_the_logs_hold_no_value_and_do_not_tell_which_are_equal() {
         }
         let pans = tokenize("pans", &[CARD; 20]).await.unwrap();
         let payload = to_payload(&pans).unwrap();
-        let call = Detokenize {
-            writing: TokenLookupScope { collection: "pans" },
-            ..Detokenize::new(APP, &payload)
-        };
+        let call = Detokenize::new(APP, "pans", &payload);
         let back: Vec<String> = client.detokenize(call).await.unwrap().to_value().unwrap();
         assert_eq!(back, [CARD; 20]);
         // Failures are logged too.
@@ -89,10 +79,7 @@ fn a_dump_and_the_logs_hold_no_value_and_do_not_tell_which_are_equal() {
         assert!(tokenize("pans", &[NAME]).await.is_err());
         let payload = to_payload(&[NAME, CARD]).unwrap();
         client
-            .encrypt(Encrypt {
-                context: CONTEXT.as_bytes(),
-                ..Encrypt::new(APP, &payload)
-            })
+            .encrypt(Encrypt::new(APP, &payload).context(CONTEXT.as_bytes()))
             .await
             .unwrap();
 

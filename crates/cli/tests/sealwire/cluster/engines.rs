@@ -10,8 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sealwire_client::control::{
-    AppOperation, AppRequest, CollectionOperation, CollectionRequest, CreateCollection, Kind,
-    Scope, TokenFormat,
+    AppOperation, CollectionOperation, CreateCollection, Kind, Scope, TokenFormat,
 };
 use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
 use sealwire_crypto::Kek;
@@ -497,10 +496,7 @@ impl<'a> Cluster<'a> {
     pub(crate) async fn furnish(&self, engine: &EngineProcess) {
         let operator = self.operator(engine);
         operator
-            .change_app(AppRequest {
-                app: APP,
-                operation: AppOperation::Create,
-            })
+            .change_app(APP, AppOperation::create())
             .await
             .unwrap();
         for (collection, kind) in [(RANDOM, Kind::Random), (DETERMINISTIC, Kind::Deterministic)] {
@@ -529,17 +525,12 @@ impl<'a> Cluster<'a> {
         format: TokenFormat,
     ) {
         let scope = Scope::Collection;
-        let operation = CollectionOperation::Create(CreateCollection {
-            format,
-            scope,
-            ..CreateCollection::new(kind)
-        });
-        let call = CollectionRequest {
-            app: APP,
-            collection: name,
-            operation,
-        };
-        self.operator(engine).change_collection(call).await.unwrap();
+        let operation =
+            CollectionOperation::create(CreateCollection::new(kind).format(format).scope(scope));
+        self.operator(engine)
+            .change_collection(APP, name, operation)
+            .await
+            .unwrap();
     }
 }
 

@@ -5,10 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sealwire_client::{
-    Client, CommonParams, Detokenize, Error, ErrorCode, TokenLookupScope, Tokenize,
-    TokenizeOptions, to_payload,
-};
+use sealwire_client::{Client, Detokenize, Error, ErrorCode, Tokenize, to_payload};
 use sealwire_testkit::Database;
 
 use crate::cluster::engines::{APP, DETERMINISTIC, RANDOM, until};
@@ -110,20 +107,10 @@ impl Ledger {
             .map(|field| format!("value {caller}/{round}/{field}"))
             .collect();
         let tag = format!("{count}/{}/{caller}/{round}", self.name);
-        let writing = TokenizeOptions {
-            collection: RANDOM,
-            tags: vec![&tag],
-            ..TokenizeOptions::default()
-        };
         let payload = to_payload(&values)?;
-        let call = Tokenize {
-            options: CommonParams {
-                deadline_ms: Some(self.deadline_ms),
-                ..CommonParams::default()
-            },
-            writing,
-            ..Tokenize::new(APP, &payload)
-        };
+        let call = Tokenize::new(APP, RANDOM, &payload)
+            .deadline(Duration::from_millis(self.deadline_ms.into()))
+            .tags([&*tag]);
         let tokens: Vec<String> = client.tokenize(call).await?.to_value()?;
         let mut random = self.random.lock().unwrap();
         for (token, value) in tokens.into_iter().zip(values) {
@@ -150,18 +137,8 @@ impl Ledger {
         };
         let values: Vec<String> = (0..1 + round % 9).map(value).collect();
         let payload = to_payload(&values)?;
-        let writing = TokenizeOptions {
-            collection: DETERMINISTIC,
-            ..TokenizeOptions::default()
-        };
-        let call = Tokenize {
-            options: CommonParams {
-                deadline_ms: Some(self.deadline_ms),
-                ..CommonParams::default()
-            },
-            writing,
-            ..Tokenize::new(APP, &payload)
-        };
+        let call = Tokenize::new(APP, DETERMINISTIC, &payload)
+            .deadline(Duration::from_millis(self.deadline_ms.into()));
         let tokens: Vec<String> = client.tokenize(call).await?.to_value()?;
         let mut deterministic = self.deterministic.lock().unwrap();
         for (token, value) in tokens.into_iter().zip(values) {
@@ -211,10 +188,7 @@ impl Ledger {
                 let (tokens, values): (Vec<_>, Vec<_>) = part.iter().cloned().unzip();
                 let payload = to_payload(&tokens).unwrap();
                 let detokenize = async || {
-                    let call = Detokenize {
-                        writing: TokenLookupScope { collection },
-                        ..Detokenize::new(APP, &payload)
-                    };
+                    let call = Detokenize::new(APP, collection, &payload);
                     // Right after a loss, the store can be unavailable for a moment. A lost token
                     // would give another error.
                     match client.detokenize(call).await {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sealwire_client::control::{PrincipalOperation, PrincipalRequest, RoleOperation, RoleRequest};
+use sealwire_client::control::{PrincipalOperation, RoleOperation};
 use sealwire_client::{Decrypt, Encrypt, Error, to_payload};
 use sealwire_testkit::{Direction, Options, Postgres, Proxy, Stop, free_ports};
 
@@ -217,24 +217,10 @@ fn decryption_behind_a_balancer_survives_the_loss_of_the_database() {
         let engines = ["one", "two"].map(|name| cluster.engine(name));
         cluster.furnish(&engines[0]).await;
         let operator = cluster.operator(&engines[0]);
-        let set = RoleOperation::Set {
-            grants: vec!["encrypt apps=*", "decrypt apps=*"],
-        };
-        operator
-            .change_role(RoleRequest {
-                role: "relay",
-                operation: set,
-            })
-            .await
-            .unwrap();
-        let grant = PrincipalOperation::Grant { role: "relay" };
-        operator
-            .change_principal(PrincipalRequest {
-                principal: "relay",
-                operation: grant,
-            })
-            .await
-            .unwrap();
+        let set = RoleOperation::set(["encrypt apps=*", "decrypt apps=*"]);
+        operator.change_role("relay", set).await.unwrap();
+        let grant = PrincipalOperation::grant("relay");
+        operator.change_principal("relay", grant).await.unwrap();
         cluster.agree(&[&engines[0], &engines[1]]).await;
         let payload = to_payload(&["needs no database"]).unwrap();
         let mut sealed = Vec::new();
@@ -261,16 +247,8 @@ fn decryption_behind_a_balancer_survives_the_loss_of_the_database() {
                     .unwrap();
             }
             // A change removes what is cached. Nobody makes a request between it and the outage.
-            let set = RoleOperation::Set {
-                grants: vec!["encrypt apps=*"],
-            };
-            operator
-                .change_role(RoleRequest {
-                    role: way,
-                    operation: set,
-                })
-                .await
-                .unwrap();
+            let set = RoleOperation::set(["encrypt apps=*"]);
+            operator.change_role(way, set).await.unwrap();
             cluster.agree(&[&engines[0], &engines[1]]).await;
             // The operator made its request on the first.
             for (engine, principals) in engines.iter().zip([2, 1]) {

@@ -9,14 +9,14 @@ mod paused;
 mod rewraps;
 mod subjects;
 
+use sealwire_client::{
+    Client, CollectionTarget, DetailValue, Error, ErrorCode, Listing, Objects, Page,
+    PropertyDisclosure, RpcError,
+};
 use std::time::Duration;
 
 use sealwire_client::control::{
-    AlterCollection, AppOperation, AppRequest, CollectionOperation, CollectionRequest,
-    CreateCollection, PropertySpec,
-};
-use sealwire_client::{
-    Client, DetailValue, Error, ErrorCode, Listing, Objects, PropertyDisclosure, RpcError, TokenMap,
+    AlterCollection, AppOperation, CollectionOperation, CreateCollection, PropertySpec,
 };
 use sealwire_payload::json;
 
@@ -37,28 +37,21 @@ fn client(cluster: &Cluster<'_>, engine: &EngineProcess) -> Client {
 
 async fn create_app(operator: &Client) {
     operator
-        .change_app(AppRequest {
-            app: APP,
-            operation: AppOperation::Create,
-        })
+        .change_app(APP, AppOperation::create())
         .await
         .unwrap();
 }
 
 async fn create(operator: &Client, collection: &str, properties: Vec<PropertySpec<'_>>) -> u64 {
     let (suite, expires_s, retention_s) = (None, None, None);
-    let operation = CollectionOperation::Create(CreateCollection {
-        suite,
-        expires_s,
-        retention_s,
-        ..CreateCollection::of_objects(properties)
-    });
+    let operation = CollectionOperation::create(
+        CreateCollection::of_objects(properties)
+            .suite(suite)
+            .expires_after(expires_s.map(Duration::from_secs))
+            .retention(retention_s.map(Duration::from_secs)),
+    );
     operator
-        .change_collection(CollectionRequest {
-            app: APP,
-            collection,
-            operation,
-        })
+        .change_collection(APP, collection, operation)
         .await
         .unwrap()
         .generation
@@ -69,28 +62,20 @@ async fn alter(
     collection: &str,
     alter: AlterCollection<'_>,
 ) -> Result<u64, Error> {
-    let operation = CollectionOperation::Alter(alter);
-    Ok(in_time(operator.change_collection(CollectionRequest {
-        app: APP,
-        collection,
-        operation,
-    }))
-    .await?
-    .generation)
+    let operation = CollectionOperation::alter(alter);
+    Ok(
+        in_time(operator.change_collection(APP, collection, operation))
+            .await?
+            .generation,
+    )
 }
 
 fn drop_property(name: &str) -> AlterCollection<'_> {
-    AlterCollection {
-        drop: vec![name],
-        ..AlterCollection::default()
-    }
+    AlterCollection::new().drop_properties([name])
 }
 
 fn add_property(spec: PropertySpec<'_>) -> AlterCollection<'_> {
-    AlterCollection {
-        add: vec![spec],
-        ..AlterCollection::default()
-    }
+    AlterCollection::new().add_properties([spec])
 }
 
 /// Panics if a request has no result after [`HANG_S`].
@@ -145,7 +130,7 @@ fn paths(error: &RpcError) -> Vec<&str> {
 /// Returns the objects for which a clause holds.
 async fn query(
     client: &Client,
-    map: TokenMap<'_>,
+    map: CollectionTarget<'_>,
     property: &str,
     value: &str,
 ) -> Result<Objects, Error> {
@@ -154,21 +139,16 @@ async fn query(
         map,
         &clauses,
         PropertyDisclosure::default(),
-        None,
-        Some(PAGE),
+        Page::new().limit(PAGE),
     ))
     .await
 }
 
 /// Returns all objects of a collection.
-async fn list(client: &Client, map: TokenMap<'_>) -> Vec<sealwire_client::Object> {
+async fn list(client: &Client, map: CollectionTarget<'_>) -> Vec<sealwire_client::Object> {
     let (mut objects, mut next) = (Vec::new(), None::<String>);
     loop {
-        let listing = Listing {
-            after: next.as_deref(),
-            limit: Some(PAGE),
-            ..Listing::default()
-        };
+        let listing = Listing::new().after(next.as_deref()).limit(PAGE);
         let page = in_time(client.objects_list(map, listing, PropertyDisclosure::default()))
             .await
             .unwrap();

@@ -3,10 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use sealwire_client::control::{AppOperation, AppRequest};
-use sealwire_client::{
-    Decrypt, Detokenize, Encrypt, TokenLookupScope, Tokenize, TokenizeOptions, to_payload,
-};
+use sealwire_client::control::AppOperation;
+use sealwire_client::{Decrypt, Detokenize, Encrypt, Tokenize, to_payload};
 use sealwire_crypto::Kek;
 use sealwire_testkit::softhsm::{CONFIGURATION, SoftHsm};
 use sealwire_testkit::{Postgres, TransitFault};
@@ -197,10 +195,6 @@ fn engines_serve_and_change_apps_while_every_provider_is_down() {
                 &clients[((rounds + 1) % 2) as usize],
             );
             let payload = to_payload(&[format!("value {rounds}")]).unwrap();
-            let writing = TokenizeOptions {
-                collection: RANDOM,
-                ..TokenizeOptions::default()
-            };
             let sealed = writer.encrypt(Encrypt::new(APP, &payload)).await;
             count(sealed.as_ref().err().map(ToString::to_string));
             if let Ok(sealed) = sealed {
@@ -208,36 +202,20 @@ fn engines_serve_and_change_apps_while_every_provider_is_down() {
                 count(opened.as_ref().err().map(ToString::to_string));
                 assert!(opened.is_err() || opened.unwrap().payload == payload);
             }
-            let token = writer
-                .tokenize(Tokenize {
-                    writing,
-                    ..Tokenize::new(APP, &payload)
-                })
-                .await;
+            let token = writer.tokenize(Tokenize::new(APP, RANDOM, &payload)).await;
             count(token.as_ref().err().map(ToString::to_string));
             if let Ok(token) = token {
-                let writing = TokenLookupScope { collection: RANDOM };
                 let found = reader
-                    .detokenize(Detokenize {
-                        writing,
-                        ..Detokenize::new(APP, &token.payload)
-                    })
+                    .detokenize(Detokenize::new(APP, RANDOM, &token.payload))
                     .await;
                 count(found.as_ref().err().map(ToString::to_string));
                 assert!(found.is_err() || found.unwrap().payload == payload);
             }
             if rounds % ROUNDS_PER_APP == 0 {
                 let name = format!("app-{rounds}");
-                let change = async |operation| {
-                    operator
-                        .change_app(AppRequest {
-                            app: &name,
-                            operation,
-                        })
-                        .await
-                };
+                let change = async |operation| operator.change_app(&name, operation).await;
                 count(
-                    change(AppOperation::Create)
+                    change(AppOperation::create())
                         .await
                         .err()
                         .map(|error| error.to_string()),
@@ -247,10 +225,7 @@ fn engines_serve_and_change_apps_while_every_provider_is_down() {
                     let sealed = client.encrypt(Encrypt::new(&name, &payload)).await;
                     count(sealed.err().map(|error| error.to_string()));
                 }
-                let delete = AppOperation::Delete {
-                    key: None,
-                    delay_s: Some(0),
-                };
+                let delete = AppOperation::delete(None, Duration::from_secs(0));
                 count(change(delete).await.err().map(|error| error.to_string()));
             }
             tokio::time::sleep(PAUSE).await;

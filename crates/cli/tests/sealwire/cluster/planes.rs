@@ -3,9 +3,7 @@
 
 use std::net::TcpStream;
 
-use sealwire_client::control::{
-    AppOperation, AppRequest, PrincipalOperation, PrincipalRequest, RoleOperation, RoleRequest,
-};
+use sealwire_client::control::{AppOperation, PrincipalOperation, RoleOperation};
 use sealwire_client::{Decrypt, Encrypt, to_payload};
 use sealwire_testkit::Postgres;
 
@@ -30,30 +28,13 @@ fn an_engine_serves_one_plane_and_another_the_other() {
 
         let operator = cluster.operator(&control);
         operator
-            .change_app(AppRequest {
-                app: APP,
-                operation: AppOperation::Create,
-            })
+            .change_app(APP, AppOperation::create())
             .await
             .unwrap();
-        let set = RoleOperation::Set {
-            grants: vec!["encrypt,decrypt apps=*"],
-        };
-        operator
-            .change_role(RoleRequest {
-                role: "relay",
-                operation: set,
-            })
-            .await
-            .unwrap();
-        let grant = PrincipalOperation::Grant { role: "relay" };
-        operator
-            .change_principal(PrincipalRequest {
-                principal: "relay",
-                operation: grant,
-            })
-            .await
-            .unwrap();
+        let set = RoleOperation::set(["encrypt,decrypt apps=*"]);
+        operator.change_role("relay", set).await.unwrap();
+        let grant = PrincipalOperation::grant("relay");
+        operator.change_principal("relay", grant).await.unwrap();
         let client = cluster.client(&[&data]);
         let payload = to_payload(&["value"]).unwrap();
         let sealed = until("an app made on the other plane", async || {

@@ -10,10 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sealwire_client::{
-    Client, Decrypt, Detokenize, Encrypt, Error, TokenLookupScope, Tokenize, TokenizeOptions,
-    to_payload,
-};
+use sealwire_client::{Client, Decrypt, Detokenize, Encrypt, Error, Tokenize, to_payload};
 use sealwire_testkit::{Postgres, TransitServer};
 
 use crate::cluster::engines::{APP, Cluster, EngineProcess, RANDOM, run, until};
@@ -77,15 +74,8 @@ impl Load {
                 .payload,
             payload
         );
-        let writing = TokenizeOptions {
-            collection: RANDOM,
-            ..TokenizeOptions::default()
-        };
         let [token] = client
-            .tokenize(Tokenize {
-                writing,
-                ..Tokenize::new(APP, &payload)
-            })
+            .tokenize(Tokenize::new(APP, RANDOM, &payload))
             .await?
             .to_value()?;
         self.acknowledged
@@ -132,12 +122,8 @@ impl Load {
         for part in tokens.chunks(OPENED_AT_ONCE) {
             let (tokens, values): (Vec<_>, Vec<_>) = part.iter().cloned().unzip();
             let payload = to_payload(&tokens).unwrap();
-            let writing = TokenLookupScope { collection: RANDOM };
             let found = client
-                .detokenize(Detokenize {
-                    writing,
-                    ..Detokenize::new(APP, &payload)
-                })
+                .detokenize(Detokenize::new(APP, RANDOM, &payload))
                 .await
                 .unwrap();
             assert_eq!(

@@ -1,14 +1,13 @@
 //! Tests of a root key that is created and rotated while engines serve.
 
+use sealwire_client::{Decrypt, Encrypt, Error, ErrorCode, Page, to_payload};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sealwire_client::control::{
-    AppOperation, AppRequest, Page, PrincipalOperation, PrincipalRequest, RoleOperation,
-    RoleRequest, RootOperation, RotateKind,
+    AppOperation, PrincipalOperation, RoleOperation, RootOperation, RotateKind,
 };
-use sealwire_client::{Decrypt, Encrypt, Error, ErrorCode, to_payload};
 use sealwire_testkit::Postgres;
 
 use crate::cluster::engines::{APP, Cluster, EngineProcess, run, until};
@@ -59,15 +58,10 @@ fn engines_serve_on_while_the_root_key_is_created_rotated_and_removed() {
             }
             // Each engine makes a change under the new key, which the other one then serves.
             for (maker, other) in [(&first, &second), (&second, &first)] {
-                let operation = AppOperation::Rotate {
-                    kind: RotateKind::P256,
-                };
+                let operation = AppOperation::rotate(RotateKind::P256);
                 cluster
                     .operator(maker)
-                    .change_app(AppRequest {
-                        app: APP,
-                        operation,
-                    })
+                    .change_app(APP, operation)
                     .await
                     .unwrap();
                 cluster.agree(&[maker, other]).await;
@@ -165,12 +159,7 @@ fn engines_of_one_database_are_sealed_and_unsealed_together() {
             let operator = cluster.operator_once(engine);
             sealed(
                 operator
-                    .change_app(AppRequest {
-                        app: APP,
-                        operation: AppOperation::Rotate {
-                            kind: RotateKind::P256,
-                        },
-                    })
+                    .change_app(APP, AppOperation::rotate(RotateKind::P256))
                     .await,
             );
             sealed(operator.apps(Page::default()).await);
@@ -207,19 +196,13 @@ async fn grant(cluster: &Cluster<'_>, engine: &EngineProcess) {
     let operator = cluster.operator(engine);
     let grants = vec!["encrypt,decrypt apps=shop"];
     operator
-        .change_role(RoleRequest {
-            role: "relay",
-            operation: RoleOperation::Set { grants },
-        })
+        .change_role("relay", RoleOperation::set(grants))
         .await
         .unwrap();
     for (principal, role) in [("relay", "relay"), ("deputy", "administrator")] {
-        let operation = PrincipalOperation::Grant { role };
+        let operation = PrincipalOperation::grant(role);
         operator
-            .change_principal(PrincipalRequest {
-                principal,
-                operation,
-            })
+            .change_principal(principal, operation)
             .await
             .unwrap();
     }
@@ -312,7 +295,7 @@ fn the_root_key_of_a_folder_changes_while_its_engine_serves() {
         }
         // Roles are not held now, and so the configuration decides.
         let deputy = cluster.operator_named(&engine, "deputy");
-        for operation in [RootOperation::Unseal, RootOperation::Status] {
+        for operation in [RootOperation::unseal(), RootOperation::status()] {
             let Err(Error::Rpc(error)) = deputy.root(operation).await else {
                 panic!("permitted")
             };
@@ -323,7 +306,7 @@ fn the_root_key_of_a_folder_changes_while_its_engine_serves() {
             (engine.ready() == Some(200)).then_some(())
         })
         .await;
-        deputy.root(RootOperation::Status).await.unwrap();
+        deputy.root(RootOperation::status()).await.unwrap();
 
         // An engine that starts on a sealed store is unsealed over its control listener as well.
         done(&["root", "seal"]);

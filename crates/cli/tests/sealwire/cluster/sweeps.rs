@@ -1,11 +1,10 @@
 //! Background sweeps: rows of a deleted collection are removed, once, counted and recorded.
 
 use std::fs;
+use std::time::Duration;
 
-use sealwire_client::control::{
-    AppOperation, AppRequest, CollectionOperation, CollectionRequest, Kind, TokenFormat,
-};
-use sealwire_client::{Detokenize, TokenLookupScope, Tokenize, TokenizeOptions, to_payload};
+use sealwire_client::control::{AppOperation, CollectionOperation, Kind, TokenFormat};
+use sealwire_client::{Detokenize, Tokenize, to_payload};
 use sealwire_testkit::Postgres;
 use serde_json::Value;
 
@@ -42,18 +41,8 @@ async fn sweeps(cluster: &Cluster<'_>, engines: &[EngineProcess]) {
     let client = cluster.client(&all);
     let tokenize = async |collection, rows: u64| {
         let payload = to_payload(&(0..rows).collect::<Vec<_>>()).unwrap();
-        let minting = TokenizeOptions {
-            collection,
-            tags: vec![],
-            expires_s: None,
-            idempotency_key: None,
-            subject: None,
-        };
         client
-            .tokenize(Tokenize {
-                writing: minting,
-                ..Tokenize::new(APP, &payload)
-            })
+            .tokenize(Tokenize::new(APP, collection, &payload).tags([]))
             .await
             .unwrap()
             .payload
@@ -63,12 +52,10 @@ async fn sweeps(cluster: &Cluster<'_>, engines: &[EngineProcess]) {
     }
     let kept = tokenize("other", 7).await;
     let operator = cluster.operator(&engines[0]);
-    let delete = CollectionRequest {
-        app: APP,
-        collection: RANDOM,
-        operation: CollectionOperation::Delete,
-    };
-    operator.change_collection(delete).await.unwrap();
+    operator
+        .change_collection(APP, RANDOM, CollectionOperation::delete())
+        .await
+        .unwrap();
     let erased = || {
         engines
             .iter()
@@ -81,12 +68,7 @@ async fn sweeps(cluster: &Cluster<'_>, engines: &[EngineProcess]) {
     .await;
     assert_eq!(erased(), ROWS, "once, and no other rows");
     let back = client
-        .detokenize(Detokenize {
-            writing: TokenLookupScope {
-                collection: "other",
-            },
-            ..Detokenize::new(APP, &kept)
-        })
+        .detokenize(Detokenize::new(APP, "other", &kept))
         .await
         .unwrap();
     assert_eq!(
@@ -94,17 +76,8 @@ async fn sweeps(cluster: &Cluster<'_>, engines: &[EngineProcess]) {
         to_payload(&(0..7).collect::<Vec<u64>>()).unwrap()
     );
     // Deleting the app deletes its last collection.
-    let delete = AppOperation::Delete {
-        key: None,
-        delay_s: Some(0),
-    };
-    operator
-        .change_app(AppRequest {
-            app: APP,
-            operation: delete,
-        })
-        .await
-        .unwrap();
+    let delete = AppOperation::delete(None, Duration::from_secs(0));
+    operator.change_app(APP, delete).await.unwrap();
     until("a swept app", async || (erased() >= ROWS + 7).then_some(())).await;
     let recorded = async || {
         let records: Vec<Value> = engines.iter().flat_map(records).collect();

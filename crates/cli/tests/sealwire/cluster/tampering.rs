@@ -3,9 +3,7 @@
 use std::process::{Command, Output};
 
 use sealwire_access::{Binding, Grant, Principal, Role, RoleName, principal_key, role_key};
-use sealwire_client::control::{
-    PrincipalOperation, PrincipalRequest, RoleOperation, RoleRequest, RootOperation,
-};
+use sealwire_client::control::{PrincipalOperation, RoleOperation, RootOperation};
 use sealwire_client::{Client, Decrypt, Encrypt, to_payload};
 use sealwire_testkit::Postgres;
 
@@ -90,24 +88,10 @@ fn two_records_in_the_database_do_not_make_a_stranger_a_reader() {
         let engine = cluster.engine("one");
         cluster.furnish(&engine).await;
         let operator = cluster.operator(&engine);
-        let set = RoleOperation::Set {
-            grants: vec!["encrypt apps=*", "decrypt apps=*"],
-        };
-        operator
-            .change_role(RoleRequest {
-                role: "relay",
-                operation: set,
-            })
-            .await
-            .unwrap();
-        let grant = PrincipalOperation::Grant { role: "relay" };
-        operator
-            .change_principal(PrincipalRequest {
-                principal: "relay",
-                operation: grant,
-            })
-            .await
-            .unwrap();
+        let set = RoleOperation::set(["encrypt apps=*", "decrypt apps=*"]);
+        operator.change_role("relay", set).await.unwrap();
+        let grant = PrincipalOperation::grant("relay");
+        operator.change_principal("relay", grant).await.unwrap();
         let (relay, stranger) = (
             cluster.client(&[&engine]),
             cluster.client_named(&[&engine], "stranger"),
@@ -237,7 +221,7 @@ fn a_seal_outlives_a_restart_and_a_roll_back_of_the_database() {
             } else {
                 cluster
                     .operator_once(&engine)
-                    .root(RootOperation::Seal)
+                    .root(RootOperation::seal())
                     .await
                     .unwrap()
                     .generation

@@ -10,24 +10,13 @@ use sealwire_access::{
     Binding, Grant, Names, Operation, Operations, Principal, Role, RoleName, principal_key,
     role_key,
 };
-use sealwire_client::control::{
-    AlterCollection, AppOperation, AppRequest, CensusRequest, CheckRequest, CollectionOperation,
-    CollectionRequest, CollectionsRequest, Control, CreateCollection, Kind, MigrateRequest, Page,
-    PrincipalOperation, PrincipalRequest, PublicKeysRequest, RewrapRowsRequest, RoleOperation,
-    RoleRequest, RootOperation, RotateKind, Scope, Secret, TokenFormat,
-};
+use sealwire_client::control::{CheckRequest, PrincipalOperation, RoleOperation};
 use sealwire_client::{
-    AddObjects, Client, ClientConfig, CommonParams, Decrypt, DetailValue, Detokenize, Encrypt,
-    Error, ErrorCode, Listing, Mask, MaskRule, Masking, Pem, PropertyDisclosure, Rewrap, RpcError,
-    RuleFields, Suite, Sweep, TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions,
+    Client, ClientConfig, Decrypt, DetailValue, Encrypt, Error, ErrorCode, Pem, RpcError,
 };
 use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
 use sealwire_settings::{AccessMode, Config, ControlListen};
 use sealwire_store::{Commit, ControlStore};
-use sealwire_wire::{
-    ObjectsOperation, ObjectsRequest, Request, SubjectName, SubjectTarget, SubjectsOperation,
-    SubjectsRequest, TokensOperation, TokensRequest, request,
-};
 use tokio::time::Instant;
 
 use crate::e2e::audit::records;
@@ -89,16 +78,11 @@ pub(crate) async fn start() -> Harness {
 /// Creates a role with these grants and gives it to a principal.
 pub(crate) async fn grant_role(operator: &Client, caller: &str, role: &str, grants: &[&str]) {
     operator
-        .change_role(RoleRequest {
-            role,
-            operation: RoleOperation::Set {
-                grants: grants.to_vec(),
-            },
-        })
+        .change_role(role, RoleOperation::set(grants.to_vec()))
         .await
         .unwrap();
     operator
-        .change_principal(principal(caller, PrincipalOperation::Grant { role }))
+        .change_principal(caller, PrincipalOperation::grant(role))
         .await
         .unwrap();
 }
@@ -115,6 +99,9 @@ pub(crate) async fn put_role_record(harness: &Harness, role: &str, grant: &str) 
 
 /// Encodes a request of that operation on [`APP`] and its collection `people`.
 fn message(operation: Operation) -> Vec<u8> {
+    use sealwire_wire::control::*;
+    use sealwire_wire::*;
+
     let (mut out, nil) = (Vec::new(), &[0xc0][..]);
     let app = |operation| {
         Control::App(AppRequest {
@@ -535,34 +522,16 @@ pub(crate) async fn connect(harness: &Harness, address: SocketAddr, name: &str) 
     .unwrap()
 }
 
-fn principal<'a>(principal: &'a str, operation: PrincipalOperation<'a>) -> PrincipalRequest<'a> {
-    PrincipalRequest {
-        principal,
-        operation,
-    }
-}
-
 #[test]
 fn no_call_after_the_answer_to_a_revocation_succeeds() {
     run(async {
         let harness = Arc::new(start().await);
         let operator = connect(&harness, harness.control_address(), FULL).await;
-        let operation = RoleOperation::Set {
-            grants: vec!["encrypt apps=shop"],
-        };
-        operator
-            .change_role(RoleRequest {
-                role: "relay",
-                operation,
-            })
-            .await
-            .unwrap();
+        let operation = RoleOperation::set(["encrypt apps=shop"]);
+        operator.change_role("relay", operation).await.unwrap();
         for round in 0..20 {
             operator
-                .change_principal(principal(
-                    NOBODY,
-                    PrincipalOperation::Grant { role: "relay" },
-                ))
+                .change_principal(NOBODY, PrincipalOperation::grant("relay"))
                 .await
                 .unwrap();
             let (over, passes) = (
@@ -597,25 +566,12 @@ fn no_call_after_the_answer_to_a_revocation_succeeds() {
             // Alternates between changing the principal and changing the role.
             if round % 2 == 0 {
                 operator
-                    .change_principal(principal(
-                        NOBODY,
-                        PrincipalOperation::Revoke {
-                            role: Some("relay"),
-                        },
-                    ))
+                    .change_principal(NOBODY, PrincipalOperation::revoke("relay"))
                     .await
                     .unwrap();
             } else {
-                let operation = RoleOperation::Set {
-                    grants: vec!["decrypt apps=shop"],
-                };
-                operator
-                    .change_role(RoleRequest {
-                        role: "relay",
-                        operation,
-                    })
-                    .await
-                    .unwrap();
+                let operation = RoleOperation::set(["decrypt apps=shop"]);
+                operator.change_role("relay", operation).await.unwrap();
             }
             let answered = Instant::now();
             over.store(true, Ordering::SeqCst);
@@ -628,16 +584,8 @@ fn no_call_after_the_answer_to_a_revocation_succeeds() {
                 !after.is_empty() && after.iter().all(|(_, passed)| !passed),
                 "round {round}: {after:?}"
             );
-            let operation = RoleOperation::Set {
-                grants: vec!["encrypt apps=shop"],
-            };
-            operator
-                .change_role(RoleRequest {
-                    role: "relay",
-                    operation,
-                })
-                .await
-                .unwrap();
+            let operation = RoleOperation::set(["encrypt apps=shop"]);
+            operator.change_role("relay", operation).await.unwrap();
         }
     });
 }
@@ -666,21 +614,10 @@ fn a_role_may_demand_a_reason() {
     run(async {
         let harness = start().await;
         let operator = connect(&harness, harness.control_address(), FULL).await;
-        let operation = RoleOperation::Set {
-            grants: vec!["encrypt apps=shop reason"],
-        };
+        let operation = RoleOperation::set(["encrypt apps=shop reason"]);
+        operator.change_role("support", operation).await.unwrap();
         operator
-            .change_role(RoleRequest {
-                role: "support",
-                operation,
-            })
-            .await
-            .unwrap();
-        operator
-            .change_principal(principal(
-                NOBODY,
-                PrincipalOperation::Grant { role: "support" },
-            ))
+            .change_principal(NOBODY, PrincipalOperation::grant("support"))
             .await
             .unwrap();
         let client = connect(&harness, harness.address, NOBODY).await;
@@ -691,33 +628,16 @@ fn a_role_may_demand_a_reason() {
             (ErrorCode::Forbidden, Some("reason"))
         );
         client
-            .encrypt(Encrypt {
-                options: CommonParams {
-                    reason: Some("ticket 7"),
-                    ..CommonParams::default()
-                },
-                ..Encrypt::new(APP, &payload)
-            })
+            .encrypt(Encrypt::new(APP, &payload).reason("ticket 7"))
             .await
             .unwrap();
-        let check = CheckRequest {
-            principal: NOBODY,
-            operation: "encrypt",
-            app: Some(APP),
-            ..CheckRequest::default()
-        };
+        let check = CheckRequest::new(NOBODY, "encrypt").app(APP);
         let checked = operator.check(check).await.unwrap();
         assert_eq!(
             (checked.permitted, checked.missing.as_deref()),
             (false, Some("encrypt on app shop needs a reason"))
         );
-        let checked = operator
-            .check(CheckRequest {
-                reason: Some("why"),
-                ..check
-            })
-            .await
-            .unwrap();
+        let checked = operator.check(check.reason("why")).await.unwrap();
         assert_eq!(
             (checked.permitted, checked.role.as_deref()),
             (true, Some("support"))
@@ -735,17 +655,11 @@ fn a_role_may_grant_so_many_fields_an_hour() {
             "decrypt apps=shop mask=hash hourly=10",
         ];
         operator
-            .change_role(RoleRequest {
-                role: "guesser",
-                operation: RoleOperation::Set { grants },
-            })
+            .change_role("guesser", RoleOperation::set(grants))
             .await
             .unwrap();
         operator
-            .change_principal(principal(
-                NOBODY,
-                PrincipalOperation::Grant { role: "guesser" },
-            ))
+            .change_principal(NOBODY, PrincipalOperation::grant("guesser"))
             .await
             .unwrap();
         let client = connect(&harness, harness.address, NOBODY).await;
@@ -798,35 +712,21 @@ fn what_was_decided_and_why_is_in_the_audit_trail() {
         let operator = connect(&harness, harness.control_address(), FULL).await;
         let grants = ["encrypt apps=shop reason", "decrypt apps=shop"];
         operator
-            .change_role(RoleRequest {
-                role: "relay",
-                operation: RoleOperation::Set {
-                    grants: grants.into(),
-                },
-            })
+            .change_role("relay", RoleOperation::set(grants))
             .await
             .unwrap();
         operator
-            .change_principal(principal(
-                NOBODY,
-                PrincipalOperation::Grant { role: "relay" },
-            ))
+            .change_principal(NOBODY, PrincipalOperation::grant("relay"))
             .await
             .unwrap();
         let (client, payload) = (connect(&harness, harness.address, NOBODY).await, fields(1));
         rpc_error(client.encrypt(Encrypt::new(APP, &payload)).await);
         client
-            .encrypt(Encrypt {
-                options: CommonParams {
-                    reason: Some("ticket 7"),
-                    ..CommonParams::default()
-                },
-                ..Encrypt::new(APP, &payload)
-            })
+            .encrypt(Encrypt::new(APP, &payload).reason("ticket 7"))
             .await
             .unwrap();
         operator
-            .change_principal(principal(NOBODY, PrincipalOperation::Revoke { role: None }))
+            .change_principal(NOBODY, PrincipalOperation::revoke(None))
             .await
             .unwrap();
         harness.take_server().shutdown().await;

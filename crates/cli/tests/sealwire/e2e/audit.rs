@@ -3,24 +3,24 @@
 
 mod full;
 
+use sealwire_client::control::{
+    AppOperation, AppSettings, CensusRequest, CollectionOperation, CreateCollection, Kind,
+    RewrapRowsRequest, RotateKind, Scope, TokenFormat,
+};
+use sealwire_client::{
+    Client, ClientConfig, CollectionTarget, Decrypt, Detokenize, Encrypt, ErrorCode, Format,
+    Inspect, Listing, OnError, Page, Pem, Rewrap, Suite, Sweep, Tokenize,
+};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sealwire_access::PrincipalKind;
 use sealwire_audit::{AuditKey, Filter, Follow, Range, RecordView, verify};
-use sealwire_client::control::{
-    AppOperation, AppRequest, CensusRequest, CollectionOperation, CollectionRequest,
-    CreateCollection, Kind, Page, RewrapRowsRequest, RotateKind, Scope, Secret, TokenFormat,
-};
-use sealwire_client::{
-    Client, ClientConfig, CommonParams, Decrypt, Detokenize, Encrypt, Envelope, ErrorCode, Format,
-    Inspect, OnError, Pem, Rewrap, Suite, Tokenize,
-};
 use sealwire_crypto::Kek;
 use sealwire_dev_ca::Issued;
 use sealwire_settings::{Config, ControlListen, KekSource};
-use sealwire_wire::{Listing, Sweep, TokenLookupScope, TokenMap, TokenizeOptions};
 
 use crate::e2e::harness::{APP, Harness, code, fields, run};
 use crate::e2e::raw::{Heard, Raw, cancel, health, heavy};
@@ -160,16 +160,11 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
     run(async {
         let mut harness = Harness::with(audited).await;
         let chief = operator(&harness, &harness.another_caller("operator")).await;
-        let operation = CollectionOperation::Create(CreateCollection {
-            scope: Scope::Context,
-            ..CreateCollection::new(Kind::Deterministic)
-        });
+        let operation = CollectionOperation::create(
+            CreateCollection::new(Kind::Deterministic).scope(Scope::Context),
+        );
         let made = chief
-            .change_collection(CollectionRequest {
-                app: APP,
-                collection: "people",
-                operation,
-            })
+            .change_collection(APP, "people", operation)
             .await
             .unwrap();
         let relay = harness.client().await;
@@ -185,92 +180,41 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
             .await
             .unwrap();
         // With a context that nothing was sealed under, every field fails on its own.
-        let other = Decrypt {
-            context: CANARY.as_bytes(),
-            on_error: OnError::Report,
-            ..Decrypt::new(APP, &sealed.payload)
-        };
+        let other = Decrypt::new(APP, &sealed.payload)
+            .context(CANARY.as_bytes())
+            .on_error(OnError::Report);
         assert_eq!(relay.decrypt(other).await.unwrap().errors.len(), 7);
-        let failing = Decrypt {
-            context: CANARY.as_bytes(),
-            ..Decrypt::new(APP, &sealed.payload)
-        };
+        let failing = Decrypt::new(APP, &sealed.payload).context(CANARY.as_bytes());
         assert_eq!(code(relay.decrypt(failing).await), ErrorCode::CannotOpen);
         assert_eq!(
             code(relay.encrypt(Encrypt::new("nobody", &payload)).await),
             ErrorCode::NotFound
         );
-        let later = Encrypt {
-            options: CommonParams {
-                min_generation: Some(u64::MAX),
-                ..CommonParams::default()
-            },
-            ..Encrypt::new(APP, &payload)
-        };
+        let later = Encrypt::new(APP, &payload).min_generation(u64::MAX);
         assert_eq!(code(relay.encrypt(later).await), ErrorCode::Conflict);
         let first: Vec<String> = strings(&sealed.payload);
-        relay
-            .inspect(Inspect {
-                envelope: Envelope::Text(&first[0]),
-            })
-            .await
-            .unwrap();
+        relay.inspect(Inspect::text(&first[0])).await.unwrap();
         assert_eq!(
-            code(
-                relay
-                    .inspect(Inspect {
-                        envelope: Envelope::Text(CANARY)
-                    })
-                    .await
-            ),
+            code(relay.inspect(Inspect::text(CANARY)).await),
             ErrorCode::BadRequest
         );
 
-        let minting = TokenizeOptions {
-            collection: "people",
-            tags: vec![],
-            expires_s: None,
-            idempotency_key: None,
-            subject: None,
-        };
-        let tokenize = || Tokenize {
-            writing: minting.clone(),
-            ..Tokenize::new(APP, &payload)
-        };
+        let tokenize = || Tokenize::new(APP, "people", &payload).tags([]);
         let tokens = relay
-            .tokenize(Tokenize {
-                options: CommonParams {
-                    min_generation: Some(made.generation),
-                    ..CommonParams::default()
-                },
-                ..tokenize()
-            })
+            .tokenize(tokenize().min_generation(made.generation))
             .await
             .unwrap();
         let names: Vec<String> = strings(&tokens.payload);
-        let within = TokenLookupScope {
-            collection: "people",
-        };
         relay
-            .detokenize(Detokenize {
-                writing: within,
-                ..Detokenize::new(APP, &tokens.payload)
-            })
+            .detokenize(Detokenize::new(APP, "people", &tokens.payload))
             .await
             .unwrap();
         let elsewhere = CANARY.as_bytes();
-        let absent = Detokenize {
-            writing: within,
-            context: elsewhere,
-            on_error: OnError::Report,
-            ..Detokenize::new(APP, &tokens.payload)
-        };
+        let absent = Detokenize::new(APP, "people", &tokens.payload)
+            .context(elsewhere)
+            .on_error(OnError::Report);
         assert_eq!(relay.detokenize(absent).await.unwrap().errors.len(), 7);
-        let map = TokenMap {
-            app: APP,
-            collection: "people",
-            ..TokenMap::default()
-        };
+        let map = CollectionTarget::new(APP, "people");
         let some: Vec<&str> = names
             .iter()
             .take(3)
@@ -279,23 +223,14 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
             .collect();
         relay.tokens_get(map, &some).await.unwrap();
         relay
-            .tokens_list(
-                map,
-                Listing {
-                    limit: Some(5),
-                    ..Listing::default()
-                },
-            )
+            .tokens_list(map, Listing::new().limit(5))
             .await
             .unwrap();
         relay.tokens_expire(map, &some[..2], None).await.unwrap();
         relay.tokens_delete(map, &some).await.unwrap();
         relay.tokens_archive(map, Sweep::default()).await.unwrap();
         relay.tokens_prune(map, Sweep::default()).await.unwrap();
-        let nowhere = TokenMap {
-            collection: "nowhere",
-            ..map
-        };
+        let nowhere = CollectionTarget::new(APP, "nowhere");
         assert_eq!(
             code(relay.tokens_get(nowhere, &some).await),
             ErrorCode::NotFound
@@ -395,56 +330,45 @@ fn strings(payload: &[u8]) -> Vec<String> {
     serde_json::from_slice(&text).unwrap()
 }
 
-fn app(operation: AppOperation<'_>) -> AppRequest<'_> {
-    AppRequest {
-        app: "new",
-        operation,
-    }
-}
-
 #[test]
 fn control_calls_are_recorded_with_what_was_changed_and_strangers_with_their_names() {
     run(async {
         let mut harness = Harness::with(audited).await;
         let chief = operator(&harness, &harness.another_caller("operator")).await;
         let scalar = format!("{:064x}", 0x5eed_cafe_u64);
-        chief.change_app(app(AppOperation::Create)).await.unwrap();
+        chief
+            .change_app("new", AppOperation::create())
+            .await
+            .unwrap();
         assert_eq!(
-            code(chief.change_app(app(AppOperation::Create)).await),
+            code(chief.change_app("new", AppOperation::create()).await),
             ErrorCode::Conflict
         );
         chief
-            .change_app(app(AppOperation::Rotate {
-                kind: RotateKind::Secp256k1,
-            }))
+            .change_app("new", AppOperation::rotate(RotateKind::Secp256k1))
             .await
             .unwrap();
-        let import = AppOperation::Import {
-            suite: Suite::P256,
-            private_key: Secret(&scalar),
-            seals: false,
-        };
-        let imported = chief.change_app(app(import)).await.unwrap().key.unwrap();
+        let import = AppOperation::import(Suite::P256, &scalar, false);
+        let imported = chief.change_app("new", import).await.unwrap().key.unwrap();
         chief
-            .change_app(app(AppOperation::Disable {
-                key: Some(&imported),
-            }))
+            .change_app("new", AppOperation::disable(&*imported))
             .await
             .unwrap();
         chief
-            .change_app(app(AppOperation::Set {
-                format: Some(Format::Evervault),
-                epoch_ms: Some(500),
-                write_suite: Some(Suite::Xaes),
-                read_suites: Some(vec![Suite::P256, Suite::Secp256k1, Suite::Xaes]),
-            }))
+            .change_app(
+                "new",
+                AppOperation::set(
+                    AppSettings::new()
+                        .format(Format::Evervault)
+                        .epoch(Duration::from_millis(500))
+                        .write_suite(Suite::Xaes)
+                        .read_suites([Suite::P256, Suite::Secp256k1, Suite::Xaes]),
+                ),
+            )
             .await
             .unwrap();
         chief
-            .change_app(app(AppOperation::Delete {
-                key: None,
-                delay_s: Some(60),
-            }))
+            .change_app("new", AppOperation::delete(None, Duration::from_secs(60)))
             .await
             .unwrap();
         chief.apps(Page::default()).await.unwrap();
@@ -546,55 +470,29 @@ fn a_rewrap_is_recorded_with_the_rows_that_it_sealed() {
         let chief = operator(&harness, &harness.another_caller("operator")).await;
         let (expires_s, retention_s) = (None, None);
         let (kind, format, scope) = (Kind::Random, TokenFormat::Opaque, Scope::Collection);
-        let operation = CollectionOperation::Create(CreateCollection {
-            format,
-            scope,
-            expires_s,
-            retention_s,
-            ..CreateCollection::new(kind)
-        });
+        let operation = CollectionOperation::create(
+            CreateCollection::new(kind)
+                .format(format)
+                .scope(scope)
+                .expires_after(expires_s.map(Duration::from_secs))
+                .retention(retention_s.map(Duration::from_secs)),
+        );
         chief
-            .change_collection(CollectionRequest {
-                app: APP,
-                collection: "people",
-                operation,
-            })
+            .change_collection(APP, "people", operation)
             .await
             .unwrap();
         let (relay, payload) = (harness.client().await, doc(7));
-        let writing = TokenizeOptions {
-            collection: "people",
-            ..TokenizeOptions::default()
-        };
         relay
-            .tokenize(Tokenize {
-                writing,
-                ..Tokenize::new(APP, &payload)
-            })
+            .tokenize(Tokenize::new(APP, "people", &payload))
             .await
             .unwrap();
         chief
-            .change_app(AppRequest {
-                app: APP,
-                operation: AppOperation::Rotate {
-                    kind: RotateKind::Token,
-                },
-            })
+            .change_app(APP, AppOperation::rotate(RotateKind::Token))
             .await
             .unwrap();
-        let call = RewrapRowsRequest {
-            app: APP,
-            collection: Some("people"),
-            ..RewrapRowsRequest::default()
-        };
+        let call = RewrapRowsRequest::new(APP).collection("people");
         assert_eq!(chief.keys_rewrap(call).await.unwrap().rewrapped, 7);
-        chief
-            .keys_census(CensusRequest {
-                app: APP,
-                ..CensusRequest::default()
-            })
-            .await
-            .unwrap();
+        chief.keys_census(CensusRequest::new(APP)).await.unwrap();
         harness.take_server().shutdown().await;
         let found = records(&folder(&harness));
         let expected = [

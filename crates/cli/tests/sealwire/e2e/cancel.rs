@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealwire_wire::{Decrypt, Document, Encrypt, ErrorCode, KeyScope, Writing};
+use sealwire_wire::{Decrypt, Document, Encrypt, ErrorCode, KeyScope};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
@@ -204,17 +204,10 @@ fn a_dropped_client_future_ends_the_work() {
         let harness = Harness::with(|config| config.crypto.threads = 1).await;
         let client = harness.client().await;
         let document = fields(MANY);
-        let writing = Writing {
-            key_scope: KeyScope::Field,
-            ..Writing::default()
-        };
-        let call = Encrypt {
-            writing,
-            ..Encrypt::new(APP, &document)
-        };
+        let request = sealwire_client::Encrypt::new(APP, &document).key_scope(KeyScope::Field);
         let mut hold = harness.hold_crypto().await;
         tokio::select! {
-            _ = client.encrypt(call) => panic!("it is over although the thread is held"),
+            _ = client.encrypt(request) => panic!("it is over although the thread is held"),
             () = is_begun(&harness, &mut hold) => (),
         }
         was_stopped(&harness, "cancel", hold).await;

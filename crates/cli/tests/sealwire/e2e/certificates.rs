@@ -300,8 +300,14 @@ fn what_runs_finishes_and_nothing_new_begins_once_a_caller_is_revoked() {
             .await;
         hold.run_one_slice().await;
         revoke(&mut harness, &[&caller]).await;
-        busy.send(&[encrypt(2, &Encrypt::new(APP, &fields(1))), health(3)].concat())
-            .await;
+        busy.send(
+            &[
+                encrypt(2, &Encrypt::new(APP, &fields(1)).into_wire()),
+                health(3),
+            ]
+            .concat(),
+        )
+        .await;
         for msgid in [2, 3] {
             assert_eq!(
                 busy.answer(msgid).await.unwrap_err().code,

@@ -1,17 +1,17 @@
 //! Tests of the control listener: only operators change apps, keys and collections, and changes are
 //! served at once.
 
+use sealwire_client::control::{
+    AppChanged, AppOperation, AppSettings, CollectionOperation, CollectionSettings,
+    CreateCollection, Kind, RotateKind, Scope, TokenFormat,
+};
+use sealwire_client::{
+    Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Format, Page, Pem, Suite,
+};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use sealwire_access::PrincipalKind;
-use sealwire_client::control::{
-    AppChanged, AppOperation, AppRequest, CollectionOperation, CollectionRequest, CreateCollection,
-    Kind, Page, RotateKind, Scope, Secret, TokenFormat,
-};
-use sealwire_client::{
-    Client, ClientConfig, CommonParams, Decrypt, Encrypt, Error, ErrorCode, Format, Pem, Suite,
-};
 use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
 use sealwire_settings::ControlListen;
 use tokio::time::{Instant, sleep, timeout};
@@ -72,28 +72,9 @@ async fn connect(
     .await
 }
 
-fn app<'a>(app: &'a str, operation: AppOperation<'a>) -> AppRequest<'a> {
-    AppRequest { app, operation }
-}
-
-fn collection<'a>(
-    collection: &'a str,
-    operation: CollectionOperation<'a>,
-) -> CollectionRequest<'a> {
-    CollectionRequest {
-        app: APP,
-        collection,
-        operation,
-    }
-}
-
 fn create(kind: Kind) -> CollectionOperation<'static> {
     let (format, scope) = (TokenFormat::Opaque, Scope::Collection);
-    CollectionOperation::Create(CreateCollection {
-        format,
-        scope,
-        ..CreateCollection::new(kind)
-    })
+    CollectionOperation::create(CreateCollection::new(kind).format(format).scope(scope))
 }
 
 /// Returns the state of the app, and of each of its keys by id.
@@ -121,7 +102,7 @@ fn an_app_is_made_served_stopped_and_brought_back() {
         assert_eq!(code(seal().await), ErrorCode::NotFound);
 
         let made = operator
-            .change_app(app("new", AppOperation::Create))
+            .change_app("new", AppOperation::create())
             .await
             .unwrap();
         let shown = made.app.clone().unwrap();
@@ -139,13 +120,7 @@ fn an_app_is_made_served_stopped_and_brought_back() {
         );
         // The change is served here as soon as the response has arrived, under the response's
         // generation.
-        let sealed = relay.encrypt(Encrypt {
-            options: CommonParams {
-                min_generation: Some(made.generation),
-                ..CommonParams::default()
-            },
-            ..Encrypt::new("new", &payload)
-        });
+        let sealed = relay.encrypt(Encrypt::new("new", &payload).min_generation(made.generation));
         let sealed = sealed.await.unwrap();
         let open = || relay.decrypt(Decrypt::new("new", &sealed.payload));
         assert_eq!(open().await.unwrap().payload, payload);
@@ -155,19 +130,10 @@ fn an_app_is_made_served_stopped_and_brought_back() {
             ["new", APP]
         );
         assert_eq!((listed.apps[0].clone(), listed.next), (shown.clone(), None));
-        let first = operator
-            .apps(Page {
-                after: None,
-                limit: Some(1),
-            })
-            .await
-            .unwrap();
+        let first = operator.apps(Page::new().limit(1)).await.unwrap();
         assert_eq!((first.apps.len(), first.next.as_deref()), (1, Some("new")));
         let second = operator
-            .apps(Page {
-                after: first.next.as_deref(),
-                limit: Some(1),
-            })
+            .apps(Page::new().after(first.next.as_deref()).limit(1))
             .await
             .unwrap();
         assert_eq!((&*second.apps[0].app, second.next), (APP, None));
@@ -175,47 +141,41 @@ fn an_app_is_made_served_stopped_and_brought_back() {
         let key = Some(&*shown.keys[0].id);
         for (stop, back, state) in [
             (
-                AppOperation::Disable { key: None },
-                AppOperation::Enable { key: None },
+                AppOperation::disable(None),
+                AppOperation::enable(None),
                 "disabled",
             ),
             (
-                AppOperation::Delete {
-                    key: None,
-                    delay_s: None,
-                },
-                AppOperation::Restore { key: None },
+                AppOperation::delete(None, None),
+                AppOperation::restore(None),
                 "deleting",
             ),
         ] {
-            let stopped = operator.change_app(app("new", stop)).await.unwrap();
+            let stopped = operator.change_app("new", stop).await.unwrap();
             assert_eq!(states(&stopped).0, state);
             assert_eq!(
                 (code(seal().await), code(open().await)),
                 (ErrorCode::Forbidden, ErrorCode::Forbidden)
             );
             assert_eq!(
-                states(&operator.change_app(app("new", back)).await.unwrap()).0,
+                states(&operator.change_app("new", back).await.unwrap()).0,
                 "active"
             );
             assert_eq!(open().await.unwrap().payload, payload);
         }
         for (stop, back, state) in [
             (
-                AppOperation::Disable { key },
-                AppOperation::Enable { key },
+                AppOperation::disable(key),
+                AppOperation::enable(key),
                 "disabled",
             ),
             (
-                AppOperation::Delete {
-                    key,
-                    delay_s: Some(60),
-                },
-                AppOperation::Restore { key },
+                AppOperation::delete(key, Duration::from_secs(60)),
+                AppOperation::restore(key),
                 "deleting",
             ),
         ] {
-            let stopped = operator.change_app(app("new", stop)).await.unwrap();
+            let stopped = operator.change_app("new", stop).await.unwrap();
             assert_eq!(
                 (stopped.key.as_deref(), &*states(&stopped).1[0].1),
                 (key, state)
@@ -224,7 +184,7 @@ fn an_app_is_made_served_stopped_and_brought_back() {
                 (code(seal().await), code(open().await)),
                 (ErrorCode::NotFound, ErrorCode::CannotOpen)
             );
-            operator.change_app(app("new", back)).await.unwrap();
+            operator.change_app("new", back).await.unwrap();
             assert_eq!(open().await.unwrap().payload, payload);
         }
 
@@ -236,16 +196,14 @@ fn an_app_is_made_served_stopped_and_brought_back() {
         ];
         for (kind, key) in kinds.into_iter().zip([None, None, None, Some("token-2")]) {
             let rotated = operator
-                .change_app(app("new", AppOperation::Rotate { kind }))
+                .change_app("new", AppOperation::rotate(kind))
                 .await
                 .unwrap();
             assert!(rotated.key.is_some() && (key.is_none() || rotated.key.as_deref() == key));
         }
-        let token = AppOperation::Disable {
-            key: Some("token-1"),
-        };
+        let token = AppOperation::disable("token-1");
         let stopped = operator
-            .change_app(app("new", token))
+            .change_app("new", token)
             .await
             .unwrap()
             .app
@@ -257,39 +215,26 @@ fn an_app_is_made_served_stopped_and_brought_back() {
             .collect();
         assert_eq!(versions, [(1, "disabled"), (2, "active")]);
 
-        let private_key =
-            Secret("1111111111111111111111111111111111111111111111111111111111111111");
-        let import = AppOperation::Import {
-            suite: Suite::Secp256k1,
-            private_key,
-            seals: false,
-        };
-        let imported = operator
-            .change_app(app("new", import.clone()))
-            .await
-            .unwrap();
+        let private_key = "1111111111111111111111111111111111111111111111111111111111111111";
+        let import = AppOperation::import(Suite::Secp256k1, private_key, false);
+        let imported = operator.change_app("new", import.clone()).await.unwrap();
         let keys = imported.app.unwrap().keys;
         assert!(
             keys.iter()
                 .any(|key| Some(&key.id) == imported.key.as_ref() && !key.seals)
         );
         assert_eq!(
-            code(operator.change_app(app("new", import)).await),
+            code(operator.change_app("new", import).await),
             ErrorCode::Conflict
         );
 
-        let set = AppOperation::Set {
-            format: Some(Format::Evervault),
-            epoch_ms: Some(500),
-            write_suite: Some(Suite::Xaes),
-            read_suites: None,
-        };
-        let set = operator
-            .change_app(app("new", set))
-            .await
-            .unwrap()
-            .app
-            .unwrap();
+        let set = AppOperation::set(
+            AppSettings::new()
+                .format(Format::Evervault)
+                .epoch(Duration::from_millis(500))
+                .write_suite(Suite::Xaes),
+        );
+        let set = operator.change_app("new", set).await.unwrap().app.unwrap();
         assert_eq!(
             (&*set.format, set.epoch_ms, &*set.write_suite),
             ("evervault", 500, "xaes")
@@ -305,18 +250,12 @@ fn an_app_is_made_served_stopped_and_brought_back() {
                 "secp256k1-psk"
             ]
         );
-        let half = AppOperation::Set {
-            format: None,
-            epoch_ms: Some(0),
-            write_suite: None,
-            read_suites: Some(vec![Suite::Xaes]),
-        };
-        let half = operator
-            .change_app(app("new", half))
-            .await
-            .unwrap()
-            .app
-            .unwrap();
+        let half = AppOperation::set(
+            AppSettings::new()
+                .epoch(Duration::from_millis(0))
+                .read_suites([Suite::Xaes]),
+        );
+        let half = operator.change_app("new", half).await.unwrap().app.unwrap();
         assert_eq!(
             (&*half.format, half.epoch_ms, &*half.write_suite),
             ("evervault", 0, "xaes")
@@ -336,16 +275,16 @@ fn collections_are_made_set_and_removed() {
     run(async {
         let harness = start().await;
         let operator = client(&harness, OPERATOR).await.unwrap();
-        let card = CollectionOperation::Create(CreateCollection {
-            format: TokenFormat::Card,
-            last: Some(2),
-            scope: Scope::Context,
-            expires_s: Some(60),
-            retention_s: Some(0),
-            ..CreateCollection::new(Kind::Deterministic)
-        });
+        let card = CollectionOperation::create(
+            CreateCollection::new(Kind::Deterministic)
+                .format(TokenFormat::Card)
+                .last(2)
+                .scope(Scope::Context)
+                .expires_after(Duration::from_secs(60))
+                .retention(Duration::from_secs(0)),
+        );
         let made = operator
-            .change_collection(collection("cards", card))
+            .change_collection(APP, "cards", card)
             .await
             .unwrap()
             .collection
@@ -370,7 +309,7 @@ fn collections_are_made_set_and_removed() {
             )
         );
         operator
-            .change_collection(collection("people", create(Kind::Random)))
+            .change_collection(APP, "people", create(Kind::Random))
             .await
             .unwrap();
         let listed = operator.collections(APP, Page::default()).await.unwrap();
@@ -382,12 +321,9 @@ fn collections_are_made_set_and_removed() {
                 .collect::<Vec<_>>(),
             ["cards", "people"]
         );
-        let never = CollectionOperation::Set {
-            expires_s: Some(None),
-            retention_s: None,
-        };
+        let never = CollectionOperation::set(CollectionSettings::new().expires_after(None));
         let set = operator
-            .change_collection(collection("cards", never.clone()))
+            .change_collection(APP, "cards", never.clone())
             .await
             .unwrap()
             .collection
@@ -397,7 +333,7 @@ fn collections_are_made_set_and_removed() {
             (None, Some(0), Some(2))
         );
         let gone = operator
-            .change_collection(collection("cards", CollectionOperation::Delete))
+            .change_collection(APP, "cards", CollectionOperation::delete())
             .await
             .unwrap();
         assert_eq!(
@@ -414,39 +350,28 @@ fn collections_are_made_set_and_removed() {
             1
         );
 
-        let digits = CollectionOperation::Create(CreateCollection {
-            format: TokenFormat::Digits,
-            first: Some(1),
-            ..CreateCollection::new(Kind::Random)
-        });
-        for (call, says) in [
+        let digits = CollectionOperation::create(
+            CreateCollection::new(Kind::Random)
+                .format(TokenFormat::Digits)
+                .first(1),
+        );
+        for (app, name, operation, says) in [
+            (APP, "people", create(Kind::OneWay), ErrorCode::Conflict),
+            (APP, "cards", never, ErrorCode::NotFound),
             (
-                collection("people", create(Kind::OneWay)),
-                ErrorCode::Conflict,
-            ),
-            (collection("cards", never), ErrorCode::NotFound),
-            (
-                collection("cards", CollectionOperation::Delete),
+                APP,
+                "cards",
+                CollectionOperation::delete(),
                 ErrorCode::NotFound,
             ),
-            (
-                collection(".dot", create(Kind::Random)),
-                ErrorCode::BadRequest,
-            ),
-            (collection("digits", digits), ErrorCode::BadRequest),
-            (
-                CollectionRequest {
-                    app: "nobody",
-                    ..collection("c", create(Kind::Random))
-                },
-                ErrorCode::NotFound,
-            ),
+            (APP, ".dot", create(Kind::Random), ErrorCode::BadRequest),
+            (APP, "digits", digits, ErrorCode::BadRequest),
+            ("nobody", "c", create(Kind::Random), ErrorCode::NotFound),
         ] {
-            assert_eq!(
-                code(operator.change_collection(call.clone()).await),
-                says,
-                "{call:?}"
-            );
+            let changed = operator
+                .change_collection(app, name, operation.clone())
+                .await;
+            assert_eq!(code(changed), says, "{app} {name} {operation:?}");
         }
     });
 }
@@ -456,66 +381,39 @@ fn what_cannot_be_changed_is_refused_by_its_code() {
     run(async {
         let harness = start().await;
         let operator = client(&harness, OPERATOR).await.unwrap();
-        let private_key = Secret("s3cr3t");
+        let private_key = "s3cr3t";
         // A bare key of the curve is no key of PSK mode.
-        let scalar = Secret("1111111111111111111111111111111111111111111111111111111111111111");
+        let scalar = "1111111111111111111111111111111111111111111111111111111111111111";
         let key = Some("0000000000");
         for (name, operation, says) in [
-            (APP, AppOperation::Create, ErrorCode::Conflict),
-            (".dot", AppOperation::Create, ErrorCode::BadRequest),
+            (APP, AppOperation::create(), ErrorCode::Conflict),
+            (".dot", AppOperation::create(), ErrorCode::BadRequest),
             (
                 "nobody",
-                AppOperation::Rotate {
-                    kind: RotateKind::P256,
-                },
+                AppOperation::rotate(RotateKind::P256),
                 ErrorCode::NotFound,
             ),
-            (
-                "nobody",
-                AppOperation::Disable { key: None },
-                ErrorCode::NotFound,
-            ),
-            (APP, AppOperation::Disable { key }, ErrorCode::NotFound),
+            ("nobody", AppOperation::disable(None), ErrorCode::NotFound),
+            (APP, AppOperation::disable(key), ErrorCode::NotFound),
+            (APP, AppOperation::disable("token-9"), ErrorCode::NotFound),
+            (APP, AppOperation::enable("first"), ErrorCode::BadRequest),
             (
                 APP,
-                AppOperation::Disable {
-                    key: Some("token-9"),
-                },
-                ErrorCode::NotFound,
-            ),
-            (
-                APP,
-                AppOperation::Enable { key: Some("first") },
+                AppOperation::delete("token-1", None),
                 ErrorCode::BadRequest,
             ),
             (
                 APP,
-                AppOperation::Delete {
-                    key: Some("token-1"),
-                    delay_s: None,
-                },
+                AppOperation::import(Suite::P256, private_key, false),
                 ErrorCode::BadRequest,
             ),
             (
                 APP,
-                AppOperation::Import {
-                    suite: Suite::P256,
-                    private_key,
-                    seals: false,
-                },
-                ErrorCode::BadRequest,
-            ),
-            (
-                APP,
-                AppOperation::Import {
-                    suite: Suite::P256Psk,
-                    private_key: scalar,
-                    seals: false,
-                },
+                AppOperation::import(Suite::P256Psk, scalar, false),
                 ErrorCode::BadRequest,
             ),
         ] {
-            let error = rpc_error(operator.change_app(app(name, operation.clone())).await);
+            let error = rpc_error(operator.change_app(name, operation.clone()).await);
             assert_eq!(error.code, says, "{name} {operation:?}: {error}");
             assert!(
                 !error.message.contains("s3cr3t") && error.retry_after_ms.is_none(),
@@ -527,27 +425,15 @@ fn what_cannot_be_changed_is_refused_by_its_code() {
             ErrorCode::NotFound
         );
         // A deleted app can be deleted again, and cannot be enabled.
-        let delete = AppOperation::Delete {
-            key: None,
-            delay_s: Some(3_600),
-        };
-        let deleted = operator
-            .change_app(app(APP, delete))
-            .await
-            .unwrap()
-            .app
-            .unwrap();
+        let delete = AppOperation::delete(None, Duration::from_secs(3_600));
+        let deleted = operator.change_app(APP, delete).await.unwrap().app.unwrap();
         assert!(deleted.delete_unix_s.is_some());
         assert_eq!(
-            code(
-                operator
-                    .change_app(app(APP, AppOperation::Enable { key: None }))
-                    .await
-            ),
+            code(operator.change_app(APP, AppOperation::enable(None)).await),
             ErrorCode::Conflict
         );
         assert_eq!(
-            code(operator.change_app(app(APP, AppOperation::Create)).await),
+            code(operator.change_app(APP, AppOperation::create()).await),
             ErrorCode::Conflict
         );
     });
@@ -559,7 +445,7 @@ fn instances_export_info_and_health() {
         let harness = start().await;
         let operator = client(&harness, OPERATOR).await.unwrap();
         let made = operator
-            .change_collection(collection("c", create(Kind::Random)))
+            .change_collection(APP, "c", create(Kind::Random))
             .await
             .unwrap();
         // The engine reports its generation a moment after it serves the change.

@@ -1,10 +1,10 @@
 //! Round trips: every type, curve, scope and encoding, with no plaintext in between.
 
-use sealwire_client::{Client, CommonParams, Document, Envelope, Error, Inspect};
+use sealwire_client::{Client, Decrypt, Document, Encrypt, EnvelopeOptions, Error, Inspect};
 use sealwire_msgpack::{TokenReader, write};
 use sealwire_wire::{
-    Decrypt, Detail, Encoding, Encrypt, ErrorCode, KeyScope, Method, Methods, OnError, RpcError,
-    Suite, Unmatched, ValueKind, Writing,
+    Detail, Encoding, ErrorCode, KeyScope, Method, Methods, OnError, RpcError, Suite, Unmatched,
+    ValueKind,
 };
 use tokio::time::{Duration, Instant, sleep};
 
@@ -101,10 +101,7 @@ pub(crate) fn contains(haystack: &[u8], needle: &[u8]) -> bool {
 
 async fn open(client: &Client, payload: &[u8], context: &[u8]) -> Result<Document, Error> {
     client
-        .decrypt(Decrypt {
-            context,
-            ..Decrypt::new(APP, payload)
-        })
+        .decrypt(Decrypt::new(APP, payload).context(context))
         .await
 }
 
@@ -122,17 +119,13 @@ fn every_document_comes_back_byte_for_byte() {
                     }
                     for encoding in Encoding::ALL {
                         for context in [&b""[..], b"cards/number/17"] {
-                            let writing = Writing {
-                                suite: Some(*suite),
-                                key_scope: *key_scope,
-                                encoding: *encoding,
-                                ..Writing::default()
-                            };
-                            let call = Encrypt {
-                                writing,
-                                context,
-                                ..Encrypt::new(APP, &document)
-                            };
+                            let writing = EnvelopeOptions::new()
+                                .suite(*suite)
+                                .key_scope(*key_scope)
+                                .encoding(*encoding);
+                            let call = Encrypt::new(APP, &document)
+                                .envelope_options(writing)
+                                .context(context);
                             let how =
                                 format!("{name} {suite:?} {key_scope:?} {encoding:?} {context:?}");
                             let sealed = client.encrypt(call).await.unwrap();
@@ -159,10 +152,10 @@ fn paths_that_match_nothing_are_listed_or_fail_the_call() {
         let client = harness.client().await;
         let (_, document) = samples().swap_remove(1);
         let select = Some(vec!["$.absent", "$.card.number", "$.card.numbr"]);
-        let call = |unmatched| Encrypt {
-            select: select.clone(),
-            unmatched,
-            ..Encrypt::new(APP, &document)
+        let call = |unmatched| {
+            Encrypt::new(APP, &document)
+                .set_select(select.clone())
+                .unmatched(unmatched)
         };
         let sealed = client.encrypt(call(Unmatched::Report)).await.unwrap();
         assert_eq!(sealed.unmatched, [0, 2]);
@@ -172,26 +165,19 @@ fn paths_that_match_nothing_are_listed_or_fail_the_call() {
             (ErrorCode::BadRequest, vec![Detail::number("unmatched", 0)])
         );
         let found = Some(vec!["$.card.number"]);
-        let fails = Encrypt {
-            select: found.clone(),
-            ..call(Unmatched::Fail)
-        };
+        let fails = call(Unmatched::Fail).set_select(found.clone());
         assert!(client.encrypt(fails).await.unwrap().unmatched.is_empty());
         let unmatched = Unmatched::Fail;
-        let other = Decrypt {
-            select: Some(vec!["$.nowhere"]),
-            unmatched,
-            ..Decrypt::new(APP, &sealed.payload)
-        };
+        let other = Decrypt::new(APP, &sealed.payload)
+            .select(["$.nowhere"])
+            .unmatched(unmatched);
         assert_eq!(
             rpc_error(client.decrypt(other).await).code,
             ErrorCode::BadRequest
         );
-        let again = Decrypt {
-            select: found,
-            unmatched,
-            ..Decrypt::new(APP, &sealed.payload)
-        };
+        let again = Decrypt::new(APP, &sealed.payload)
+            .set_select(found)
+            .unmatched(unmatched);
         assert_eq!(client.decrypt(again).await.unwrap().payload, document);
     });
 }
@@ -236,14 +222,9 @@ fn select_seals_what_it_names_and_containers_whole() {
             ),
         ] {
             for encoding in Encoding::ALL {
-                let call = Encrypt {
-                    select: Some(select.clone()),
-                    writing: Writing {
-                        encoding: *encoding,
-                        ..Writing::default()
-                    },
-                    ..Encrypt::new(APP, &document)
-                };
+                let call = Encrypt::new(APP, &document)
+                    .select(select.clone())
+                    .encoding(*encoding);
                 let sealed = client.encrypt(call).await.unwrap().payload;
                 for (marker, expected) in gone
                     .iter()
@@ -262,19 +243,13 @@ fn select_seals_what_it_names_and_containers_whole() {
                     "{select:?}"
                 );
                 // Equal paths find the envelopes again; other paths leave them sealed.
-                let again = Decrypt {
-                    select: Some(select.clone()),
-                    ..Decrypt::new(APP, &sealed)
-                };
+                let again = Decrypt::new(APP, &sealed).select(select.clone());
                 assert_eq!(
                     client.decrypt(again).await.unwrap().payload,
                     document,
                     "{select:?}"
                 );
-                let other = Decrypt {
-                    select: Some(vec!["$.nowhere"]),
-                    ..Decrypt::new(APP, &sealed)
-                };
+                let other = Decrypt::new(APP, &sealed).select(["$.nowhere"]);
                 assert_eq!(
                     client.decrypt(other).await.unwrap().payload,
                     sealed,
@@ -282,10 +257,7 @@ fn select_seals_what_it_names_and_containers_whole() {
                 );
             }
         }
-        let whole = Encrypt {
-            select: Some(vec!["$.card"]),
-            ..Encrypt::new(APP, &document)
-        };
+        let whole = Encrypt::new(APP, &document).select(["$.card"]);
         let sealed = client.encrypt(whole).await.unwrap().payload;
         let mut reader = TokenReader::new(&sealed);
         assert_eq!((reader.map_len(), reader.str_utf8()), (Ok(4), Ok("card")));
@@ -301,10 +273,7 @@ fn an_envelope_opens_only_in_its_context_and_under_its_app() {
         let document = value(|out| write::str(out, "secret"));
         let sealed = async |context: &[u8]| {
             client
-                .encrypt(Encrypt {
-                    context,
-                    ..Encrypt::new(APP, &document)
-                })
+                .encrypt(Encrypt::new(APP, &document).context(context))
                 .await
                 .unwrap()
                 .payload
@@ -342,8 +311,7 @@ fn an_envelope_opens_only_in_its_context_and_under_its_app() {
         }
         // Another app has other keys: the error is identical.
         harness.create_app("other").await;
-        let mut waited = Decrypt::new("other", &sealed);
-        waited.options.min_generation = Some(2);
+        let waited = Decrypt::new("other", &sealed).min_generation(2);
         let unknown_key = loop {
             match rpc_error(client.decrypt(waited.clone()).await) {
                 RpcError {
@@ -367,15 +335,8 @@ fn no_altered_envelope_opens_and_all_failures_look_alike() {
         let document = value(|out| write::str(out, plain));
         for suite in Suite::ALL {
             for encoding in Encoding::ALL {
-                let writing = Writing {
-                    suite: Some(*suite),
-                    encoding: *encoding,
-                    ..Writing::default()
-                };
-                let call = Encrypt {
-                    writing,
-                    ..Encrypt::new(APP, &document)
-                };
+                let writing = EnvelopeOptions::new().suite(*suite).encoding(*encoding);
+                let call = Encrypt::new(APP, &document).envelope_options(writing);
                 let sealed = client.encrypt(call).await.unwrap().payload;
                 let (header, step) = match sealed.len() {
                     ..256 => (2, 1),
@@ -454,10 +415,7 @@ fn report_lists_what_did_not_open_and_opens_the_rest() {
             .concat()
         };
         let document = build(&seal("one").await, &seal("two").await);
-        let call = Decrypt {
-            on_error: OnError::Report,
-            ..Decrypt::new(APP, &document)
-        };
+        let call = Decrypt::new(APP, &document).on_error(OnError::Report);
         let opened = client.decrypt(call).await.unwrap();
         assert_eq!(opened.payload, build(b"\xa3one", b"\xa3two"));
         let errors: Vec<_> = opened
@@ -481,10 +439,7 @@ fn report_lists_what_did_not_open_and_opens_the_rest() {
             write::array_len(out, 1_500);
             (0..1_500).for_each(|_| out.extend_from_slice(&bad));
         });
-        let call = Decrypt {
-            on_error: OnError::Report,
-            ..Decrypt::new(APP, &many)
-        };
+        let call = Decrypt::new(APP, &many).on_error(OnError::Report);
         let opened = client.decrypt(call).await.unwrap();
         assert_eq!(
             (
@@ -498,10 +453,7 @@ fn report_lists_what_did_not_open_and_opens_the_rest() {
         // Long paths would make a response far larger than its request, and larger than the
         // reserved memory.
         let long = [b"\x81\xd9\xff".as_slice(), &[b'k'; 255], &many].concat();
-        let call = Decrypt {
-            on_error: OnError::Report,
-            ..Decrypt::new(APP, &long)
-        };
+        let call = Decrypt::new(APP, &long).on_error(OnError::Report);
         let opened = client.decrypt(call).await.unwrap();
         let listed: usize = opened.errors.iter().map(|error| error.path.len()).sum();
         assert_eq!(
@@ -534,13 +486,7 @@ fn calls_that_name_what_is_not_there_are_told_so() {
         );
         let early = rpc_error(
             client
-                .encrypt(Encrypt {
-                    options: CommonParams {
-                        min_generation: Some(2),
-                        ..CommonParams::default()
-                    },
-                    ..Encrypt::new(APP, &document)
-                })
+                .encrypt(Encrypt::new(APP, &document).min_generation(2))
                 .await,
         );
         assert_eq!(early.code, ErrorCode::Conflict);
@@ -551,13 +497,7 @@ fn calls_that_name_what_is_not_there_are_told_so() {
         let made = Instant::now();
         let served = loop {
             match client
-                .encrypt(Encrypt {
-                    options: CommonParams {
-                        min_generation: Some(2),
-                        ..CommonParams::default()
-                    },
-                    ..Encrypt::new("late", &document)
-                })
+                .encrypt(Encrypt::new("late", &document).min_generation(2))
                 .await
             {
                 Ok(served) => break served,
@@ -592,15 +532,8 @@ fn inspect_info_and_health_say_what_they_promise() {
         });
         for suite in Suite::ALL {
             for encoding in Encoding::ALL {
-                let writing = Writing {
-                    suite: Some(*suite),
-                    encoding: *encoding,
-                    ..Writing::default()
-                };
-                let call = Encrypt {
-                    writing,
-                    ..Encrypt::new(APP, &document)
-                };
+                let writing = EnvelopeOptions::new().suite(*suite).encoding(*encoding);
+                let call = Encrypt::new(APP, &document).envelope_options(writing);
                 let sealed = client.encrypt(call).await.unwrap().payload;
                 let mut reader = TokenReader::new(&sealed);
                 reader.array_len().unwrap();
@@ -612,11 +545,11 @@ fn inspect_info_and_health_say_what_they_promise() {
                 .into_iter()
                 .enumerate()
                 {
-                    let envelope = match encoding {
-                        Encoding::Text => Envelope::Text(reader.str_utf8().unwrap()),
-                        Encoding::Binary => Envelope::Binary(reader.bin().unwrap()),
+                    let request = match encoding {
+                        Encoding::Text => Inspect::text(reader.str_utf8().unwrap()),
+                        Encoding::Binary => Inspect::binary(reader.bin().unwrap()),
                     };
-                    let said = client.inspect(Inspect { envelope }).await.unwrap();
+                    let said = client.inspect(request).await.unwrap();
                     assert_eq!(
                         (said.suite, said.encoding, said.version),
                         (*suite, *encoding, Some(1))
@@ -630,17 +563,17 @@ fn inspect_info_and_health_say_what_they_promise() {
                 }
             }
         }
-        for envelope in [
-            Envelope::Text("hello"),
-            Envelope::Text("sw1:"),
-            Envelope::Text("sw1:AAAA"),
-            Envelope::Binary(b"\x53\x57\x01"),
-            Envelope::Binary(b""),
+        for request in [
+            Inspect::text("hello"),
+            Inspect::text("sw1:"),
+            Inspect::text("sw1:AAAA"),
+            Inspect::binary(b"\x53\x57\x01"),
+            Inspect::binary(b""),
         ] {
             assert_eq!(
-                code(client.inspect(Inspect { envelope }).await),
+                code(client.inspect(request).await),
                 ErrorCode::BadRequest,
-                "{envelope:?}"
+                "{request:?}"
             );
         }
         let info = client.info().await.unwrap();

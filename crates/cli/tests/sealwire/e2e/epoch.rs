@@ -1,14 +1,14 @@
 //! Tests of epoch scope: only if the operator allows it, one key for many requests, and no sequence
 //! number is used twice.
 
+use sealwire_client::{Client, Encrypt, EnvelopeOptions, Rewrap};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use sealwire_apps::KeyKind;
-use sealwire_client::{Client, Rewrap};
 use sealwire_crypto as crypto;
 use sealwire_msgpack::{Token, TokenReader};
-use sealwire_wire::{Document, Encrypt, ErrorCode, KeyScope, Suite, Writing};
+use sealwire_wire::{Document, ErrorCode, KeyScope, Suite};
 use tokio::time::{Instant, sleep};
 
 use crate::e2e::harness::{APP, Dice, Harness, fields, rpc_error, run};
@@ -33,15 +33,10 @@ fn places(document: &[u8]) -> Vec<Place> {
 }
 
 fn call<'a>(key_scope: KeyScope, payload: &'a [u8], context: &'a [u8]) -> Encrypt<'a> {
-    let writing = Writing {
-        key_scope,
-        ..Writing::default()
-    };
-    Encrypt {
-        writing,
-        context,
-        ..Encrypt::new(APP, payload)
-    }
+    let writing = EnvelopeOptions::new().key_scope(key_scope);
+    Encrypt::new(APP, payload)
+        .envelope_options(writing)
+        .context(context)
 }
 
 async fn sealed(client: &Client, call: Encrypt<'_>) -> Vec<Place> {
@@ -108,10 +103,7 @@ fn calls_of_one_epoch_share_a_key_and_later_ones_do_not() {
                 .unwrap()
                 .payload;
             let rewrapped = one
-                .rewrap(Rewrap {
-                    context: b"row 1",
-                    ..Rewrap::new(APP, &request)
-                })
+                .rewrap(Rewrap::new(APP, &request).context(b"row 1"))
                 .await
                 .unwrap();
             all.extend(sealed(&one, call(KeyScope::Epoch, &document, b"row 1")).await);
@@ -129,8 +121,7 @@ fn calls_of_one_epoch_share_a_key_and_later_ones_do_not() {
         };
         assert!(all.iter().map(|(_, number)| *number).eq(0..9));
         assert!(all.iter().all(|(key, _)| *key == all[0].0));
-        let mut on_secp256k1 = call(KeyScope::Epoch, &document, b"");
-        on_secp256k1.writing.suite = Some(Suite::Secp256k1);
+        let on_secp256k1 = call(KeyScope::Epoch, &document, b"").suite(Suite::Secp256k1);
         let secp256k1 = sealed(&one, on_secp256k1).await;
         let request = places(&request).remove(0).0;
         let mut keys = HashSet::from([
@@ -193,7 +184,10 @@ async fn seal_and_cancel(
             } else {
                 1 + dice.roll(4) as u32
             };
-            calls.extend_from_slice(&encrypt(msgid, &call(KeyScope::Epoch, &fields(count), b"")));
+            calls.extend_from_slice(&encrypt(
+                msgid,
+                &call(KeyScope::Epoch, &fields(count), b"").into_wire(),
+            ));
             match dice.roll(3) {
                 _ if msgid == large => cancels.extend_from_slice(&cancel(msgid)),
                 0 => calls.extend_from_slice(&cancel(msgid)),

@@ -3,15 +3,14 @@
 
 use sealwire_apps::{Control, Settings};
 use sealwire_client::{
-    Client, CommonParams, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap,
-    ValueKind,
+    Client, Decrypt, Document, Encrypt, EnvelopeOptions, Error, FieldError, Inspect, Inspection,
+    Rewrap, ValueKind,
 };
 use sealwire_crypto::evervault::{Datatype, Form, Role, Sealer, looks_like, looks_like_file};
 use sealwire_crypto::{KeyPair, KeyScope, KeyState, KeyVersion};
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_wire::{
-    Decrypt, Encoding, Encrypt, ErrorCode, Format, KeyScope as KeyScopeName, OnError, Suite,
-    Unbound, Writing,
+    Encoding, ErrorCode, Format, KeyScope as KeyScopeName, OnError, Suite, Unbound,
 };
 
 use crate::e2e::harness::{APP, Harness, import, rpc_error, run, shop};
@@ -94,10 +93,7 @@ async fn decrypt(client: &Client, payload: &[u8]) -> Result<Document, Error> {
 
 async fn report(client: &Client, payload: &[u8]) -> Document {
     client
-        .decrypt(Decrypt {
-            on_error: OnError::Report,
-            ..Decrypt::new(APP, payload)
-        })
+        .decrypt(Decrypt::new(APP, payload).on_error(OnError::Report))
         .await
         .unwrap()
 }
@@ -327,16 +323,9 @@ fn in_a_mixed_document_only_what_claims_to_be_sealed_changes() {
             with_wide(&after)
         );
 
-        let select = Decrypt {
-            select: Some(vec!["$[1]"]),
-            ..Decrypt::new(APP, &[])
-        };
         let document = array(&before);
         let one = client
-            .decrypt(Decrypt {
-                payload: &document,
-                ..select
-            })
+            .decrypt(Decrypt::new(APP, &document).select(["$[1]"]))
             .await
             .unwrap()
             .payload;
@@ -347,31 +336,20 @@ fn in_a_mixed_document_only_what_claims_to_be_sealed_changes() {
 
         // The format binds no context, so its values do not open with a context.
         let bound = client
-            .encrypt(Encrypt {
-                context: b"row 7",
-                ..Encrypt::new(APP, &str("bound"))
-            })
+            .encrypt(Encrypt::new(APP, &str("bound")).context(b"row 7"))
             .await
             .unwrap();
         let document = array(&[bound.payload.to_vec(), theirs.clone()]);
-        let call = Decrypt {
-            context: b"row 7",
-            on_error: OnError::Report,
-            ..Decrypt::new(APP, &document)
-        };
+        let call = Decrypt::new(APP, &document)
+            .context(b"row 7")
+            .on_error(OnError::Report);
         let reported = client.decrypt(call).await.unwrap();
         assert_eq!(values(&reported.payload), [str("bound"), theirs.clone()]);
         assert_eq!(reported.errors, listed(ErrorCode::CannotOpen, &[1]));
 
         // Another app does not have the key, and a disabled key opens nothing.
         harness.create_app("other").await;
-        let wait = |generation| Decrypt {
-            options: CommonParams {
-                min_generation: Some(generation),
-                ..CommonParams::default()
-            },
-            ..Decrypt::new("other", &theirs)
-        };
+        let wait = |generation| Decrypt::new("other", &theirs).min_generation(generation);
         let error = loop {
             match rpc_error(client.decrypt(wait(4)).await) {
                 error if error.code == ErrorCode::Conflict => {
@@ -484,25 +462,13 @@ fn what_is_written_is_the_tag_that_was_asked_for_and_opens_to_the_same_value() {
         ];
         for (suite, format, tag) in cases {
             for key_scope in [KeyScopeName::Request, KeyScopeName::Field] {
-                let writing = Writing {
-                    suite: Some(suite),
-                    format: Some(format),
-                    key_scope,
-                    ..Writing::default()
-                };
-                let call = Encrypt {
-                    writing,
-                    ..Encrypt::new(APP, &[])
-                };
+                let writing = EnvelopeOptions::new()
+                    .suite(suite)
+                    .format(format)
+                    .key_scope(key_scope);
                 let document = array(&sent);
-                let sealed = client
-                    .encrypt(Encrypt {
-                        payload: &document,
-                        ..call.clone()
-                    })
-                    .await
-                    .unwrap()
-                    .payload;
+                let call = Encrypt::new(APP, &document).envelope_options(writing);
+                let sealed = client.encrypt(call.clone()).await.unwrap().payload;
                 let mut ephemerals = std::collections::HashSet::new();
                 for (field, plain) in values(&sealed).iter().zip(&sent) {
                     match TokenReader::new(field).token().unwrap() {
@@ -537,14 +503,7 @@ fn what_is_written_is_the_tag_that_was_asked_for_and_opens_to_the_same_value() {
                     "{tag}"
                 );
                 // A second encryption gives another string.
-                let again = client
-                    .encrypt(Encrypt {
-                        payload: &document,
-                        ..call
-                    })
-                    .await
-                    .unwrap()
-                    .payload;
+                let again = client.encrypt(call).await.unwrap().payload;
                 assert!(
                     values(&again)
                         .iter()
@@ -555,16 +514,10 @@ fn what_is_written_is_the_tag_that_was_asked_for_and_opens_to_the_same_value() {
         }
         // The role is part of the sealed data. This server opens it, and a server that does not
         // list the role denies it.
-        let writing = Writing {
-            format: Some(Format::Evervault),
-            role: Some("card-number"),
-            ..Writing::default()
-        };
+        let card = str("4242");
+        let request = Encrypt::new(APP, &card).format(Format::Evervault);
         let sealed = client
-            .encrypt(Encrypt {
-                writing,
-                ..Encrypt::new(APP, &str("4242"))
-            })
+            .encrypt(request.clone().role("card-number"))
             .await
             .unwrap()
             .payload;
@@ -572,18 +525,7 @@ fn what_is_written_is_the_tag_that_was_asked_for_and_opens_to_the_same_value() {
             decrypt(&client, &sealed).await.unwrap().payload,
             str("4242")
         );
-        let writing = Writing {
-            role: Some("other"),
-            ..writing
-        };
-        let sealed = client
-            .encrypt(Encrypt {
-                writing,
-                ..Encrypt::new(APP, &str("4242"))
-            })
-            .await
-            .unwrap()
-            .payload;
+        let sealed = client.encrypt(request.role("other")).await.unwrap().payload;
         assert_eq!(
             rpc_error(decrypt(&client, &sealed).await).code,
             ErrorCode::Forbidden
@@ -596,66 +538,37 @@ fn what_the_format_cannot_do_is_refused_by_name() {
     run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
-        let evervault = Writing {
-            format: Some(Format::Evervault),
-            ..Writing::default()
-        };
-        let bare = Writing {
-            format: Some(Format::EvervaultBare),
-            ..Writing::default()
-        };
+        let evervault = EnvelopeOptions::new().format(Format::Evervault);
+        let bare = EnvelopeOptions::new().format(Format::EvervaultBare);
         let role = Some("support");
         let only = "role must be absent: only format \"evervault\" has one";
         let scopes = "key_scope must be \"request\" or \"field\" in this format";
-        for (writing, context, message) in [
+        for (writing, role, context, message) in [
+            (EnvelopeOptions::new(), role, &b""[..], only),
+            (bare, role, b"", only),
             (
-                Writing {
-                    role,
-                    ..Writing::default()
-                },
-                &b""[..],
-                only,
-            ),
-            (Writing { role, ..bare }, b"", only),
-            (
-                Writing {
-                    encoding: Encoding::Binary,
-                    ..evervault
-                },
+                evervault.encoding(Encoding::Binary),
+                None,
                 b"",
                 "encoding must be \"text\": an Evervault string is text",
             ),
             (
-                Writing {
-                    encoding: Encoding::Binary,
-                    ..bare
-                },
+                bare.encoding(Encoding::Binary),
+                None,
                 b"",
                 "encoding must be \"text\": an Evervault string is text",
             ),
-            (
-                Writing {
-                    key_scope: KeyScopeName::Epoch,
-                    ..evervault
-                },
-                b"",
-                scopes,
-            ),
-            (
-                Writing {
-                    key_scope: KeyScopeName::Epoch,
-                    ..bare
-                },
-                b"",
-                scopes,
-            ),
+            (evervault.key_scope(KeyScopeName::Epoch), None, b"", scopes),
+            (bare.key_scope(KeyScopeName::Epoch), None, b"", scopes),
             (
                 evervault,
+                None,
                 b"row 7",
                 "context must be empty: the Evervault format binds none",
             ),
             (
                 bare,
+                None,
                 b"row 7",
                 "context must be empty: the Evervault format binds none",
             ),
@@ -663,11 +576,12 @@ fn what_the_format_cannot_do_is_refused_by_name() {
             // Fails before any work: the payload is not even valid.
             let error = rpc_error(
                 client
-                    .encrypt(Encrypt {
-                        writing,
-                        context,
-                        ..Encrypt::new(APP, b"\xa1\xff")
-                    })
+                    .encrypt(
+                        Encrypt::new(APP, b"\xa1\xff")
+                            .envelope_options(writing)
+                            .role(role)
+                            .context(context),
+                    )
                     .await,
             );
             assert_eq!(
@@ -687,39 +601,29 @@ fn what_the_format_cannot_do_is_refused_by_name() {
             vec![0xc0],
         ]);
         let select = Some(vec!["$[0]", "$[1]", "$[2]", "$[3]", "$[4]"]);
-        let call = Encrypt {
-            select,
-            ..Encrypt::new(APP, &document)
-        };
+        let call = Encrypt::new(APP, &document).set_select(select);
         let no_form = (
             ErrorCode::BadRequest,
             "the format has no form for this value",
         );
-        for (writing, at, expected, code) in [
-            (evervault, &[1, 2][..], no_form, ErrorCode::BadRequest),
-            (
-                Writing { role, ..evervault },
-                &[1, 2, 3],
-                no_form,
-                ErrorCode::BadRequest,
-            ),
+        for (role, at, expected, code) in [
+            (None, &[1, 2][..], no_form, ErrorCode::BadRequest),
+            (role, &[1, 2, 3], no_form, ErrorCode::BadRequest),
         ] {
             let error = rpc_error(
                 client
-                    .encrypt(Encrypt {
-                        writing,
-                        ..call.clone()
-                    })
+                    .encrypt(call.clone().envelope_options(evervault).role(role))
                     .await,
             );
             assert_eq!((error.code, &*error.message), expected);
             assert_eq!(error.details, [sealwire_wire::Detail::text("path", "$[1]")]);
             let reported = client
-                .encrypt(Encrypt {
-                    writing,
-                    on_error: OnError::Report,
-                    ..call.clone()
-                })
+                .encrypt(
+                    call.clone()
+                        .envelope_options(evervault)
+                        .role(role)
+                        .on_error(OnError::Report),
+                )
                 .await
                 .unwrap();
             assert_eq!(reported.errors, listed(code, at));
@@ -738,20 +642,14 @@ fn what_the_format_cannot_do_is_refused_by_name() {
         ] {
             let error = rpc_error(
                 client
-                    .encrypt(Encrypt {
-                        writing: evervault,
-                        ..Encrypt::new(APP, &long)
-                    })
+                    .encrypt(Encrypt::new(APP, &long).envelope_options(evervault))
                     .await,
             );
             assert_eq!(error.code, ErrorCode::TooLarge);
         }
         let longest = bin(&vec![7; 25 << 20]);
         let sealed = client
-            .encrypt(Encrypt {
-                writing: evervault,
-                ..Encrypt::new(APP, &longest)
-            })
+            .encrypt(Encrypt::new(APP, &longest).envelope_options(evervault))
             .await
             .unwrap()
             .payload;
@@ -766,18 +664,14 @@ async fn rewrap(
     context: &[u8],
     on_error: OnError,
 ) -> Result<Document, Error> {
-    let writing = Writing {
-        format: Some(format),
-        unbound: Unbound::Bind,
-        ..Writing::default()
-    };
     client
-        .rewrap(Rewrap {
-            writing,
-            context,
-            on_error,
-            ..Rewrap::new(APP, payload)
-        })
+        .rewrap(
+            Rewrap::new(APP, payload)
+                .format(format)
+                .unbound(Unbound::Bind)
+                .context(context)
+                .on_error(on_error),
+        )
         .await
 }
 
@@ -789,26 +683,19 @@ fn strings_of_others_move_to_envelopes_and_back_without_being_shown() {
         let (sent, back): (Vec<_>, Vec<_>) = leaves().into_iter().unzip();
         let document = array(&sent);
         for suite in [Suite::P256, Suite::Secp256k1] {
-            let writing = Writing {
-                suite: Some(suite),
-                format: Some(Format::Evervault),
-                ..Writing::default()
-            };
+            let writing = EnvelopeOptions::new()
+                .suite(suite)
+                .format(Format::Evervault);
             let theirs = client
-                .encrypt(Encrypt {
-                    writing,
-                    ..Encrypt::new(APP, &document)
-                })
+                .encrypt(Encrypt::new(APP, &document).envelope_options(writing))
                 .await
                 .unwrap()
                 .payload;
             // A value without a context does not open under one, unless the request binds it to
             // that context.
-            let call = Rewrap {
-                context: b"row 7",
-                on_error: OnError::Report,
-                ..Rewrap::new(APP, &theirs)
-            };
+            let call = Rewrap::new(APP, &theirs)
+                .context(b"row 7")
+                .on_error(OnError::Report);
             let left = client.rewrap(call).await.unwrap();
             let claiming: Vec<usize> = (0..values(&theirs).len()).collect();
             assert_eq!(
@@ -825,10 +712,7 @@ fn strings_of_others_move_to_envelopes_and_back_without_being_shown() {
                     .all(|field| field.windows(4).any(|four| four == b"sw1:"))
             );
             let opened = client
-                .decrypt(Decrypt {
-                    context: b"row 7",
-                    ..Decrypt::new(APP, &moved)
-                })
+                .decrypt(Decrypt::new(APP, &moved).context(b"row 7"))
                 .await
                 .unwrap();
             assert_eq!(values(&opened.payload), back);
@@ -880,10 +764,7 @@ fn strings_of_others_move_to_envelopes_and_back_without_being_shown() {
         let select = Some(vec!["$[0]"]);
         let container = array(&[b"\x91\x01".to_vec()]);
         let sealed = client
-            .encrypt(Encrypt {
-                select,
-                ..Encrypt::new(APP, &container)
-            })
+            .encrypt(Encrypt::new(APP, &container).set_select(select))
             .await
             .unwrap()
             .payload;
@@ -1063,7 +944,7 @@ fn inspect_says_what_a_string_says() {
     run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
-        let said = async |envelope| client.inspect(Inspect { envelope }).await;
+        let said = async |request| client.inspect(request).await;
         let evervault =
             |tag: Option<&str>, version, suite, datatype, encoding, plaintext_bytes| Inspection {
                 format: Format::Evervault,
@@ -1089,11 +970,11 @@ fn inspect_says_what_a_string_says() {
         let (text, number, boolean) = (ValueKind::String, ValueKind::Number, ValueKind::Boolean);
         for (envelope, expected) in [
             (
-                Envelope::Text(r1),
+                Inspect::text(r1),
                 evervault(Some("QkTC"), None, Suite::P256, number, Encoding::Text, 32),
             ),
             (
-                Envelope::Text(k1),
+                Inspect::text(k1),
                 evervault(
                     Some("RFVC"),
                     None,
@@ -1104,18 +985,18 @@ fn inspect_says_what_a_string_says() {
                 ),
             ),
             (
-                Envelope::Text(&untagged),
+                Inspect::text(&untagged),
                 evervault(Some(""), None, Suite::Secp256k1, text, Encoding::Text, 5),
             ),
             (
-                Envelope::Text(&debug),
+                Inspect::text(&debug),
                 Inspection {
                     debug: Some(true),
                     ..evervault(Some(""), None, Suite::Secp256k1, boolean, Encoding::Text, 5)
                 },
             ),
             (
-                Envelope::Binary(&file),
+                Inspect::binary(&file),
                 evervault(
                     None,
                     Some(3),
@@ -1129,10 +1010,10 @@ fn inspect_says_what_a_string_says() {
             assert_eq!(said(envelope).await.unwrap(), expected, "{envelope:?}");
         }
         for none in [
-            Envelope::Text("ev:$"),
-            Envelope::Text(&k1[1..]),
-            Envelope::Binary(&file[..60]),
-            Envelope::Binary(r1.as_bytes()),
+            Inspect::text("ev:$"),
+            Inspect::text(&k1[1..]),
+            Inspect::binary(&file[..60]),
+            Inspect::binary(r1.as_bytes()),
         ] {
             assert_eq!(
                 rpc_error(said(none).await).code,
@@ -1164,17 +1045,7 @@ fn an_apps_format_holds_where_a_call_names_none() {
                 .windows(with.len())
                 .any(|part| part == with.as_bytes())
         };
-        let call = |format, role| {
-            let writing = Writing {
-                format,
-                role,
-                ..Writing::default()
-            };
-            Encrypt {
-                writing,
-                ..Encrypt::new(APP, b"\xa1x")
-            }
-        };
+        let call = |format, role| Encrypt::new(APP, b"\xa1x").format(format).role(role);
         for (format, role, tag) in [
             (None, None, "ev:QkTC:"),
             (None, Some("support"), "ev:QkTC:"),
@@ -1195,23 +1066,13 @@ fn an_apps_format_holds_where_a_call_names_none() {
             assert!(begins(&moved, "ev:QkTC:"), "{format:?}");
         }
         // A parameter that the app's format does not support is rejected by name.
-        let error = rpc_error(
-            client
-                .encrypt(Encrypt {
-                    context: b"row 7",
-                    ..call(None, None)
-                })
-                .await,
-        );
+        let error = rpc_error(client.encrypt(call(None, None).context(b"row 7")).await);
         assert_eq!(
             &*error.message,
             "context must be empty: the Evervault format binds none"
         );
         client
-            .encrypt(Encrypt {
-                context: b"row 7",
-                ..call(Some(Format::Native), None)
-            })
+            .encrypt(call(Some(Format::Native), None).context(b"row 7"))
             .await
             .unwrap();
     });

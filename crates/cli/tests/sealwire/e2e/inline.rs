@@ -1,8 +1,6 @@
 //! Small requests whose work the network thread does itself.
 
-use sealwire_client::{
-    Client, Decrypt, Encrypt, KeyScope, Mask, MaskRule, Masking, RuleFields, Writing,
-};
+use sealwire_client::{Client, Decrypt, Encrypt, EnvelopeOptions, KeyScope, Mask, MaskRule};
 use sealwire_crypto::EpochLifetime;
 
 use crate::e2e::harness::{APP, Harness, run};
@@ -11,30 +9,15 @@ const INLINE: &str = "sealwire_requests_inline_total";
 const PAYLOAD: &[u8] = b"\x81\xa3pan\xb04242424242424242";
 
 async fn mask(client: &Client) -> Vec<u8> {
-    let rules = vec![MaskRule {
-        fields: RuleFields::Path("$.pan"),
-        mask: "partial(last=4)",
-    }];
-    let call = Mask {
-        writing: Masking {
-            rules,
-            ..Masking::default()
-        },
-        ..Mask::new(APP, PAYLOAD)
-    };
+    let rules = vec![MaskRule::path("$.pan", "partial(last=4)")];
+    let call = Mask::new(APP, PAYLOAD, rules);
     client.mask(call).await.unwrap().payload.to_vec()
 }
 
 async fn encrypt(client: &Client, key_scope: KeyScope) -> Vec<u8> {
-    let writing = Writing {
-        key_scope,
-        ..Writing::default()
-    };
+    let writing = EnvelopeOptions::new().key_scope(key_scope);
     client
-        .encrypt(Encrypt {
-            writing,
-            ..Encrypt::new(APP, PAYLOAD)
-        })
+        .encrypt(Encrypt::new(APP, PAYLOAD).envelope_options(writing))
         .await
         .unwrap()
         .payload

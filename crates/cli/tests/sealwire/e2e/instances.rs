@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sealwire_apps::Target;
-use sealwire_client::{Client, ClientConfig, Endpoint};
+use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Endpoint};
 use sealwire_crypto::{AppId, Suite};
 use sealwire_server::server::Server;
 use sealwire_settings::{Config, Mode};
 use sealwire_store::StoreError;
 use sealwire_testkit::Postgres;
-use sealwire_wire::{Decrypt, Encrypt, ErrorCode};
+use sealwire_wire::ErrorCode;
 use tokio::time::{Instant, sleep};
 
 use crate::e2e::harness::{APP, HANG, Harness, code, http_get, run, shop};

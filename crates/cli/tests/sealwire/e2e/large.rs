@@ -1,7 +1,8 @@
 //! Tests of large documents, and of a slow reader.
 
+use sealwire_client::{Decrypt, Encrypt};
 use sealwire_msgpack::write;
-use sealwire_wire::{Decrypt, Document, Encrypt};
+use sealwire_wire::Document;
 
 use crate::e2e::harness::{APP, Dice, Harness, fields, run};
 use crate::e2e::raw::encrypt;
@@ -97,7 +98,8 @@ fn a_reader_that_pauses_holds_up_nobody() {
         let client = harness.client().await;
         let document = mixed(20 << 20);
         let mut slow = harness.raw().await;
-        slow.send(&encrypt(1, &Encrypt::new(APP, &document))).await;
+        slow.send(&encrypt(1, &Encrypt::new(APP, &document).into_wire()))
+            .await;
         // The response has over 27 MB, far more than the system's buffers: half of it waits in the
         // server.
         let whole = slow.hear_part(10 << 20).await;

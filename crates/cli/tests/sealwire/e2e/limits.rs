@@ -1,17 +1,17 @@
 //! Tests of limits: every limit holds, and affects only the client that exceeds it.
 
+use sealwire_client::{
+    CollectionTarget, Decrypt, Encrypt, EnvelopeOptions, Error, Mask, MaskRule, Rewrap,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
-use sealwire_client::Error;
 use sealwire_dev_ca::Issued;
 use sealwire_msgpack::write;
 use sealwire_records::token::Format;
 use sealwire_wire::{
-    CommonParams, Decrypt, Detail, Encapsulation, Encoding, Encrypt, ErrorCode,
-    Format as EnvelopeFormat, Mask, MaskRule, Masking, OnError, Rewrap, RpcError, RuleFields,
-    Suite, TokenMap, Writing,
+    Detail, Encapsulation, Encoding, ErrorCode, Format as EnvelopeFormat, OnError, RpcError, Suite,
 };
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
@@ -90,7 +90,7 @@ fn a_flood_that_is_never_read_is_bounded_and_cut() {
         let client = harness.client().await;
         let mut flood = harness.raw().await;
         let flooding = tokio::spawn(async move {
-            let call = encrypt(1, &Encrypt::new(APP, &fields(500)));
+            let call = encrypt(1, &Encrypt::new(APP, &fields(500)).into_wire());
             for sent in 0_u32.. {
                 // Each request has a new msgid, of five bytes.
                 let fresh = [
@@ -161,8 +161,11 @@ fn a_reply_that_nobody_reads_ends_the_connection() {
     run(async {
         let harness = Harness::with(|config| config.limits.write_stall_ms_max = 500).await;
         let mut raw = harness.raw().await;
-        raw.send(&encrypt(1, &Encrypt::new(APP, &fields(100_000))))
-            .await;
+        raw.send(&encrypt(
+            1,
+            &Encrypt::new(APP, &fields(100_000)).into_wire(),
+        ))
+        .await;
         harness
             .metric_becomes("sealwire_connections_open", |open| open == 0.0)
             .await;
@@ -176,7 +179,7 @@ fn a_message_that_dribbles_in_ends_the_connection() {
         let harness = Harness::with(|config| config.limits.message_ms_max = 400).await;
         let mut raw = harness.raw().await;
         // Each byte arrives within the limit, but all together take much longer.
-        let mut bytes = encrypt(1, &Encrypt::new(APP, &fields(1_000))).into_iter();
+        let mut bytes = encrypt(1, &Encrypt::new(APP, &fields(1_000)).into_wire()).into_iter();
         let heard = loop {
             let _ = raw
                 .try_send(&[bytes.next().expect("the message arrived in full")])
@@ -233,7 +236,7 @@ fn too_many_bytes_are_answered_overloaded_and_others_are_served() {
         let long = fields(50_000);
         let mut raw = harness.raw().await;
         for _ in 0..3 {
-            let mut all = encrypt(7, &Encrypt::new(APP, &long));
+            let mut all = encrypt(7, &Encrypt::new(APP, &long).into_wire());
             all.extend_from_slice(&health(8));
             raw.send(&all).await;
             is_short_of_memory(&raw.answer(7).await.unwrap_err());
@@ -263,7 +266,9 @@ fn too_many_bytes_are_answered_overloaded_and_others_are_served() {
             .raw_as(Some(&harness.another_caller("billing")))
             .await
             .unwrap();
-        other.send(&encrypt(1, &Encrypt::new(APP, &second))).await;
+        other
+            .send(&encrypt(1, &Encrypt::new(APP, &second).into_wire()))
+            .await;
         other.answer(1).await.unwrap();
         drop(busy);
         harness.settles().await;
@@ -456,22 +461,8 @@ fn a_reply_over_its_bound_is_refused_by_name() {
         })
         .await;
         let client = harness.client().await;
-        let rules = vec![MaskRule {
-            fields: RuleFields::Path("$[*]"),
-            mask: "hash",
-        }];
-        let writing = Masking {
-            rules,
-            ..Masking::default()
-        };
-        let refused = rpc_error(
-            client
-                .mask(Mask {
-                    writing,
-                    ..Mask::new(APP, &fields(3_000))
-                })
-                .await,
-        );
+        let rules = vec![MaskRule::path("$[*]", "hash")];
+        let refused = rpc_error(client.mask(Mask::new(APP, &fields(3_000), rules)).await);
         assert_eq!(refused.code, ErrorCode::TooLarge);
         assert!(
             refused
@@ -515,33 +506,18 @@ fn a_document_that_encrypt_or_rewrap_returns_is_one_that_decrypt_takes() {
             document
         };
         let context = vec![b'c'; 4_000];
-        let text = Writing::default();
-        let apart = Writing {
-            suite: Some(Suite::P256MlKem768),
-            encapsulation: Encapsulation::Apart,
-            ..Writing::default()
-        };
-        for (writing, context) in [
-            (text, &[][..]),
-            (text, &context),
-            (
-                Writing {
-                    encoding: Encoding::Binary,
-                    ..text
-                },
-                &[],
-            ),
-            (
-                Writing {
-                    format: Some(EnvelopeFormat::Evervault),
-                    ..text
-                },
-                &[],
-            ),
-            (apart, &[]),
+        let text = EnvelopeOptions::new();
+        let apart = EnvelopeOptions::new()
+            .suite(Suite::P256MlKem768)
+            .encapsulation(Encapsulation::Apart);
+        // Of binary, Evervault makes a file, which is binary, too.
+        for (writing, context, is_binary) in [
+            (text, &[][..], false),
+            (text, &context, false),
+            (text.encoding(Encoding::Binary), &[], true),
+            (text.format(EnvelopeFormat::Evervault), &[], true),
+            (apart, &[], false),
         ] {
-            // Of binary, Evervault makes a file, which is binary, too.
-            let is_binary = writing.encoding == Encoding::Binary || writing.format.is_some();
             let longest = if is_binary { 65_300 } else { 60_000 };
             // Halves the distance between a length that is accepted and one that is denied, down to
             // a byte.
@@ -551,45 +527,33 @@ fn a_document_that_encrypt_or_rewrap_returns_is_one_that_decrypt_takes() {
                 let bytes = (accepted + denied) / 2;
                 let document = binary(bytes);
                 match client
-                    .encrypt(Encrypt {
-                        context,
-                        writing,
-                        ..Encrypt::new(APP, &document)
-                    })
+                    .encrypt(
+                        Encrypt::new(APP, &document)
+                            .context(context)
+                            .envelope_options(writing),
+                    )
                     .await
                 {
                     Ok(sealed) => {
                         accepted = bytes;
-                        let encapsulations =
-                            || sealed.encapsulations.iter().map(String::as_str).collect();
-                        let call = Decrypt {
-                            context,
-                            encapsulations: encapsulations(),
-                            on_error: OnError::Report,
-                            options: CommonParams {
-                                deadline_ms: Some(100_000),
-                                reason: Some("a reason that a role requires"),
-                                ..CommonParams::default()
-                            },
-
-                            ..Decrypt::new(APP, &sealed.payload)
-                        };
+                        let encapsulations = || sealed.encapsulations.iter().map(String::as_str);
+                        let call = Decrypt::new(APP, &sealed.payload)
+                            .context(context)
+                            .encapsulations(encapsulations())
+                            .on_error(OnError::Report)
+                            .deadline(Duration::from_millis(100_000))
+                            .reason("a reason that a role requires");
                         assert_eq!(
                             client.decrypt(call).await.unwrap().payload,
                             document,
                             "{writing:?} {bytes}"
                         );
-                        let call = Rewrap {
-                            context,
-                            encapsulations: encapsulations(),
-                            ..Rewrap::new(APP, &sealed.payload)
-                        };
+                        let call = Rewrap::new(APP, &sealed.payload)
+                            .context(context)
+                            .encapsulations(encapsulations());
                         let again = client.rewrap(call).await;
                         if let Ok(again) = again {
-                            let call = Decrypt {
-                                context,
-                                ..Decrypt::new(APP, &again.payload)
-                            };
+                            let call = Decrypt::new(APP, &again.payload).context(context);
                             assert_eq!(
                                 client.decrypt(call).await.unwrap().payload,
                                 document,
@@ -615,11 +579,7 @@ fn a_document_that_encrypt_or_rewrap_returns_is_one_that_decrypt_takes() {
                             "{error:?}"
                         );
                         let hints = error.message.contains("encoding \"binary\"");
-                        assert_eq!(
-                            hints,
-                            writing.encoding == Encoding::Text && writing.format.is_none(),
-                            "{error:?}"
-                        );
+                        assert_eq!(hints, !is_binary, "{error:?}");
                     }
                     Err(other) => panic!("{writing:?} {bytes}: {other:?}"),
                 }
@@ -631,15 +591,9 @@ fn a_document_that_encrypt_or_rewrap_returns_is_one_that_decrypt_takes() {
         }
         // A rewrap that makes text of a binary envelope could make it too long, and says so.
         let document = binary(60_000);
-        let binary = Writing {
-            encoding: Encoding::Binary,
-            ..text
-        };
+        let binary = text.encoding(Encoding::Binary);
         let sealed = client
-            .encrypt(Encrypt {
-                writing: binary,
-                ..Encrypt::new(APP, &document)
-            })
+            .encrypt(Encrypt::new(APP, &document).envelope_options(binary))
             .await
             .unwrap();
         let error = rpc_error(client.rewrap(Rewrap::new(APP, &sealed.payload)).await);
@@ -650,10 +604,7 @@ fn a_document_that_encrypt_or_rewrap_returns_is_one_that_decrypt_takes() {
             "{error:?}"
         );
         let again = client
-            .rewrap(Rewrap {
-                writing: binary,
-                ..Rewrap::new(APP, &sealed.payload)
-            })
+            .rewrap(Rewrap::new(APP, &sealed.payload).envelope_options(binary))
             .await
             .unwrap();
         assert_eq!(
@@ -684,7 +635,7 @@ fn a_long_call_on_tokens_is_counted_once() {
         harness.create_collection(APP, "cards", rules).await;
         let client = harness.client().await;
         let token = "t".repeat(1_024);
-        let map = TokenMap::new(APP, "cards");
+        let map = CollectionTarget::new(APP, "cards");
         let found = client.tokens_get(map, &[&*token; 115]).await.unwrap();
         assert!(found.tokens.len() == 115 && found.tokens.iter().all(Option::is_none));
         is_short_of_memory(&rpc_error(client.tokens_get(map, &[&*token; 140]).await));

@@ -1,11 +1,12 @@
 //! Tests of masks: the results of `mask`, and that a role with a mask never reveals a value.
 
+use std::time::Duration;
+
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
-use sealwire_client::control::{CheckRequest, RoleOperation, RoleRequest};
+use sealwire_client::control::{CheckRequest, RoleOperation};
 use sealwire_client::{
-    Client, CommonParams, Decrypt, Detokenize, Document, Encoding, Encrypt, Error, ErrorCode,
-    Format, Mask, MaskList, MaskRule, Masking, OnError, RuleFields, Suite, TokenLookupScope,
-    Tokenize, TokenizeOptions, UnknownFields, Writing,
+    Client, Decrypt, Detokenize, Document, Encoding, Encrypt, EnvelopeOptions, Error, ErrorCode,
+    Format, Mask, MaskRule, OnError, Suite, Tokenize, UnknownFields,
 };
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::json;
@@ -36,31 +37,16 @@ fn text(document: &[u8]) -> String {
 }
 
 fn at<'a>(path: &'a str, mask: &'a str) -> MaskRule<'a> {
-    MaskRule {
-        fields: RuleFields::Path(path),
-        mask,
-    }
-}
-
-fn masking<'a>(rules: Vec<MaskRule<'a>>) -> Masking<'a> {
-    Masking {
-        rules,
-        ..Masking::default()
-    }
+    MaskRule::path(path, mask)
 }
 
 async fn mask(
     client: &Client,
     app: &str,
     payload: &[u8],
-    writing: Masking<'_>,
+    rules: Vec<MaskRule<'_>>,
 ) -> Result<Document, Error> {
-    client
-        .mask(Mask {
-            writing,
-            ..Mask::new(app, payload)
-        })
-        .await
+    client.mask(Mask::new(app, payload, rules)).await
 }
 
 #[test]
@@ -69,10 +55,7 @@ fn every_function_masks_alike_in_every_call_and_otherwise_in_another_app() {
         let harness = Harness::start().await;
         harness.serve_app("other").await;
         let client = harness.client().await;
-        let lists = vec![MaskList {
-            name: "towns",
-            entries: vec!["Ulm", "Bonn", "Jena"],
-        }];
+        let lists = [("towns", vec!["Ulm", "Bonn", "Jena"])];
         // A value, a function, a check of the mask, and true if another app gives another mask.
         let starts = |start: &'static str| -> Box<dyn Fn(&str) -> bool> {
             Box::new(move |mask| mask.starts_with(start))
@@ -149,12 +132,10 @@ fn every_function_masks_alike_in_every_call_and_otherwise_in_another_app() {
         ] {
             let payload = doc(value);
             let masked = async |app| {
-                let writing = Masking {
-                    lists: lists.clone(),
-                    ..masking(vec![at("$", function)])
-                };
+                let request = Mask::new(app, &payload, [at("$", function)]).lists(lists.clone());
                 text(
-                    &mask(&client, app, &payload, writing)
+                    &client
+                        .mask(request)
                         .await
                         .unwrap_or_else(|e| panic!("{function}: {e}"))
                         .payload,
@@ -183,11 +164,8 @@ fn every_function_masks_alike_in_every_call_and_otherwise_in_another_app() {
             "phone",
         ] {
             let masked = async |app, payload: &[u8]| {
-                let writing = Masking {
-                    lists: lists.clone(),
-                    ..masking(vec![at("$[*]", function)])
-                };
-                text(&mask(&client, app, payload, writing).await.unwrap().payload)
+                let request = Mask::new(app, payload, [at("$[*]", function)]).lists(lists.clone());
+                text(&client.mask(request).await.unwrap().payload)
             };
             let digits = doc(&text(&many).replace(['+', ' '], ""));
             let payload = if function.starts_with("fpe") {
@@ -217,36 +195,23 @@ fn rules_name_paths_columns_and_kinds_and_the_rest_is_kept_or_refused() {
         let rules = || {
             vec![
                 at("$.card.number", "fixed(\"path\")"),
-                MaskRule {
-                    fields: RuleFields::Column("email"),
-                    mask: "fixed(\"column\")",
-                },
-                MaskRule {
-                    fields: RuleFields::Kind("card"),
-                    mask: "fixed(\"kind\")",
-                },
+                MaskRule::column("email", "fixed(\"column\")"),
+                MaskRule::kind("card", "fixed(\"kind\")"),
                 at("$.id", "keep"),
             ]
         };
-        let keep = Masking {
-            unknown: UnknownFields::Keep,
-            ..masking(rules())
-        };
-        let masked = mask(&client, APP, &payload, keep).await.unwrap();
+        let keep = Mask::new(APP, &payload, rules()).unknown(UnknownFields::Keep);
+        let masked = client.mask(keep).await.unwrap();
         let expected = r#"{"id":7,"email":"column","card":{"number":"path","email":"column"},"note":"kind","born":"1990-01-01","none":null}"#;
         assert_eq!(text(&masked.payload), expected);
         assert!(masked.errors.is_empty() && masked.generation >= 1);
         // By default, a field without a rule is rejected.
-        let refused = rpc_error(mask(&client, APP, &payload, masking(rules())).await);
+        let refused = rpc_error(mask(&client, APP, &payload, rules()).await);
         assert_eq!(refused.code, ErrorCode::BadRequest);
         assert!(format!("{refused:?}").contains("$.born"), "{refused:?}");
         assert!(!format!("{refused:?}").contains("1990"), "{refused:?}");
         // With error reports, the field is redacted.
-        let call = Mask {
-            on_error: OnError::Report,
-            writing: masking(rules()),
-            ..Mask::new(APP, &payload)
-        };
+        let call = Mask::new(APP, &payload, rules()).on_error(OnError::Report);
         let reported = client.mask(call).await.unwrap();
         assert_eq!(
             text(&reported.payload),
@@ -259,13 +224,9 @@ fn rules_name_paths_columns_and_kinds_and_the_rest_is_kept_or_refused() {
             .collect();
         assert_eq!(errors, [("$.born", ErrorCode::BadRequest)]);
         // A value that does not fit its function is redacted too.
-        let unfit = masking(vec![at("$", "date_shift(days=1)"), at("$.never", "null")]);
+        let unfit = vec![at("$", "date_shift(days=1)"), at("$.never", "null")];
         let payload = doc(r#"{"a": "2026-11-22", "b": "canary", "c": 5}"#);
-        let call = Mask {
-            on_error: OnError::Report,
-            writing: unfit.clone(),
-            ..Mask::new(APP, &payload)
-        };
+        let call = Mask::new(APP, &payload, unfit.clone()).on_error(OnError::Report);
         let reported = client.mask(call).await.unwrap();
         assert_eq!(
             text(&reported.payload),
@@ -304,10 +265,7 @@ fn rules_that_are_none_are_refused_by_place() {
         let client = harness.client().await;
         let payload = doc("[1]");
         let fine = || at("$[0]", "keep");
-        let kind = |kind| MaskRule {
-            fields: RuleFields::Kind(kind),
-            mask: "redact",
-        };
+        let kind = |kind| MaskRule::kind(kind, "redact");
         for (rules, words) in [
             (vec![fine(), at("$[0]", "fly")], ["rule 2", "fly"]),
             (vec![at("$[0]", "partial(last=x)")], ["rule 1", "column"]),
@@ -322,7 +280,7 @@ fn rules_that_are_none_are_refused_by_place() {
             ),
             (vec![fine(), kind("passport")], ["rule 2", "passport"]),
         ] {
-            let refused = rpc_error(mask(&client, APP, &payload, masking(rules.clone())).await);
+            let refused = rpc_error(mask(&client, APP, &payload, rules.clone()).await);
             assert_eq!(refused.code, ErrorCode::BadRequest, "{rules:?}");
             for word in words {
                 assert!(
@@ -332,17 +290,8 @@ fn rules_that_are_none_are_refused_by_place() {
                 );
             }
         }
-        let list = |entries| {
-            vec![MaskList {
-                name: "own",
-                entries,
-            }]
-        };
-        let writing = Masking {
-            lists: list(vec!["one"]),
-            ..masking(vec![fine()])
-        };
-        let refused = rpc_error(mask(&client, APP, &payload, writing).await);
+        let request = Mask::new(APP, &payload, [fine()]).lists([("own", vec!["one"])]);
+        let refused = rpc_error(client.mask(request).await);
         assert!(
             refused.code == ErrorCode::BadRequest && refused.message.contains("own"),
             "{}",
@@ -350,25 +299,18 @@ fn rules_that_are_none_are_refused_by_place() {
         );
         // Limits of the protocol, by their messages. The connection stays open.
         let many = vec![fine(); 257];
-        let refused = rpc_error(mask(&client, APP, &payload, masking(many)).await);
+        let refused = rpc_error(mask(&client, APP, &payload, many).await);
         assert!(
             refused.message.contains("1 to 256 rules"),
             "{}",
             refused.message
         );
-        let refused = rpc_error(mask(&client, "nobody", &payload, masking(vec![fine()])).await);
+        let refused = rpc_error(mask(&client, "nobody", &payload, vec![fine()]).await);
         assert_eq!(refused.code, ErrorCode::NotFound);
-        let late = Mask {
-            options: CommonParams {
-                min_generation: Some(1 << 40),
-                ..CommonParams::default()
-            },
-            writing: masking(vec![fine()]),
-            ..Mask::new(APP, &payload)
-        };
+        let late = Mask::new(APP, &payload, vec![fine()]).min_generation(1 << 40);
         assert_eq!(rpc_error(client.mask(late).await).code, ErrorCode::Conflict);
         assert_eq!(
-            mask(&client, APP, &payload, masking(vec![fine()]))
+            mask(&client, APP, &payload, vec![fine()])
                 .await
                 .unwrap()
                 .payload,
@@ -387,13 +329,19 @@ fn a_long_mask_is_sliced_and_stops_when_told_to() {
         let harness = Harness::with(|config| config.crypto.threads = 1).await;
         let payload = crate::e2e::harness::fields(STOPPED);
         let mut message = Vec::new();
-        let slow = masking(vec![at("$[*]", "fpe(alphabet=alphanumeric_lower)")]);
+        let slow = sealwire_wire::Masking {
+            rules: vec![sealwire_wire::MaskRule {
+                fields: sealwire_wire::RuleFields::Path("$[*]"),
+                mask: "fpe(alphabet=alphanumeric_lower)",
+            }],
+            ..Default::default()
+        };
         request::mask(
             &mut message,
             1,
-            &Mask {
+            &sealwire_wire::Mask {
                 writing: slow,
-                ..Mask::new(APP, &payload)
+                ..sealwire_wire::Mask::new(APP, &payload)
             },
         );
         let mut raw = harness.raw().await;
@@ -419,15 +367,8 @@ fn a_long_mask_is_sliced_and_stops_when_told_to() {
         );
         let client = harness.client().await;
         let payload = crate::e2e::harness::fields(MANY);
-        let writing = masking(vec![at("$[*]", "hash")]);
-        let call = Mask {
-            options: CommonParams {
-                deadline_ms: Some(1),
-                ..CommonParams::default()
-            },
-            writing: writing.clone(),
-            ..Mask::new(APP, &payload)
-        };
+        let writing = vec![at("$[*]", "hash")];
+        let call = Mask::new(APP, &payload, writing.clone()).deadline(Duration::from_millis(1));
         match client.mask(call).await {
             Err(Error::Deadline) => (),
             late => {
@@ -440,20 +381,11 @@ fn a_long_mask_is_sliced_and_stops_when_told_to() {
         }
         // The masks of the whole document, in several slices, begin with those of its part.
         let masked = client
-            .mask(Mask {
-                writing: writing.clone(),
-                ..Mask::new(APP, &payload)
-            })
+            .mask(Mask::new(APP, &payload, writing.clone()))
             .await
             .unwrap();
         let few = crate::e2e::harness::fields(3);
-        let part = client
-            .mask(Mask {
-                writing,
-                ..Mask::new(APP, &few)
-            })
-            .await
-            .unwrap();
+        let part = client.mask(Mask::new(APP, &few, writing)).await.unwrap();
         assert_eq!(
             masked.payload[5..][..part.payload.len() - 1],
             part.payload[1..]
@@ -543,11 +475,7 @@ fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
             connect(&harness, harness.control_address(), FULL).await,
             connect(&harness, harness.address, FULL).await,
         );
-        let writing = |format, encoding| Writing {
-            format: Some(format),
-            encoding,
-            ..Writing::default()
-        };
+        let writing = |format, encoding| EnvelopeOptions::new().format(format).encoding(encoding);
         let (whole, plain) = (canaries(true), canaries(false));
         let mut sealed = Vec::new();
         for (name, payload, select, writing) in [
@@ -588,28 +516,23 @@ fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
                 writing(Format::EvervaultBare, Encoding::Text),
             ),
         ] {
-            let call = Encrypt {
-                select: select.clone(),
-                writing,
-                ..Encrypt::new(APP, payload)
-            };
+            let call = Encrypt::new(APP, payload)
+                .set_select(select.clone())
+                .envelope_options(writing);
             let document = relay.encrypt(call).await.unwrap().payload;
             // Fields that were not selected are the client's own and are checked apart.
             let document = match select {
                 Some(paths) if paths.len() == 2 => {
                     relay
-                        .mask(Mask {
-                            writing: Masking {
-                                unknown: UnknownFields::Keep,
-                                ..masking(vec![
-                                    at("$.mail", "null"),
-                                    at("$.number", "null"),
-                                    at("$.float", "null"),
-                                    at("$.file", "null"),
-                                ])
-                            },
-                            ..Mask::new(APP, &document)
-                        })
+                        .mask(
+                            Mask::new(
+                                APP,
+                                &document,
+                                ["$.mail", "$.number", "$.float", "$.file"]
+                                    .map(|path| at(path, "null")),
+                            )
+                            .unknown(UnknownFields::Keep),
+                        )
                         .await
                         .unwrap()
                         .payload
@@ -643,10 +566,7 @@ fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
                         request::decrypt(
                             &mut message,
                             1,
-                            &Decrypt {
-                                on_error,
-                                ..Decrypt::new(APP, &document)
-                            },
+                            &Decrypt::new(APP, &document).on_error(on_error).into_wire(),
                         );
                         let clear = exchange(&harness, FULL, &message).await;
                         let answer = exchange(&harness, NOBODY, &message).await;
@@ -713,16 +633,11 @@ fn the_datatype_of_a_bare_string_tells_nothing_behind_a_mask() {
             r#"{"a":"0","b":"1","c":"true","d":"12345","e":"1e400","f":"hello","g":12345,"h":-7.5,"i":true,"j":false}"#,
         );
         for suite in [Suite::P256, Suite::Secp256k1] {
-            let writing = Writing {
-                suite: Some(suite),
-                format: Some(Format::EvervaultBare),
-                ..Writing::default()
-            };
+            let writing = EnvelopeOptions::new()
+                .suite(suite)
+                .format(Format::EvervaultBare);
             let sealed = relay
-                .encrypt(Encrypt {
-                    writing,
-                    ..Encrypt::new(APP, &payload)
-                })
+                .encrypt(Encrypt::new(APP, &payload).envelope_options(writing))
                 .await
                 .unwrap();
             for mask in MASKS {
@@ -740,10 +655,7 @@ fn the_datatype_of_a_bare_string_tells_nothing_behind_a_mask() {
                     let mut answers = Vec::new();
                     for word in ["", "string:", "number:", "boolean:"] {
                         let document = doc(&format!("\"{head}{word}{rest}\""));
-                        let call = Decrypt {
-                            on_error: OnError::Report,
-                            ..Decrypt::new(APP, &document)
-                        };
+                        let call = Decrypt::new(APP, &document).on_error(OnError::Report);
                         let shown = client.decrypt(call).await.unwrap();
                         answers.push((text(&shown.payload), shown.errors));
                     }
@@ -756,15 +668,9 @@ fn the_datatype_of_a_bare_string_tells_nothing_behind_a_mask() {
             }
         }
         // A principal without a mask still gets typed values.
-        let writing = Writing {
-            format: Some(Format::EvervaultBare),
-            ..Writing::default()
-        };
+        let writing = EnvelopeOptions::new().format(Format::EvervaultBare);
         let sealed = relay
-            .encrypt(Encrypt {
-                writing,
-                ..Encrypt::new(APP, &payload)
-            })
+            .encrypt(Encrypt::new(APP, &payload).envelope_options(writing))
             .await
             .unwrap();
         assert_eq!(
@@ -794,12 +700,7 @@ fn strings(document: &[u8]) -> Vec<String> {
 
 async fn set_role(operator: &Client, role: &str, grants: &[&str]) {
     operator
-        .change_role(RoleRequest {
-            role,
-            operation: RoleOperation::Set {
-                grants: grants.to_vec(),
-            },
-        })
+        .change_role(role, RoleOperation::set(grants.to_vec()))
         .await
         .unwrap();
 }
@@ -831,16 +732,8 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
         );
         let payload = canaries(true);
         let tokenize = async |select: Option<Vec<&'static str>>, collection| {
-            let writing = TokenizeOptions {
-                collection,
-                ..TokenizeOptions::default()
-            };
             relay
-                .tokenize(Tokenize {
-                    select,
-                    writing,
-                    ..Tokenize::new(APP, &payload)
-                })
+                .tokenize(Tokenize::new(APP, collection, &payload).set_select(select))
                 .await
                 .unwrap()
                 .payload
@@ -867,16 +760,9 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
                     (missing.clone(), OnError::Report),
                     (missing, OnError::Fail),
                 ] {
-                    let writing = TokenLookupScope {
-                        collection: "people",
-                    };
-                    let call = Detokenize {
-                        writing,
-                        on_error,
-                        ..Detokenize::new(APP, &document)
-                    };
+                    let call = Detokenize::new(APP, "people", &document).on_error(on_error);
                     let mut message = Vec::new();
-                    request::detokenize(&mut message, 1, &call);
+                    request::detokenize(&mut message, 1, &call.into_wire());
                     let answer = exchange(&harness, NOBODY, &message).await;
                     assert!(
                         is_clean(&answer),
@@ -888,14 +774,8 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
         let client = connect(&harness, harness.address, NOBODY).await;
         // Another collection and another app are not granted at all.
         let elsewhere = tokenize(None, "others").await;
-        let writing = TokenLookupScope {
-            collection: "others",
-        };
         let refused = client
-            .detokenize(Detokenize {
-                writing,
-                ..Detokenize::new(APP, &elsewhere)
-            })
+            .detokenize(Detokenize::new(APP, "others", &elsewhere))
             .await;
         assert_eq!(rpc_error(refused).code, ErrorCode::Forbidden);
         // A value that fits the function is masked. Containers and other values are redacted.
@@ -905,14 +785,8 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
             &["detokenize apps=shop mask=partial(last=4)"],
         )
         .await;
-        let within = TokenLookupScope {
-            collection: "people",
-        };
         let shown = client
-            .detokenize(Detokenize {
-                writing: within,
-                ..Detokenize::new(APP, &documents[0])
-            })
+            .detokenize(Detokenize::new(APP, "people", &documents[0]))
             .await
             .unwrap();
         assert_eq!(
@@ -920,10 +794,7 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
             ["*************0001", "*****************mple"]
         );
         let shown = client
-            .detokenize(Detokenize {
-                writing: within,
-                ..Detokenize::new(APP, &documents[1])
-            })
+            .detokenize(Detokenize::new(APP, "people", &documents[1]))
             .await
             .unwrap();
         assert_eq!(shown.payload, b"\xaa[redacted]"[..]);
@@ -949,13 +820,7 @@ fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
         let masked = "decrypt apps=shop mask=redact";
         grant_role(&operator, NOBODY, "support", &[masked]).await;
         let sees = async |reason: Option<&'static str>| {
-            let call = Decrypt {
-                options: CommonParams {
-                    reason,
-                    ..CommonParams::default()
-                },
-                ..Decrypt::new(APP, &sealed)
-            };
+            let call = Decrypt::new(APP, &sealed).reason(reason);
             let payload = client.decrypt(call).await.unwrap().payload;
             assert_ne!(is_clean(&payload), payload == canaries(false));
             !is_clean(&payload)
@@ -971,34 +836,21 @@ fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
         // Such a grant can require a reason. Without a reason the mask applies.
         set_role(&operator, "support", &[masked, "decrypt apps=shop reason"]).await;
         assert!(!sees(None).await && sees(Some("ticket 7")).await);
-        let check = CheckRequest {
-            principal: NOBODY,
-            operation: "decrypt",
-            app: Some(APP),
-            ..CheckRequest::default()
-        };
+        let check = CheckRequest::new(NOBODY, "decrypt").app(APP);
         assert_eq!(
             operator.check(check).await.unwrap().mask.as_deref(),
             Some("redact")
         );
-        let checked = operator
-            .check(CheckRequest {
-                reason: Some("ticket 7"),
-                ..check
-            })
-            .await
-            .unwrap();
+        let checked = operator.check(check.reason("ticket 7")).await.unwrap();
         assert_eq!((checked.permitted, checked.mask), (true, None));
         // Another role of the principal counts as well, until it is revoked.
         grant_role(&operator, NOBODY, "breaker", &["decrypt apps=shop"]).await;
         assert!(sees(None).await);
         operator
-            .change_principal(sealwire_client::control::PrincipalRequest {
-                principal: NOBODY,
-                operation: sealwire_client::control::PrincipalOperation::Revoke {
-                    role: Some("breaker"),
-                },
-            })
+            .change_principal(
+                NOBODY,
+                sealwire_client::control::PrincipalOperation::revoke("breaker"),
+            )
             .await
             .unwrap();
         assert!(!sees(None).await);
@@ -1036,14 +888,9 @@ fn the_audit_trail_says_who_saw_values_through_what() {
         relay.decrypt(Decrypt::new(APP, &sealed)).await.unwrap();
         let client = connect(&harness, harness.address, NOBODY).await;
         client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap();
-        mask(
-            &client,
-            APP,
-            &canaries(false),
-            masking(vec![at("$", "redact")]),
-        )
-        .await
-        .unwrap();
+        mask(&client, APP, &canaries(false), vec![at("$", "redact")])
+            .await
+            .unwrap();
         harness.take_server().shutdown().await;
         let folder = harness.config.audit.folder.as_ref().unwrap();
         let said: Vec<_> = records(folder)
@@ -1119,17 +966,8 @@ fn a_mask_that_is_none_is_refused_when_the_role_is_set_and_shows_nothing_when_it
                 ["mask", "function"],
             ),
         ] {
-            let operation = RoleOperation::Set {
-                grants: grants.clone(),
-            };
-            let refused = rpc_error(
-                operator
-                    .change_role(RoleRequest {
-                        role: "support",
-                        operation,
-                    })
-                    .await,
-            );
+            let operation = RoleOperation::set(grants.clone());
+            let refused = rpc_error(operator.change_role("support", operation).await);
             assert_eq!(refused.code, ErrorCode::BadRequest, "{grants:?}");
             for word in words {
                 assert!(

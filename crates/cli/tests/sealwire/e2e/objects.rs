@@ -12,13 +12,14 @@ mod subjects;
 mod tokens;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sealwire_client::control::{
-    AlterCollection, CollectionOperation, CollectionRequest, CreateCollection, PropertySpec,
+    AlterCollection, CollectionOperation, CreateCollection, PropertySpec,
 };
 use sealwire_client::{
-    AddObjects, Client, DetailValue, ErrorCode, ItemError, Listing, Object, ObjectVersion,
-    PropertyDisclosure, RpcError, Sweep, TokenMap,
+    AddObjects, Client, CollectionTarget, DetailValue, ErrorCode, ItemError, Listing, Object,
+    ObjectVersion, PropertyDisclosure, RpcError, Sweep,
 };
 use sealwire_payload::json;
 use sealwire_store::{Filter, MapId, MapView, ObjectRow, ObjectStore};
@@ -78,39 +79,16 @@ async fn vault(harness: Harness) -> Vault {
 fn people() -> Vec<PropertySpec<'static>> {
     let spec = PropertySpec::new;
     vec![
-        PropertySpec {
-            unique: true,
-            nullable: false,
-            ..spec("email", "email")
-        },
-        PropertySpec {
-            index: true,
-            prefixes: vec![1, 3],
-            accept_leak: true,
-            ..spec("name", "name")
-        },
-        PropertySpec {
-            index: true,
-            bits: Some(8),
-            ..spec("phone", "phone")
-        },
-        PropertySpec {
-            index: true,
-            encrypted: false,
-            ..spec("city", "string")
-        },
-        PropertySpec {
-            index: true,
-            ..spec("age", "integer")
-        },
-        PropertySpec {
-            index: true,
-            ..spec("born", "date")
-        },
-        PropertySpec {
-            unique: true,
-            ..spec("card", "card")
-        },
+        spec("email", "email").unique(true).nullable(false),
+        spec("name", "name")
+            .index(true)
+            .prefixes([1, 3])
+            .accept_leak(true),
+        spec("phone", "phone").index(true).bits(8),
+        spec("city", "string").index(true).encrypted(false),
+        spec("age", "integer").index(true),
+        spec("born", "date").index(true),
+        spec("card", "card").unique(true),
         spec("iban", "iban"),
         spec("ssn", "national_id"),
         spec("balance", "decimal"),
@@ -126,33 +104,25 @@ fn people() -> Vec<PropertySpec<'static>> {
 impl Vault {
     async fn create(&self, name: &str, properties: Vec<PropertySpec<'_>>) {
         let (suite, expires_s, retention_s) = (None, None, None);
-        let operation = CollectionOperation::Create(CreateCollection {
-            suite,
-            expires_s,
-            retention_s,
-            ..CreateCollection::of_objects(properties)
-        });
+        let operation = CollectionOperation::create(
+            CreateCollection::of_objects(properties)
+                .suite(suite)
+                .expires_after(expires_s.map(Duration::from_secs))
+                .retention(retention_s.map(Duration::from_secs)),
+        );
         let made = self
             .operator
-            .change_collection(CollectionRequest {
-                app: APP,
-                collection: name,
-                operation,
-            })
+            .change_collection(APP, name, operation)
             .await
             .unwrap();
         assert_eq!(made.collection.unwrap().kind, "objects");
     }
 
     async fn alter(&self, alter: AlterCollection<'_>) -> Result<u64, sealwire_client::Error> {
-        let operation = CollectionOperation::Alter(alter);
+        let operation = CollectionOperation::alter(alter);
         let changed = self
             .operator
-            .change_collection(CollectionRequest {
-                app: APP,
-                collection: PEOPLE,
-                operation,
-            })
+            .change_collection(APP, PEOPLE, operation)
             .await?;
         Ok(changed.generation)
     }
@@ -172,7 +142,7 @@ impl Vault {
     }
 
     async fn add(&self, objects: &str) -> Result<Vec<ObjectVersion>, sealwire_client::Error> {
-        self.add_as(objects, AddObjects::default()).await
+        self.add_as(objects, AddObjects::new(&[])).await
     }
 
     async fn add_as(
@@ -183,13 +153,7 @@ impl Vault {
         let objects = doc(objects);
         Ok(self
             .client
-            .objects_add(
-                map(),
-                AddObjects {
-                    objects: &objects,
-                    ..add
-                },
-            )
+            .objects_add(map(), add.objects(&objects))
             .await?
             .objects)
     }
@@ -212,10 +176,9 @@ impl Vault {
 
     /// Returns a property of an object as JSON.
     async fn value(&self, id: &str, property: &str) -> String {
-        let disclosure = PropertyDisclosure {
-            properties: Some(vec![property]),
-            masked: false,
-        };
+        let disclosure = PropertyDisclosure::new()
+            .properties([property])
+            .masked(false);
         let found = self
             .client
             .objects_get(map(), &[id], disclosure)
@@ -265,8 +228,8 @@ const MAP: MapId = MapId {
     collection: 1,
 };
 
-fn map() -> TokenMap<'static> {
-    TokenMap::new(APP, PEOPLE)
+fn map() -> CollectionTarget<'static> {
+    CollectionTarget::new(APP, PEOPLE)
 }
 
 fn doc(json: &str) -> Vec<u8> {
@@ -554,10 +517,7 @@ fn concurrent_changes_of_one_object_all_count() {
 fn an_idempotency_key_adds_once() {
     run(async {
         for vault in vaults().await {
-            let key = || AddObjects {
-                idempotency_key: Some(b"order 7"),
-                ..AddObjects::default()
-            };
+            let key = || AddObjects::new(&[]).idempotency_key(b"order 7");
             let two = r#"[{"email": "a@example.com"}, {"email": "b@example.com", "age": 7}]"#;
             let first = vault.add_as(two, key()).await.unwrap();
             assert_eq!(vault.add_as(two, key()).await.unwrap(), first);
@@ -572,21 +532,15 @@ fn an_idempotency_key_adds_once() {
             assert_eq!((again[1].version, &again[1].id), (2, &first[1].id));
             let other = r#"[{"email": "a@example.com"}, {"email": "b@example.com", "age": 9}]"#;
             assert_eq!(code(vault.add_as(other, key()).await), ErrorCode::Conflict);
-            let tagged = AddObjects {
-                tags: vec!["t"],
-                ..key()
-            };
+            let tagged = key().tags(["t"]);
             assert_eq!(code(vault.add_as(two, tagged).await), ErrorCode::Conflict);
-            let shorter = AddObjects {
-                expires_s: Some(60),
-                ..key()
-            };
+            let shorter = key().expires_after(Duration::from_secs(60));
             assert_eq!(code(vault.add_as(two, shorter).await), ErrorCode::Conflict);
             assert_eq!(vault.rows().await.len(), 2);
-            let kept = |expires_s| AddObjects {
-                expires_s,
-                idempotency_key: Some(b"order 8"),
-                ..AddObjects::default()
+            let kept = |expires_s: Option<u64>| {
+                AddObjects::new(&[])
+                    .expires_after(expires_s.map(Duration::from_secs))
+                    .idempotency_key(b"order 8")
             };
             let third = r#"[{"email": "c@example.com"}]"#;
             let added = vault.add_as(third, kept(Some(60))).await.unwrap();
@@ -611,12 +565,10 @@ fn idempotency_keys_belong_to_their_principal() {
             let other = connect(&vault.harness, vault.harness.address, NOBODY).await;
             let add = async |client: &Client, objects: &str, key: &[u8]| {
                 let objects = doc(objects);
-                let add = AddObjects {
-                    objects: &objects,
-                    idempotency_key: Some(key),
-                    ..AddObjects::default()
-                };
-                let added = client.objects_add(TokenMap::new(APP, "orders"), add).await;
+                let add = AddObjects::new(&objects).idempotency_key(key);
+                let added = client
+                    .objects_add(CollectionTarget::new(APP, "orders"), add)
+                    .await;
                 added.map(|added| {
                     added
                         .objects
@@ -654,11 +606,9 @@ fn idempotency_keys_belong_to_their_principal() {
 fn expired_objects_are_gone_and_archived_and_pruned() {
     run(async {
         for vault in vaults().await {
-            let tagged = AddObjects {
-                tags: vec!["new", "eu"],
-                expires_s: Some(3_600),
-                ..AddObjects::default()
-            };
+            let tagged = AddObjects::new(&[])
+                .tags(["new", "eu"])
+                .expires_after(Duration::from_secs(3_600));
             let objects = r#"[{"email": "a@example.com"}, {"email": "b@example.com"}, {"email": "c@example.com"}]"#;
             let added = vault.add_as(objects, tagged).await.unwrap();
             let ids: Vec<&str> = added.iter().map(|object| &*object.id).collect();
@@ -700,30 +650,11 @@ fn expired_objects_are_gone_and_archived_and_pruned() {
                     .collect::<Vec<_>>(),
                 [0, 0, 16]
             );
-            assert_eq!(
-                list(Listing {
-                    tag: Some("eu"),
-                    ..Listing::default()
-                })
-                .await
-                .len(),
-                3
-            );
-            assert_eq!(
-                list(Listing {
-                    tag: Some("us"),
-                    ..Listing::default()
-                })
-                .await
-                .len(),
-                0
-            );
+            assert_eq!(list(Listing::new().tag("eu")).await.len(), 3);
+            assert_eq!(list(Listing::new().tag("us")).await.len(), 0);
             // The unique value of an expired object is free.
             vault.add(r#"[{"email": "a@example.com"}]"#).await.unwrap();
-            let dry = Sweep {
-                dry_run: true,
-                ..Sweep::default()
-            };
+            let dry = Sweep::new().dry_run(true);
             assert_eq!(
                 vault
                     .client
@@ -742,11 +673,7 @@ fn expired_objects_are_gone_and_archived_and_pruned() {
                     .count,
                 1
             );
-            let archived = list(Listing {
-                archived: true,
-                ..Listing::default()
-            })
-            .await;
+            let archived = list(Listing::new().archived(true)).await;
             assert_eq!(
                 archived
                     .iter()
@@ -771,10 +698,7 @@ fn expired_objects_are_gone_and_archived_and_pruned() {
                     .count,
                 0
             );
-            let now = Sweep {
-                older_s: Some(0),
-                ..Sweep::default()
-            };
+            let now = Sweep::new().older(Duration::from_secs(0));
             assert_eq!(
                 vault.client.objects_prune(map(), now).await.unwrap().count,
                 2
@@ -849,7 +773,7 @@ fn rows_do_not_open_elsewhere_and_hold_no_value() {
                     .unwrap();
                 let collection = if map_of == MAP { PEOPLE } else { "others" };
                 let id = added.iter().find(|of| uuid(&of.id) == forged.id.0).unwrap();
-                let (place, ids) = (TokenMap::new(APP, collection), [&*id.id]);
+                let (place, ids) = (CollectionTarget::new(APP, collection), [&*id.id]);
                 let found = vault
                     .client
                     .objects_get(place, &ids, PropertyDisclosure::default())

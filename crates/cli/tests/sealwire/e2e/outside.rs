@@ -7,26 +7,20 @@ use sealwire_client::public_keys::{
     EncapsulationPlace, Expected, KeysError, PublicKeys, SealOptions,
 };
 use sealwire_client::{
-    Client, CommonParams, Encapsulation, Encoding, Encrypt, Envelope, Error, Inspect, Outside,
-    Reading, Rewrap, Suite as WireSuite, Writing,
+    Client, Decrypt, Encapsulation, Encoding, Encrypt, EnvelopeOptions, Error, Inspect, Outside,
+    Rewrap, Suite as WireSuite,
 };
 use sealwire_crypto::{KeyId, Suite};
 use sealwire_msgpack::{TokenReader, write};
-use sealwire_wire::{Decrypt, ErrorCode, Format, KeyScope};
+use sealwire_wire::{ErrorCode, Format, KeyScope};
 
 use crate::e2e::access::{self, FULL, NOBODY, connect, grant_role};
 use crate::e2e::documents::value;
 use crate::e2e::harness::{APP, Harness, code, fields, rpc_error, run, shop};
 
-const CALL: PublicKeysRequest<'static> = PublicKeysRequest {
-    app: APP,
-    options: CommonParams {
-        deadline_ms: None,
-        min_generation: None,
-        reason: None,
-        traceparent: None,
-    },
-};
+fn public_keys_of_app() -> PublicKeysRequest<'static> {
+    PublicKeysRequest::new(APP)
+}
 
 /// Publishes a key of suite p256 of the app. Returns its id.
 async fn publish(harness: &Harness) -> KeyId {
@@ -58,7 +52,7 @@ async fn fetch(harness: &Harness, client: &Client) -> PublicKeys {
         now_unix_s: 0,
     };
     client
-        .signed_public_keys(CALL)
+        .signed_public_keys(public_keys_of_app())
         .await
         .unwrap()
         .verify(&expected)
@@ -67,12 +61,7 @@ async fn fetch(harness: &Harness, client: &Client) -> PublicKeys {
 
 async fn key_of(client: &Client, document: &[u8]) -> (String, bool) {
     let text = TokenReader::new(document).str_utf8().unwrap();
-    let said = client
-        .inspect(Inspect {
-            envelope: Envelope::Text(text),
-        })
-        .await
-        .unwrap();
+    let said = client.inspect(Inspect::text(text)).await.unwrap();
     (said.key_id.unwrap(), said.outside)
 }
 
@@ -83,10 +72,10 @@ fn those_who_may_get_the_keys_on_either_listener() {
         let operator = connect(&harness, harness.control_address(), FULL).await;
         let client = connect(&harness, harness.address, NOBODY).await;
         let relay = connect(&harness, harness.address, FULL).await;
-        let refused = rpc_error(client.signed_public_keys(CALL).await);
+        let refused = rpc_error(client.signed_public_keys(public_keys_of_app()).await);
         assert_eq!(refused.code, ErrorCode::Forbidden);
         for full in [&operator, &relay] {
-            let refused = rpc_error(full.signed_public_keys(CALL).await);
+            let refused = rpc_error(full.signed_public_keys(public_keys_of_app()).await);
             assert_eq!(refused.code, ErrorCode::NotFound);
             assert!(
                 refused.message.contains("apps rotate APP --outside"),
@@ -101,14 +90,14 @@ fn those_who_may_get_the_keys_on_either_listener() {
         ] {
             grant_role(&operator, NOBODY, role, &[grant]).await;
             assert_eq!(
-                code(client.signed_public_keys(CALL).await),
+                code(client.signed_public_keys(public_keys_of_app()).await),
                 ErrorCode::Forbidden,
                 "{grant}"
             );
         }
         grant_role(&operator, NOBODY, "seals", &["apps.public_keys apps=shop"]).await;
-        let [by_client, by_relay, by_operator] =
-            [&client, &relay, &operator].map(async |of| of.signed_public_keys(CALL).await.unwrap());
+        let [by_client, by_relay, by_operator] = [&client, &relay, &operator]
+            .map(async |of| of.signed_public_keys(public_keys_of_app()).await.unwrap());
         let (by_client, by_relay, by_operator) =
             (by_client.await, by_relay.await, by_operator.await);
         assert_eq!(
@@ -133,23 +122,14 @@ fn those_who_may_get_the_keys_on_either_listener() {
             Err(KeysError::Old { .. })
         ));
         // A generation that is still to come.
-        let ahead = PublicKeysRequest {
-            options: CommonParams {
-                min_generation: Some(keys.generation() + 1),
-                ..CommonParams::default()
-            },
-            ..CALL
-        };
+        let ahead = public_keys_of_app().min_generation(keys.generation() + 1);
         for of in [&client, &operator] {
             assert_eq!(
                 code(of.signed_public_keys(ahead).await),
                 ErrorCode::Conflict
             );
         }
-        let nobody = PublicKeysRequest {
-            app: "nobody",
-            ..CALL
-        };
+        let nobody = PublicKeysRequest::new("nobody");
         assert_eq!(
             code(relay.signed_public_keys(nobody).await),
             ErrorCode::NotFound
@@ -160,7 +140,7 @@ fn those_who_may_get_the_keys_on_either_listener() {
                 .await;
         }
         assert_eq!(
-            code(relay.signed_public_keys(CALL).await),
+            code(relay.signed_public_keys(public_keys_of_app()).await),
             ErrorCode::NotFound
         );
         harness.settles().await;
@@ -205,10 +185,7 @@ fn what_a_client_seals_without_an_engine_opens_and_tells_its_origin() {
             let sealed = keys.seal(&document, &options).unwrap().document;
             let open = async |context| {
                 client
-                    .decrypt(Decrypt {
-                        context,
-                        ..Decrypt::new(APP, &sealed)
-                    })
+                    .decrypt(Decrypt::new(APP, &sealed).context(context))
                     .await
             };
             assert_eq!(open(b"row 7").await.unwrap().payload, document);
@@ -244,7 +221,10 @@ fn what_is_sealed_to_a_hybrid_key_opens_and_tells_its_origin() {
             "the only published key is the default"
         );
         let p256 = publish(&harness).await;
-        let signed = client.signed_public_keys(CALL).await.unwrap();
+        let signed = client
+            .signed_public_keys(public_keys_of_app())
+            .await
+            .unwrap();
         assert!(signed.keys.len() < 2_500, "{} bytes", signed.keys.len());
         let keys = fetch(&harness, &client).await;
         assert_eq!(
@@ -272,15 +252,14 @@ fn what_is_sealed_to_a_hybrid_key_opens_and_tells_its_origin() {
             };
             let sealed = keys.seal(&document, &options).unwrap();
             let open = async |context, texts: &[String], outside| {
-                let encapsulations = texts.iter().map(String::as_str).collect();
-                let writing = Reading { outside };
+                let encapsulations = texts.iter().map(String::as_str);
                 client
-                    .decrypt(Decrypt {
-                        context,
-                        encapsulations,
-                        writing,
-                        ..Decrypt::new(APP, &sealed.document)
-                    })
+                    .decrypt(
+                        Decrypt::new(APP, &sealed.document)
+                            .context(context)
+                            .encapsulations(encapsulations)
+                            .outside(outside),
+                    )
                     .await
             };
             let given = &sealed.encapsulations[..];
@@ -317,15 +296,9 @@ fn what_is_sealed_to_a_hybrid_key_opens_and_tells_its_origin() {
         };
         let sealed = keys.seal(&plain, &options).unwrap().document;
         assert_eq!(key_of(&client, &sealed).await, (hybrid.to_string(), true));
-        let writing = Writing {
-            suite: Some(WireSuite::P256MlKem768),
-            ..Writing::default()
-        };
+        let writing = EnvelopeOptions::new().suite(WireSuite::P256MlKem768);
         let inside = client
-            .encrypt(Encrypt {
-                writing,
-                ..Encrypt::new(APP, &plain)
-            })
+            .encrypt(Encrypt::new(APP, &plain).envelope_options(writing))
             .await
             .unwrap()
             .payload;
@@ -380,17 +353,11 @@ fn a_rewrap_leaves_values_sealed_outside_in_their_suite() {
         let (of_p256, of_hybrid) = (sealed(Suite::P256), sealed(Suite::P256MlKem768));
         let p256 = publish(&harness).await;
         let hybrid = publish_of(&harness, Suite::P256MlKem768).await;
-        let named = |suite| Writing {
-            suite: Some(suite),
-            ..Writing::default()
-        };
-        let evervault = Writing {
-            format: Some(Format::Evervault),
-            ..named(WireSuite::P256)
-        };
+        let named = |suite| EnvelopeOptions::new().suite(suite);
+        let evervault = named(WireSuite::P256).format(Format::Evervault);
         for (document, writing, key) in [
-            (&of_p256, Writing::default(), p256),
-            (&of_hybrid, Writing::default(), hybrid),
+            (&of_p256, EnvelopeOptions::new(), p256),
+            (&of_hybrid, EnvelopeOptions::new(), hybrid),
             (&of_p256, named(WireSuite::Xaes), p256),
             (&of_hybrid, named(WireSuite::Xaes), hybrid),
             (&of_hybrid, named(WireSuite::Secp256k1), hybrid),
@@ -399,10 +366,7 @@ fn a_rewrap_leaves_values_sealed_outside_in_their_suite() {
             (&of_p256, named(WireSuite::P256MlKem768), hybrid),
         ] {
             let moved = client
-                .rewrap(Rewrap {
-                    writing,
-                    ..Rewrap::new(APP, document)
-                })
+                .rewrap(Rewrap::new(APP, document).envelope_options(writing))
                 .await
                 .unwrap()
                 .payload;
@@ -435,27 +399,21 @@ fn a_rewrap_leaves_values_sealed_outside_in_their_suite() {
             .payload;
         let all = [&[0x94][..], &of_p256, &of_hybrid, &apart.document, &inside].concat();
         let opened = [&[0x94][..], &plain, &plain, &plain, &plain].concat();
-        let together = Writing {
-            encapsulation: Encapsulation::Apart,
-            ..named(WireSuite::P256MlKem768)
-        };
+        let together = named(WireSuite::P256MlKem768).encapsulation(Encapsulation::Apart);
         for encoding in Encoding::ALL {
             for (writing, texts) in [
-                (Writing::default(), 0),
+                (EnvelopeOptions::new(), 0),
                 (named(WireSuite::P256MlKem768), 0),
                 (together, 2),
             ] {
-                let writing = Writing {
-                    encoding: *encoding,
-                    ..writing
-                };
-                let encapsulations = apart.encapsulations.iter().map(String::as_str).collect();
+                let writing = writing.encoding(*encoding);
+                let encapsulations = apart.encapsulations.iter().map(String::as_str);
                 let moved = client
-                    .rewrap(Rewrap {
-                        writing,
-                        encapsulations,
-                        ..Rewrap::new(APP, &all)
-                    })
+                    .rewrap(
+                        Rewrap::new(APP, &all)
+                            .envelope_options(writing)
+                            .encapsulations(encapsulations),
+                    )
                     .await
                     .unwrap();
                 assert_eq!(
@@ -463,11 +421,8 @@ fn a_rewrap_leaves_values_sealed_outside_in_their_suite() {
                     texts,
                     "that of the engine and that of what was sealed outside"
                 );
-                let encapsulations = moved.encapsulations.iter().map(String::as_str).collect();
-                let decrypt = Decrypt {
-                    encapsulations,
-                    ..Decrypt::new(APP, &moved.payload)
-                };
+                let encapsulations = moved.encapsulations.iter().map(String::as_str);
+                let decrypt = Decrypt::new(APP, &moved.payload).encapsulations(encapsulations);
                 assert_eq!(client.decrypt(decrypt).await.unwrap().payload, opened);
             }
         }
@@ -492,23 +447,14 @@ fn a_request_can_refuse_what_was_sealed_outside() {
             .await
             .unwrap()
             .payload;
-        let evervault = Writing {
-            format: Some(Format::Evervault),
-            ..Writing::default()
-        };
+        let evervault = EnvelopeOptions::new().format(Format::Evervault);
         let evervault = client
-            .encrypt(Encrypt {
-                writing: evervault,
-                ..Encrypt::new(APP, &plain)
-            })
+            .encrypt(Encrypt::new(APP, &plain).envelope_options(evervault))
             .await
             .unwrap();
         let open = async |document: &[u8], outside| {
             client
-                .decrypt(Decrypt {
-                    writing: Reading { outside },
-                    ..Decrypt::new(APP, document)
-                })
+                .decrypt(Decrypt::new(APP, document).outside(outside))
                 .await
         };
         // Twice: the second time the key schedule is cached.
@@ -550,30 +496,24 @@ fn a_rewrap_does_not_hide_where_a_value_is_from() {
             .unwrap()
             .document;
         let second = publish(&harness).await;
-        let rewrap = async |document: &[u8], writing| {
+        let rewrap_from = async |document: &[u8], writing, outside| {
             client
-                .rewrap(Rewrap {
-                    writing,
-                    ..Rewrap::new(APP, document)
-                })
+                .rewrap(
+                    Rewrap::new(APP, document)
+                        .envelope_options(writing)
+                        .outside(outside),
+                )
                 .await
                 .map(|done| done.payload)
         };
+        let rewrap =
+            async |document: &[u8], writing| rewrap_from(document, writing, Outside::Accept).await;
         assert_eq!(key_of(&client, &sealed).await, (first.to_string(), true));
         for writing in [
-            Writing::default(),
-            Writing {
-                suite: Some(sealwire_client::Suite::Xaes),
-                ..Writing::default()
-            },
-            Writing {
-                format: Some(Format::Evervault),
-                ..Writing::default()
-            },
-            Writing {
-                key_scope: KeyScope::Field,
-                ..Writing::default()
-            },
+            EnvelopeOptions::new(),
+            EnvelopeOptions::new().suite(sealwire_client::Suite::Xaes),
+            EnvelopeOptions::new().format(Format::Evervault),
+            EnvelopeOptions::new().key_scope(KeyScope::Field),
         ] {
             let moved = rewrap(&sealed, writing).await.unwrap();
             assert_eq!(
@@ -590,23 +530,12 @@ fn a_rewrap_does_not_hide_where_a_value_is_from() {
                 plain
             );
         }
-        let refuse = Writing {
-            outside: Outside::Refuse,
-            ..Writing::default()
-        };
-        assert_eq!(code(rewrap(&sealed, refuse).await), ErrorCode::CannotOpen);
-        let adopt = Writing {
-            outside: Outside::Adopt,
-            ..Writing::default()
-        };
-        let adopted = rewrap(&sealed, adopt).await.unwrap();
+        let options = EnvelopeOptions::new();
+        let refused = rewrap_from(&sealed, options, Outside::Refuse).await;
+        assert_eq!(code(refused), ErrorCode::CannotOpen);
+        let adopted = rewrap_from(&sealed, options, Outside::Adopt).await.unwrap();
         assert!(!key_of(&client, &adopted).await.1);
-        let strict = Decrypt {
-            writing: Reading {
-                outside: Outside::Refuse,
-            },
-            ..Decrypt::new(APP, &adopted)
-        };
+        let strict = Decrypt::new(APP, &adopted).outside(Outside::Refuse);
         assert_eq!(client.decrypt(strict).await.unwrap().payload, plain);
 
         // Both kinds in one document, text and binary.
@@ -617,15 +546,9 @@ fn a_rewrap_does_not_hide_where_a_value_is_from() {
             .payload;
         let both = [&[0x92][..], &sealed, &inside].concat();
         for encoding in [Encoding::Text, Encoding::Binary] {
-            let moved = rewrap(
-                &both,
-                Writing {
-                    encoding,
-                    ..Writing::default()
-                },
-            )
-            .await
-            .unwrap();
+            let moved = rewrap(&both, EnvelopeOptions::new().encoding(encoding))
+                .await
+                .unwrap();
             let opened = client
                 .decrypt(Decrypt::new(APP, &moved))
                 .await
@@ -633,7 +556,7 @@ fn a_rewrap_does_not_hide_where_a_value_is_from() {
                 .payload;
             assert_eq!(opened, [&[0x92][..], &plain, &plain].concat());
         }
-        let moved = rewrap(&both, Writing::default()).await.unwrap();
+        let moved = rewrap(&both, EnvelopeOptions::new()).await.unwrap();
         let mut reader = TokenReader::new(&moved);
         reader.array_len().unwrap();
         let mut origins = Vec::new();
@@ -647,7 +570,7 @@ fn a_rewrap_does_not_hide_where_a_value_is_from() {
             .change(async |control, app| control.disable(app, Target::Key(first)).await.unwrap())
             .await;
         assert_eq!(
-            code(rewrap(&sealed, Writing::default()).await),
+            code(rewrap(&sealed, EnvelopeOptions::new()).await),
             ErrorCode::CannotOpen
         );
         harness.settles().await;
@@ -660,7 +583,10 @@ fn a_client_refuses_keys_that_it_does_not_trust() {
         let harness = Harness::start().await;
         let client = harness.client().await;
         publish(&harness).await;
-        let signed = client.signed_public_keys(CALL).await.unwrap();
+        let signed = client
+            .signed_public_keys(public_keys_of_app())
+            .await
+            .unwrap();
         let other = *sealwire_crypto::SigningKey::generate()
             .unwrap()
             .verifying_key();
@@ -684,10 +610,7 @@ fn a_client_refuses_keys_that_it_does_not_trust() {
             Err(KeysError::Expired { .. })
         ));
         let missing = client
-            .signed_public_keys(PublicKeysRequest {
-                app: "nobody",
-                ..CALL
-            })
+            .signed_public_keys(PublicKeysRequest::new("nobody"))
             .await;
         assert!(matches!(missing, Err(Error::Rpc(error)) if error.code == ErrorCode::NotFound));
     });

@@ -1,9 +1,9 @@
 //! Tests of text that claims to be an envelope and is none. Whoever can write a field of a document
 //! can put it there.
 
-use sealwire_client::{Client, Error};
+use sealwire_client::{Client, Decrypt, Encrypt, Error};
 use sealwire_msgpack::{TokenReader, write};
-use sealwire_wire::{Decrypt, Encrypt, ErrorCode, OnError};
+use sealwire_wire::{ErrorCode, OnError};
 
 use crate::e2e::harness::{APP, Harness, code, run};
 
@@ -16,10 +16,7 @@ fn text(value: &str) -> Vec<u8> {
 
 async fn sealed(client: &Client, app: &str, context: &[u8], value: &str) -> String {
     let document = client
-        .encrypt(Encrypt {
-            context,
-            ..Encrypt::new(app, &text(value))
-        })
+        .encrypt(Encrypt::new(app, &text(value)).context(context))
         .await
         .unwrap()
         .payload;
@@ -86,10 +83,7 @@ fn with_report_text_that_claims_to_be_an_envelope_stays_and_the_rest_opens() {
         let texts = poisons.map(|(_, text)| text);
         let call = document(&texts, &field);
         let opened = client
-            .decrypt(Decrypt {
-                on_error: OnError::Report,
-                ..Decrypt::new(APP, &call)
-            })
+            .decrypt(Decrypt::new(APP, &call).on_error(OnError::Report))
             .await
             .unwrap();
         assert_eq!(opened.payload, document(&texts, "a value"));
@@ -124,10 +118,7 @@ fn a_list_of_errors_that_is_cut_says_how_many_more_there_are() {
         let mut document = Vec::new();
         write::array_len(&mut document, 2_500);
         (0..2_500).for_each(|_| write::str(&mut document, "sw1:"));
-        let call = Decrypt {
-            on_error: OnError::Report,
-            ..Decrypt::new(APP, &document)
-        };
+        let call = Decrypt::new(APP, &document).on_error(OnError::Report);
         let opened = client.decrypt(call).await.unwrap();
         assert_eq!(opened.payload, document);
         assert_eq!((opened.errors.len(), opened.errors_omitted), (1_000, 1_500));

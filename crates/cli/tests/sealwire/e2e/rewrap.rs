@@ -1,15 +1,16 @@
 //! Tests of rotation and `rewrap`: old envelopes move to the newest key, and only the engine sees
 //! their values.
 
+use sealwire_client::{
+    Client, Decrypt, Document, Encrypt, EnvelopeOptions, Error, FieldError, Inspect, Inspection,
+    Rewrap,
+};
 use std::sync::Arc;
 
 use sealwire_apps::{KeyKind, KeySummary, Target};
-use sealwire_client::{
-    Client, CommonParams, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap,
-};
 use sealwire_crypto::{self as crypto, Datatype, KeyId, KeyScope};
 use sealwire_msgpack::{Token, TokenReader, write};
-use sealwire_wire::{Decrypt, Encoding, Encrypt, ErrorCode, OnError, Suite, Writing};
+use sealwire_wire::{Encoding, ErrorCode, OnError, Suite};
 
 use crate::e2e::documents::{contains, samples, value};
 use crate::e2e::harness::{APP, Harness, code, rpc_error, run, shop};
@@ -38,14 +39,14 @@ async fn inspections(client: &Client, document: &[u8]) -> Vec<Inspection> {
     let mut reader = TokenReader::new(document);
     let mut all = Vec::new();
     while !reader.is_at_end() {
-        let envelope = match reader.token().unwrap() {
+        let request = match reader.token().unwrap() {
             Token::Str(text) if text.starts_with(b"sw1:") => {
-                Envelope::Text(std::str::from_utf8(text).unwrap())
+                Inspect::text(std::str::from_utf8(text).unwrap())
             }
-            Token::Bin(bytes) if bytes.starts_with(b"\x53\x57\x01") => Envelope::Binary(bytes),
+            Token::Bin(bytes) if bytes.starts_with(b"\x53\x57\x01") => Inspect::binary(bytes),
             _ => continue,
         };
-        all.push(client.inspect(Inspect { envelope }).await.unwrap());
+        all.push(client.inspect(request).await.unwrap());
     }
     all
 }
@@ -139,13 +140,7 @@ fn a_rotation_and_a_rewrap_let_the_old_key_go() {
             ErrorCode::NotFound
         );
         client
-            .rewrap(Rewrap {
-                writing: Writing {
-                    suite: Some(Suite::Secp256k1),
-                    ..Writing::default()
-                },
-                ..Rewrap::new(APP, &[0xc0])
-            })
+            .rewrap(Rewrap::new(APP, &[0xc0]).suite(Suite::Secp256k1))
             .await
             .unwrap();
         harness.settles().await;
@@ -167,29 +162,17 @@ fn every_document_moves_between_suites_and_encodings() {
         for (name, document) in samples() {
             for (suite, encoding) in ways() {
                 let context = b"cards/number/17";
-                let writing = Writing {
-                    suite: Some(suite),
-                    encoding,
-                    ..Writing::default()
-                };
-                let call = Encrypt {
-                    writing,
-                    context,
-                    ..Encrypt::new(APP, &document)
-                };
+                let writing = EnvelopeOptions::new().suite(suite).encoding(encoding);
+                let call = Encrypt::new(APP, &document)
+                    .envelope_options(writing)
+                    .context(context);
                 let sealed = client.encrypt(call).await.unwrap().payload;
                 let before = inspections(&client, &sealed).await;
                 for (suite, encoding) in ways() {
-                    let writing = Writing {
-                        suite: Some(suite),
-                        encoding,
-                        ..Writing::default()
-                    };
-                    let call = Rewrap {
-                        writing,
-                        context,
-                        ..Rewrap::new(APP, &sealed)
-                    };
+                    let writing = EnvelopeOptions::new().suite(suite).encoding(encoding);
+                    let call = Rewrap::new(APP, &sealed)
+                        .envelope_options(writing)
+                        .context(context);
                     let moved = client.rewrap(call).await.unwrap();
                     let after = inspections(&client, &moved.payload).await;
                     assert_eq!(after.len(), before.len(), "{name}");
@@ -209,10 +192,7 @@ fn every_document_moves_between_suites_and_encodings() {
                         !contains(&moved.payload, b"marker"),
                         "{name}: plaintext in the reply"
                     );
-                    let call = Decrypt {
-                        context,
-                        ..Decrypt::new(APP, &moved.payload)
-                    };
+                    let call = Decrypt::new(APP, &moved.payload).context(context);
                     assert_eq!(
                         client.decrypt(call).await.unwrap().payload,
                         document,
@@ -234,14 +214,8 @@ fn one_ephemeral_key_takes_fields_of_many() {
             write::array_len(out, 40);
             (0..40).for_each(|field| write::uint(out, field));
         });
-        let writing = Writing {
-            key_scope: sealwire_wire::KeyScope::Field,
-            ..Writing::default()
-        };
-        let call = Encrypt {
-            writing,
-            ..Encrypt::new(APP, &document)
-        };
+        let writing = EnvelopeOptions::new().key_scope(sealwire_wire::KeyScope::Field);
+        let call = Encrypt::new(APP, &document).envelope_options(writing);
         let sealed = client.encrypt(call).await.unwrap().payload;
         let moved = client
             .rewrap(Rewrap::new(APP, &sealed))
@@ -279,10 +253,7 @@ fn sealed_containers_stay_whole_and_selections_narrow() {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let (_, document) = samples().swap_remove(1);
-        let call = Encrypt {
-            select: Some(vec!["$.card", "$.users[*].ssn"]),
-            ..Encrypt::new(APP, &document)
-        };
+        let call = Encrypt::new(APP, &document).select(["$.card", "$.users[*].ssn"]);
         let sealed = client.encrypt(call).await.unwrap().payload;
         let made = rotate(&harness, crypto::Suite::P256Psk)
             .await
@@ -300,10 +271,7 @@ fn sealed_containers_stay_whole_and_selections_narrow() {
             ),
             (Some(vec!["$.nowhere"]), [false, false, false]),
         ] {
-            let call = Rewrap {
-                select: select.clone(),
-                ..Rewrap::new(APP, &sealed)
-            };
+            let call = Rewrap::new(APP, &sealed).set_select(select.clone());
             let payload = client.rewrap(call).await.unwrap().payload;
             let said = inspections(&client, &payload).await;
             let is_moved: Vec<bool> = said
@@ -332,14 +300,8 @@ fn what_is_no_envelope_stays_byte_for_byte() {
         let client = harness.client().await;
         for (name, document) in samples() {
             for encoding in Encoding::ALL {
-                let writing = Writing {
-                    encoding: *encoding,
-                    ..Writing::default()
-                };
-                let call = Rewrap {
-                    writing,
-                    ..Rewrap::new(APP, &document)
-                };
+                let writing = EnvelopeOptions::new().encoding(*encoding);
+                let call = Rewrap::new(APP, &document).envelope_options(writing);
                 assert_eq!(
                     client.rewrap(call).await.unwrap().payload,
                     document,
@@ -389,10 +351,7 @@ fn what_does_not_open_fails_or_is_reported_and_left() {
         let seal = async |text: &str, context: &[u8]| {
             let document = value(|out| write::str(out, text));
             client
-                .encrypt(Encrypt {
-                    context,
-                    ..Encrypt::new(APP, &document)
-                })
+                .encrypt(Encrypt::new(APP, &document).context(context))
                 .await
                 .unwrap()
                 .payload
@@ -438,74 +397,46 @@ fn what_does_not_open_fails_or_is_reported_and_left() {
             .concat()
         };
         let document = build(&seal("one", b"row 1").await, &seal("two", b"row 2").await);
-        let call = Rewrap {
-            context: b"row 1",
-            ..Rewrap::new(APP, &document)
-        };
+        let call = Rewrap::new(APP, &document).context(b"row 1");
         let failed = rpc_error(client.rewrap(call.clone()).await);
         assert_eq!(
             (failed.code, &*failed.message),
             (ErrorCode::CannotOpen, "cannot open")
         );
-        let decrypt = Decrypt {
-            context: b"row 1",
-            ..Decrypt::new(APP, &document)
-        };
+        let decrypt = Decrypt::new(APP, &document).context(b"row 1");
         assert_eq!(failed, rpc_error(client.decrypt(decrypt.clone()).await));
 
-        let reported = client
-            .rewrap(Rewrap {
-                on_error: OnError::Report,
-                ..call
-            })
-            .await
-            .unwrap();
+        let reported = client.rewrap(call.on_error(OnError::Report)).await.unwrap();
         let listed = ["$.b[0]", "$.c", "$.d"].map(|path| (path, ErrorCode::CannotOpen));
         assert_eq!(
             (errors(&reported), reported.errors_omitted),
             (listed.to_vec(), 0)
         );
         // Only the valid envelope changed, and it opens. The others are unchanged.
-        let opened = Decrypt {
-            on_error: OnError::Report,
-            payload: &reported.payload,
-            ..decrypt.clone()
-        };
+        let opened = Decrypt::new(APP, &reported.payload)
+            .context(b"row 1")
+            .on_error(OnError::Report);
         let expected = client
-            .decrypt(Decrypt {
-                on_error: OnError::Report,
-                ..decrypt
-            })
+            .decrypt(decrypt.on_error(OnError::Report))
             .await
             .unwrap();
         assert_eq!(client.decrypt(opened).await.unwrap(), expected);
         assert_ne!(reported.payload, document);
 
-        let wrong = Rewrap {
-            context: b"row 9",
-            on_error: OnError::Report,
-            ..Rewrap::new(APP, &document)
-        };
+        let wrong = Rewrap::new(APP, &document)
+            .context(b"row 9")
+            .on_error(OnError::Report);
         let wrong = client.rewrap(wrong).await.unwrap();
         assert_eq!((wrong.payload, wrong.errors.len()), (document.into(), 4));
 
         for (call, expected) in [
             (Rewrap::new("nobody", &[0xc0]), ErrorCode::NotFound),
             (
-                Rewrap {
-                    options: CommonParams {
-                        min_generation: Some(99),
-                        ..CommonParams::default()
-                    },
-                    ..Rewrap::new(APP, &[0xc0])
-                },
+                Rewrap::new(APP, &[0xc0]).min_generation(99),
                 ErrorCode::Conflict,
             ),
             (
-                Rewrap {
-                    select: Some(vec!["$.a["]),
-                    ..Rewrap::new(APP, &[0xc0])
-                },
+                Rewrap::new(APP, &[0xc0]).select(["$.a["]),
                 ErrorCode::BadRequest,
             ),
         ] {
@@ -539,14 +470,8 @@ fn the_bytes_set_aside_suffice_when_binary_becomes_text() {
                 write::array_len(out, count);
                 (0..count).for_each(|_| write::bin(out, &vec![b'x'; bytes]));
             });
-            let writing = Writing {
-                encoding: Encoding::Binary,
-                ..Writing::default()
-            };
-            let call = Encrypt {
-                writing,
-                ..Encrypt::new(APP, &document)
-            };
+            let writing = EnvelopeOptions::new().encoding(Encoding::Binary);
+            let call = Encrypt::new(APP, &document).envelope_options(writing);
             let sealed = client.encrypt(call).await.unwrap().payload;
             let moved = client
                 .rewrap(Rewrap::new(APP, &sealed))

@@ -1,6 +1,8 @@
 //! A seal while requests run: they end, at their deadline at the latest, and new ones fail.
 
-use sealwire_client::{CommonParams, Decrypt, Encrypt, ErrorCode};
+use std::time::Duration;
+
+use sealwire_client::{Decrypt, Encrypt, ErrorCode};
 use sealwire_crypto::RootKey;
 use sealwire_engine::root::{LOCAL_PROVIDER, Providers};
 
@@ -42,13 +44,10 @@ fn requests_that_run_when_the_store_is_sealed_end_and_new_ones_fail() {
             let (client, value) = (client.clone(), value.clone());
             tokio::spawn(async move {
                 client
-                    .decrypt(Decrypt {
-                        options: CommonParams {
-                            deadline_ms,
-                            ..CommonParams::default()
-                        },
-                        ..Decrypt::new(APP, &value)
-                    })
+                    .decrypt(
+                        Decrypt::new(APP, &value)
+                            .deadline(deadline_ms.map(|time| Duration::from_millis(time.into()))),
+                    )
                     .await
                     .map(|opened| opened.payload)
             })

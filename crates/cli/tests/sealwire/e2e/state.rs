@@ -1,14 +1,14 @@
 //! Tests of apps that change under a running engine, and of stores that become unavailable and
 //! return.
 
+use sealwire_client::{Client, Decrypt, Document, Encrypt};
 use std::time::Duration;
 
 use sealwire_apps::{KeyKind, Target};
-use sealwire_client::{Client, CommonParams, Document};
 use sealwire_crypto::{AppId, Suite};
 use sealwire_server::server::Server;
 use sealwire_store::StoreError;
-use sealwire_wire::{Decrypt, Encrypt, ErrorCode};
+use sealwire_wire::ErrorCode;
 use tokio::time::{Instant, sleep};
 
 use crate::e2e::harness::{APP, HANG, Harness, code, http_get, rpc_error, run, shop, stateless};
@@ -41,13 +41,7 @@ fn a_key_that_is_stopped_here_stops_at_once() {
                 ErrorCode::CannotOpen,
                 "{round}"
             );
-            let fence = Encrypt {
-                options: CommonParams {
-                    min_generation: Some(stopped.generation),
-                    ..CommonParams::default()
-                },
-                ..Encrypt::new(APP, DOCUMENT)
-            };
+            let fence = Encrypt::new(APP, DOCUMENT).min_generation(stopped.generation);
             assert_eq!(
                 code(client.encrypt(fence).await),
                 ErrorCode::NotFound,
@@ -144,13 +138,7 @@ fn calls_of_a_disabled_app_are_forbidden_until_it_is_enabled() {
         let fence = Some(control.generation().await.unwrap());
         let other = loop {
             match client
-                .decrypt(Decrypt {
-                    options: CommonParams {
-                        min_generation: fence,
-                        ..CommonParams::default()
-                    },
-                    ..Decrypt::new(APP, &sealed)
-                })
+                .decrypt(Decrypt::new(APP, &sealed).min_generation(fence))
                 .await
             {
                 Err(sealwire_client::Error::Rpc(error)) if error.code == ErrorCode::Conflict => {
@@ -232,13 +220,7 @@ fn a_demanded_generation_is_looked_for_at_once() {
             .rotate(&shop(), KeyKind::Suite(Suite::P256Psk))
             .await
             .unwrap();
-        let fence = || Encrypt {
-            options: CommonParams {
-                min_generation: Some(rotated.generation),
-                ..CommonParams::default()
-            },
-            ..Encrypt::new(APP, DOCUMENT)
-        };
+        let fence = || Encrypt::new(APP, DOCUMENT).min_generation(rotated.generation);
         let begun = Instant::now();
         let sealed = loop {
             match client.encrypt(fence()).await {
@@ -250,13 +232,7 @@ fn a_demanded_generation_is_looked_for_at_once() {
         };
         println!("the generation was served after {:?}", begun.elapsed());
         assert_eq!(sealed.generation, rotated.generation);
-        let never = Encrypt {
-            options: CommonParams {
-                min_generation: Some(u64::MAX),
-                ..CommonParams::default()
-            },
-            ..Encrypt::new(APP, DOCUMENT)
-        };
+        let never = Encrypt::new(APP, DOCUMENT).min_generation(u64::MAX);
         let error = rpc_error(client.encrypt(never).await);
         assert!(error.code == ErrorCode::Conflict && error.retry_after_ms.is_some());
     });

@@ -1,13 +1,15 @@
 //! Tests of the cipher suites that an app writes and reads, by its operator's settings and by
 //! requests.
 
+use sealwire_client::{
+    Client, Decrypt, Encapsulation, Encoding, Encrypt, EnvelopeOptions, Inspect, Rewrap,
+};
 use std::sync::Arc;
 
 use sealwire_apps::{KeyKind, Settings, Target};
-use sealwire_client::{Client, Encapsulation, Encoding, Envelope, Inspect, Rewrap};
 use sealwire_crypto as crypto;
 use sealwire_msgpack::{TokenReader, write};
-use sealwire_wire::{Decrypt, Encrypt, ErrorCode, Format, KeyScope, OnError, Suite, Writing};
+use sealwire_wire::{ErrorCode, Format, KeyScope, OnError, Suite};
 
 use crate::e2e::documents::value;
 use crate::e2e::harness::{APP, Harness, code, fields, rpc_error, run, shop};
@@ -27,19 +29,13 @@ async fn set(harness: &Harness, write_suite: crypto::Suite, read: &[crypto::Suit
         .await;
 }
 
-fn with(suite: Suite) -> Writing<'static> {
-    Writing {
-        suite: Some(suite),
-        ..Writing::default()
-    }
+fn with(suite: Suite) -> EnvelopeOptions {
+    EnvelopeOptions::new().suite(suite)
 }
 
-async fn encrypted(client: &Client, writing: Writing<'_>, document: &[u8]) -> Vec<u8> {
+async fn encrypted(client: &Client, writing: EnvelopeOptions, document: &[u8]) -> Vec<u8> {
     client
-        .encrypt(Encrypt {
-            writing,
-            ..Encrypt::new(APP, document)
-        })
+        .encrypt(Encrypt::new(APP, document).envelope_options(writing))
         .await
         .unwrap()
         .payload
@@ -53,9 +49,7 @@ fn text(document: &[u8]) -> String {
 
 async fn suite_of(client: &Client, document: &[u8]) -> Suite {
     client
-        .inspect(Inspect {
-            envelope: Envelope::Text(&text(document)),
-        })
+        .inspect(Inspect::text(&text(document)))
         .await
         .unwrap()
         .suite
@@ -67,7 +61,7 @@ fn the_operator_decides_what_is_written_and_a_request_can_choose() {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let document = value(|out| write::str(out, "sixteen bytes ok"));
-        let of_default = encrypted(&client, Writing::default(), &document).await;
+        let of_default = encrypted(&client, EnvelopeOptions::new(), &document).await;
         assert_eq!(
             (
                 suite_of(&client, &of_default).await,
@@ -76,7 +70,7 @@ fn the_operator_decides_what_is_written_and_a_request_can_choose() {
             (Suite::P256Psk, 106)
         );
         set(&harness, crypto::Suite::Xaes, &crypto::Suite::ALL).await;
-        let of_app = encrypted(&client, Writing::default(), &document).await;
+        let of_app = encrypted(&client, EnvelopeOptions::new(), &document).await;
         assert_eq!(
             (suite_of(&client, &of_app).await, text(&of_app).len()),
             (Suite::Xaes, 90)
@@ -126,10 +120,7 @@ fn a_suite_that_is_not_allowed_is_neither_written_nor_opened() {
             encrypted(&client, with(p256), &document).await,
             encrypted(&client, with(xaes), &document).await,
         );
-        let writings = [p256, Suite::Secp256k1].map(|suite| Writing {
-            format: Some(Format::Evervault),
-            ..with(suite)
-        });
+        let writings = [p256, Suite::Secp256k1].map(|suite| with(suite).format(Format::Evervault));
         let mut evervault = Vec::new();
         for writing in writings {
             evervault.push(encrypted(&client, writing, &document).await);
@@ -159,10 +150,7 @@ fn a_suite_that_is_not_allowed_is_neither_written_nor_opened() {
             ErrorCode::CannotOpen
         );
         for suite in [p256, Suite::Secp256k1] {
-            let call = Encrypt {
-                writing: with(suite),
-                ..Encrypt::new(APP, &document)
-            };
+            let call = Encrypt::new(APP, &document).envelope_options(with(suite));
             let error = rpc_error(client.encrypt(call).await);
             assert_eq!(error.code, ErrorCode::Forbidden);
             assert!(error.message.contains(suite.name()), "{error}");
@@ -176,10 +164,7 @@ fn a_suite_that_is_not_allowed_is_neither_written_nor_opened() {
             );
             let error = rpc_error(
                 client
-                    .encrypt(Encrypt {
-                        writing,
-                        ..Encrypt::new(APP, &document)
-                    })
+                    .encrypt(Encrypt::new(APP, &document).envelope_options(writing))
                     .await,
             );
             assert!(
@@ -223,10 +208,7 @@ fn fields_that_do_not_open_are_counted_by_the_suite_that_they_name() {
         for suite in Suite::ALL {
             sealed.push(encrypted(&client, with(*suite), &document).await);
         }
-        let writing = Writing {
-            format: Some(Format::Evervault),
-            ..Writing::default()
-        };
+        let writing = EnvelopeOptions::new().format(Format::Evervault);
         let evervault = encrypted(&client, writing, &document).await;
         for each in sealed.iter().chain([&evervault]) {
             assert_eq!(
@@ -244,10 +226,7 @@ fn fields_that_do_not_open_are_counted_by_the_suite_that_they_name() {
         let report = OnError::Report;
         for each in &sealed {
             client
-                .decrypt(Decrypt {
-                    on_error: report,
-                    ..Decrypt::new(APP, each)
-                })
+                .decrypt(Decrypt::new(APP, each).on_error(report))
                 .await
                 .unwrap();
         }
@@ -266,10 +245,7 @@ fn fields_that_do_not_open_are_counted_by_the_suite_that_they_name() {
             ErrorCode::CannotOpen
         );
         client
-            .rewrap(Rewrap {
-                on_error: report,
-                ..Rewrap::new(APP, &sealed[4])
-            })
+            .rewrap(Rewrap::new(APP, &sealed[4]).on_error(report))
             .await
             .unwrap();
         assert_eq!(
@@ -279,11 +255,7 @@ fn fields_that_do_not_open_are_counted_by_the_suite_that_they_name() {
         );
         // Another reason counts alike; an Evervault value does not open under a context.
         for each in [&sealed[3], &evervault] {
-            let call = Decrypt {
-                on_error: report,
-                context: b"other",
-                ..Decrypt::new(APP, each)
-            };
+            let call = Decrypt::new(APP, each).on_error(report).context(b"other");
             assert_eq!(client.decrypt(call).await.unwrap().errors.len(), 3);
         }
         assert_eq!(counts().await, [4.0, 4.0, 3.0, 3.0, 6.0, 3.0, 3.0, 0.0]);
@@ -294,10 +266,7 @@ fn fields_that_do_not_open_are_counted_by_the_suite_that_they_name() {
             write::bin(out, b"SW\x01\x07");
             write::str(out, "no envelope");
         });
-        let call = Decrypt {
-            on_error: report,
-            ..Decrypt::new(APP, &unknown)
-        };
+        let call = Decrypt::new(APP, &unknown).on_error(report);
         assert_eq!(client.decrypt(call).await.unwrap().errors.len(), 3);
         assert_eq!(counts().await, [4.0, 4.0, 3.0, 3.0, 6.0, 3.0, 3.0, 3.0]);
         harness.settles().await;
@@ -311,48 +280,18 @@ fn xaes_has_no_epoch_and_no_evervault_format() {
         harness.set_epoch(15_000).await;
         let client = harness.client().await;
         for (writing, param) in [
+            (with(Suite::Xaes).key_scope(KeyScope::Epoch), "key_scope"),
+            (with(Suite::Xaes).format(Format::Evervault), "suite"),
+            (with(Suite::Xaes).format(Format::EvervaultBare), "suite"),
+            (with(Suite::P256Psk).format(Format::Evervault), "suite"),
             (
-                Writing {
-                    key_scope: KeyScope::Epoch,
-                    ..with(Suite::Xaes)
-                },
-                "key_scope",
-            ),
-            (
-                Writing {
-                    format: Some(Format::Evervault),
-                    ..with(Suite::Xaes)
-                },
-                "suite",
-            ),
-            (
-                Writing {
-                    format: Some(Format::EvervaultBare),
-                    ..with(Suite::Xaes)
-                },
-                "suite",
-            ),
-            (
-                Writing {
-                    format: Some(Format::Evervault),
-                    ..with(Suite::P256Psk)
-                },
-                "suite",
-            ),
-            (
-                Writing {
-                    format: Some(Format::EvervaultBare),
-                    ..with(Suite::Secp256k1Psk)
-                },
+                with(Suite::Secp256k1Psk).format(Format::EvervaultBare),
                 "suite",
             ),
         ] {
             let error = rpc_error(
                 client
-                    .encrypt(Encrypt {
-                        writing,
-                        ..Encrypt::new(APP, &[0xc3])
-                    })
+                    .encrypt(Encrypt::new(APP, &[0xc3]).envelope_options(writing))
                     .await,
             );
             assert_eq!(error.code, ErrorCode::BadRequest);
@@ -375,10 +314,7 @@ fn new_app_writes_psk_mode_and_an_old_one_moves_to_it() {
         for key_scope in [KeyScope::Request, KeyScope::Field, KeyScope::Epoch] {
             let sealed = encrypted(
                 &client,
-                Writing {
-                    key_scope,
-                    ..Writing::default()
-                },
+                EnvelopeOptions::new().key_scope(key_scope),
                 &document,
             )
             .await;
@@ -395,7 +331,7 @@ fn new_app_writes_psk_mode_and_an_old_one_moves_to_it() {
 
         // The suite of an app that was made before.
         set(&harness, crypto::Suite::P256, &crypto::Suite::ALL).await;
-        let old = encrypted(&client, Writing::default(), &document).await;
+        let old = encrypted(&client, EnvelopeOptions::new(), &document).await;
         assert_eq!(
             (suite_of(&client, &old).await, text(&old).len()),
             (Suite::P256, 106)
@@ -501,11 +437,7 @@ fn what_a_quantum_computer_does_not_open_is_an_envelope_like_others() {
         let hybrid = with(Suite::P256MlKem768);
         for key_scope in KeyScope::ALL {
             for encoding in Encoding::ALL {
-                let writing = Writing {
-                    key_scope: *key_scope,
-                    encoding: *encoding,
-                    ..hybrid
-                };
+                let writing = hybrid.key_scope(*key_scope).encoding(*encoding);
                 let sealed = encrypted(&client, writing, &document).await;
                 // Twice: the second time the key schedules are cached.
                 for _ in 0..2 {
@@ -519,10 +451,7 @@ fn what_a_quantum_computer_does_not_open_is_an_envelope_like_others() {
                     );
                 }
                 let moved = client
-                    .rewrap(Rewrap {
-                        writing,
-                        ..Rewrap::new(APP, &sealed)
-                    })
+                    .rewrap(Rewrap::new(APP, &sealed).envelope_options(writing))
                     .await
                     .unwrap()
                     .payload;
@@ -551,20 +480,15 @@ fn what_a_quantum_computer_does_not_open_is_an_envelope_like_others() {
             }
         }
         let select = Some(vec!["$"]);
-        let whole = Encrypt {
-            select,
-            writing: hybrid,
-            context: b"file 7",
-            ..Encrypt::new(APP, &document)
-        };
+        let whole = Encrypt::new(APP, &document)
+            .set_select(select)
+            .envelope_options(hybrid)
+            .context(b"file 7");
         let whole = client.encrypt(whole).await.unwrap().payload;
         assert_eq!(suite_of(&client, &whole).await, Suite::P256MlKem768);
         let open = async |context| {
             client
-                .decrypt(Decrypt {
-                    context,
-                    ..Decrypt::new(APP, &whole)
-                })
+                .decrypt(Decrypt::new(APP, &whole).context(context))
                 .await
         };
         assert_eq!(open(b"file 7").await.unwrap().payload, document);
@@ -595,25 +519,15 @@ fn fields_share_an_encapsulation_that_is_apart_from_them() {
         let client = harness.client().await;
         let document = fields(2_000);
         let p256 = encrypted(&client, with(Suite::P256), &document).await;
-        let apart = Writing {
-            encapsulation: Encapsulation::Apart,
-            ..with(Suite::P256MlKem768)
-        };
+        let apart = with(Suite::P256MlKem768).encapsulation(Encapsulation::Apart);
         for (key_scope, encoding) in [
             (KeyScope::Request, Encoding::Text),
             (KeyScope::Request, Encoding::Binary),
             (KeyScope::Epoch, Encoding::Text),
         ] {
-            let writing = Writing {
-                key_scope,
-                encoding,
-                ..apart
-            };
+            let writing = apart.key_scope(key_scope).encoding(encoding);
             let sealed = client
-                .encrypt(Encrypt {
-                    writing,
-                    ..Encrypt::new(APP, &document)
-                })
+                .encrypt(Encrypt::new(APP, &document).envelope_options(writing))
                 .await
                 .unwrap();
             assert_eq!(sealed.encapsulations.len(), 1);
@@ -624,12 +538,9 @@ fn fields_share_an_encapsulation_that_is_apart_from_them() {
                 p256.len()
             );
             let open = async |payload: &[u8], texts: Vec<String>| {
-                let encapsulations = texts.iter().map(String::as_str).collect();
+                let encapsulations = texts.iter().map(String::as_str);
                 client
-                    .decrypt(Decrypt {
-                        encapsulations,
-                        ..Decrypt::new(APP, payload)
-                    })
+                    .decrypt(Decrypt::new(APP, payload).encapsulations(encapsulations))
                     .await
             };
             let opened = open(&sealed.payload, sealed.encapsulations.clone())
@@ -645,11 +556,11 @@ fn fields_share_an_encapsulation_that_is_apart_from_them() {
             let field = reader.value().unwrap();
             assert!(open(field, sealed.encapsulations.clone()).await.is_ok());
             assert_eq!(code(open(field, Vec::new()).await), ErrorCode::CannotOpen);
-            let moved = client.rewrap(Rewrap {
-                encapsulations: sealed.encapsulations.iter().map(String::as_str).collect(),
-                writing: apart,
-                ..Rewrap::new(APP, &sealed.payload)
-            });
+            let moved = client.rewrap(
+                Rewrap::new(APP, &sealed.payload)
+                    .encapsulations(sealed.encapsulations.iter().map(String::as_str))
+                    .envelope_options(apart),
+            );
             let moved = moved.await.unwrap();
             assert_ne!(moved.encapsulations, sealed.encapsulations);
             assert_eq!(
@@ -660,43 +571,19 @@ fn fields_share_an_encapsulation_that_is_apart_from_them() {
             assert_eq!(open(&moved.payload, both).await.unwrap().payload, document);
         }
         for (writing, param) in [
-            (
-                Writing {
-                    suite: Some(Suite::P256),
-                    ..apart
-                },
-                "encapsulation",
-            ),
-            (
-                Writing {
-                    suite: Some(Suite::Xaes),
-                    ..apart
-                },
-                "encapsulation",
-            ),
-            (
-                Writing {
-                    key_scope: KeyScope::Field,
-                    ..apart
-                },
-                "key_scope",
-            ),
+            (apart.suite(Suite::P256), "encapsulation"),
+            (apart.suite(Suite::Xaes), "encapsulation"),
+            (apart.key_scope(KeyScope::Field), "key_scope"),
         ] {
             let error = rpc_error(
                 client
-                    .encrypt(Encrypt {
-                        writing,
-                        ..Encrypt::new(APP, &[0xc3])
-                    })
+                    .encrypt(Encrypt::new(APP, &[0xc3]).envelope_options(writing))
                     .await,
             );
             assert_eq!(error.code, ErrorCode::BadRequest);
             assert!(error.message.starts_with(param), "{error}");
         }
-        let call = Decrypt {
-            encapsulations: vec!["sw1h:AAAA"],
-            ..Decrypt::new(APP, &p256)
-        };
+        let call = Decrypt::new(APP, &p256).encapsulations(["sw1h:AAAA"]);
         assert_eq!(code(client.decrypt(call).await), ErrorCode::BadRequest);
         harness.settles().await;
     });
@@ -766,10 +653,7 @@ fn idle_threads_agree_on_keys_ahead_of_a_document_of_many_requests() {
         .await;
         let client = harness.client().await;
         let document = fields(FIELDS);
-        let of_fields = Writing {
-            key_scope: KeyScope::Field,
-            ..Writing::default()
-        };
+        let of_fields = EnvelopeOptions::new().key_scope(KeyScope::Field);
         let sealed = encrypted(&client, of_fields, &document).await;
         let made = async |thread: &str| {
             harness

@@ -3,21 +3,22 @@
 
 mod balky;
 
+use sealwire_client::{
+    Client, CollectionTarget, Decrypt, Detokenize, Document, Encrypt, Listing, Sweep, TokenSearch,
+    Tokenize,
+};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, CollectionRules, Scope, Target};
-use sealwire_client::{Client, CommonParams, Document};
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::json;
 use sealwire_records::token::{CardEnds, Format};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::Postgres;
 use sealwire_wire::{
-    Decrypt, Detail, Detokenize, Document as Wired, Encrypt, ErrorCode, Listing, OnError, Sweep,
-    TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions, TokensOperation,
-    TokensRequest, request,
+    Detail, Document as Wired, ErrorCode, OnError, TokensOperation, TokensRequest, request,
 };
 use tokio::time::sleep;
 
@@ -100,20 +101,11 @@ fn strings(document: &[u8]) -> Vec<String> {
 }
 
 fn to_tokens<'a>(collection: &'a str, payload: &'a [u8]) -> Tokenize<'a> {
-    Tokenize {
-        writing: TokenizeOptions {
-            collection,
-            ..TokenizeOptions::default()
-        },
-        ..Tokenize::new(APP, payload)
-    }
+    Tokenize::new(APP, collection, payload)
 }
 
 fn to_values<'a>(collection: &'a str, payload: &'a [u8]) -> Detokenize<'a> {
-    Detokenize {
-        writing: TokenLookupScope { collection },
-        ..Detokenize::new(APP, payload)
-    }
+    Detokenize::new(APP, collection, payload)
 }
 
 /// Returns the document with tokens in place of its leaves.
@@ -130,13 +122,9 @@ async fn tokenize(client: &Client, collection: &str, payload: &[u8]) -> Vec<u8> 
 async fn count(client: &Client, collection: &str) -> usize {
     let (mut count, mut after) = (0, None::<String>);
     loop {
-        let listing = Listing {
-            limit: Some(1_000),
-            after: after.as_deref(),
-            ..Listing::default()
-        };
+        let listing = Listing::new().limit(1_000).after(after.as_deref());
         let page = client
-            .tokens_list(TokenMap::new(APP, collection), listing)
+            .tokens_list(CollectionTarget::new(APP, collection), listing)
             .await
             .unwrap();
         count += page.tokens.len();
@@ -189,17 +177,11 @@ fn every_value_comes_back_exactly() {
             // A selected container is tokenized as a whole.
             let select = Some(vec!["$.deep", "$.text"]);
             let whole = client
-                .tokenize(Tokenize {
-                    select: select.clone(),
-                    ..to_tokens("random", &payload)
-                })
+                .tokenize(to_tokens("random", &payload).set_select(select.clone()))
                 .await
                 .unwrap();
             let back = client
-                .detokenize(Detokenize {
-                    select,
-                    ..to_values("random", &whole.payload)
-                })
+                .detokenize(to_values("random", &whole.payload).set_select(select))
                 .await
                 .unwrap();
             assert_eq!(back.payload, payload);
@@ -267,10 +249,7 @@ fn formats_hold_what_they_say() {
             let payload = doc(
                 r#"{"ok": "4111111111111111", "short": "4111", "luhn": "4111111111111112", "number": 4}"#,
             );
-            let call = Tokenize {
-                on_error: OnError::Report,
-                ..to_tokens("cards-r", &payload)
-            };
+            let call = to_tokens("cards-r", &payload).on_error(OnError::Report);
             let reported = client.tokenize(call).await.unwrap();
             let bad = ErrorCode::BadRequest;
             assert_eq!(
@@ -279,10 +258,7 @@ fn formats_hold_what_they_say() {
             );
             let select = Some(vec!["$.ok"]);
             let back = client
-                .detokenize(Detokenize {
-                    select,
-                    ..to_values("cards-r", &reported.payload)
-                })
+                .detokenize(to_values("cards-r", &reported.payload).set_select(select))
                 .await
                 .unwrap();
             assert_eq!(back.payload, payload);
@@ -344,13 +320,8 @@ fn a_repeated_call_gets_the_tokens_of_the_first() {
                 .create_collection(APP, "digits", rules(Random, Format::Digits))
                 .await;
             let client = harness.client().await;
-            let keyed = |key: &'static [u8], payload: &'static [u8]| Tokenize {
-                writing: TokenizeOptions {
-                    collection: "digits",
-                    idempotency_key: Some(key),
-                    ..TokenizeOptions::default()
-                },
-                ..Tokenize::new(APP, payload)
+            let keyed = |key: &'static [u8], payload: &'static [u8]| {
+                Tokenize::new(APP, "digits", payload).idempotency_key(key)
             };
             // The request fails, so nothing is stored under its idempotency key.
             let bad: &'static [u8] = doc(r#"["1234567890", "x"]"#).leak();
@@ -395,9 +366,8 @@ fn contexts_bind_values_and_scopes_tokens() {
             }
             let client = harness.client().await;
             let payload = doc(r#"["a"]"#);
-            let under = |scope: Scope, context| Tokenize {
-                context,
-                ..to_tokens(scope.name(), &payload)
+            let under = |scope: Scope, context: &'static [u8]| {
+                to_tokens(scope.name(), &payload).context(context)
             };
             let one = client
                 .tokenize(under(Scope::Context, b"row 1"))
@@ -412,10 +382,8 @@ fn contexts_bind_values_and_scopes_tokens() {
                     .unwrap()
                     .payload
             );
-            let look = |context| Detokenize {
-                context,
-                ..to_values(Scope::Context.name(), &one)
-            };
+            let look =
+                |context: &'static [u8]| to_values(Scope::Context.name(), &one).context(context);
             assert_eq!(
                 client.detokenize(look(b"row 1")).await.unwrap().payload,
                 payload
@@ -429,12 +397,8 @@ fn contexts_bind_values_and_scopes_tokens() {
             let find = async |scope: Scope, value: &[u8], context: &[u8]| {
                 client
                     .tokens_find(
-                        TokenMap::new(APP, scope.name()),
-                        TokenSearch {
-                            value,
-                            context,
-                            subject: None,
-                        },
+                        CollectionTarget::new(APP, scope.name()),
+                        TokenSearch::new(value).context(context),
                     )
                     .await
                     .unwrap()
@@ -455,10 +419,7 @@ fn contexts_bind_values_and_scopes_tokens() {
                 .unwrap()
                 .payload;
             for context in [&b""[..], b"row 1"] {
-                let look = Detokenize {
-                    context,
-                    ..to_values(Scope::Collection.name(), &shared)
-                };
+                let look = to_values(Scope::Collection.name(), &shared).context(context);
                 assert_eq!(client.detokenize(look).await.unwrap().payload, payload);
                 assert!(find(Scope::Collection, b"\xa1a", context).await.is_some());
             }
@@ -471,18 +432,10 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
     run(async {
         for harness in engines().await {
             let client = harness.client().await;
-            let map = TokenMap::new(APP, "deterministic");
+            let map = CollectionTarget::new(APP, "deterministic");
             let payload = values(300, 1);
-            let writing = TokenizeOptions {
-                collection: "deterministic",
-                tags: vec!["b", "a", "b"],
-                ..TokenizeOptions::default()
-            };
             let tagged = client
-                .tokenize(Tokenize {
-                    writing,
-                    ..Tokenize::new(APP, &payload)
-                })
+                .tokenize(Tokenize::new(APP, "deterministic", &payload).tags(["b", "a", "b"]))
                 .await
                 .unwrap()
                 .payload;
@@ -502,12 +455,7 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
             for limit in [7, 1_000] {
                 let (mut seen, mut after) = (HashSet::new(), None::<String>);
                 loop {
-                    let listing = Listing {
-                        tag: Some("a"),
-                        limit: Some(limit),
-                        after: after.as_deref(),
-                        ..Listing::default()
-                    };
+                    let listing = Listing::new().tag("a").limit(limit).after(after.as_deref());
                     let page = client.tokens_list(map, listing).await.unwrap();
                     assert!(page.tokens.len() <= limit as usize);
                     for token in page.tokens {
@@ -528,24 +476,15 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
                 .unwrap();
             assert_eq!((expired.count, expired.missing), (10, vec![10]));
             let few = doc(&format!(r#"["{}", "{}"]"#, tokens[0], tokens[10]));
-            let reported = client.detokenize(Detokenize {
-                on_error: OnError::Report,
-                ..to_values("deterministic", &few)
-            });
+            let reported =
+                client.detokenize(to_values("deterministic", &few).on_error(OnError::Report));
             assert_eq!(
                 errors(&reported.await.unwrap()),
                 [("$[0]", ErrorCode::NotFound)]
             );
             assert_eq!(
                 client
-                    .tokens_find(
-                        map,
-                        TokenSearch {
-                            value: b"\xa9value 1 0",
-                            context: b"",
-                            subject: None
-                        }
-                    )
+                    .tokens_find(map, TokenSearch::new(b"\xa9value 1 0").context(b""))
                     .await
                     .unwrap()
                     .token,
@@ -555,10 +494,7 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
             assert!(again[0] != tokens[0] && again[10] == tokens[10]);
             // All ten are archived: one when its value got another token and the others by a sweep,
             // or all ten at once.
-            let archived = Listing {
-                archived: true,
-                ..Listing::default()
-            };
+            let archived = Listing::new().archived(true);
             assert_eq!(
                 client
                     .tokens_list(map, archived)
@@ -576,16 +512,12 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
             // A collection whose tokens are not requested again.
             let gone = strings(&tokenize(&client, "random", &values(50, 3)).await);
             let gone: Vec<&str> = gone.iter().map(String::as_str).collect();
-            let map = TokenMap::new(APP, "random");
+            let map = CollectionTarget::new(APP, "random");
             client.tokens_expire(map, &gone, Some(0)).await.unwrap();
             let sweep = async |sweep: Sweep<'_>, archives: bool| {
                 let (mut total, mut after) = (0, None::<String>);
                 loop {
-                    let step = Sweep {
-                        after: after.as_deref(),
-                        limit: Some(20),
-                        ..sweep
-                    };
+                    let step = sweep.after(after.as_deref()).limit(20);
                     let counted = if archives {
                         client.tokens_archive(map, step).await.unwrap()
                     } else {
@@ -598,15 +530,8 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
                     }
                 }
             };
-            let now = |dry_run| Sweep {
-                older_s: Some(0),
-                dry_run,
-                ..Sweep::default()
-            };
-            let later = Sweep {
-                older_s: Some(3_600),
-                ..Sweep::default()
-            };
+            let now = |dry_run| Sweep::new().older(Duration::from_secs(0)).dry_run(dry_run);
+            let later = Sweep::new().older(Duration::from_secs(3_600));
             assert_eq!(
                 (sweep(now(true), true).await, sweep(later, true).await),
                 (50, 0)
@@ -631,7 +556,7 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
             );
             assert_eq!(count(&client, "random").await, 0);
             // Some tokens are deleted at once.
-            let map = TokenMap::new(APP, "deterministic");
+            let map = CollectionTarget::new(APP, "deterministic");
             let deleted = client
                 .tokens_delete(map, &[&again[0], &unknown, &again[0], "no token"])
                 .await
@@ -668,18 +593,12 @@ fn what_a_call_names_must_be_there_and_its_own() {
                 code(client.detokenize(to_values("deterministic", &tokens)).await),
                 not_found
             );
-            let elsewhere = Detokenize {
-                app: "other",
-                ..to_values("random", &tokens)
-            };
+            let elsewhere = Detokenize::new("other", "random", &tokens);
             assert_eq!(code(client.detokenize(elsewhere).await), not_found);
             assert_eq!(
                 code(
                     client
-                        .tokenize(Tokenize {
-                            app: "none",
-                            ..to_tokens("random", &payload)
-                        })
+                        .tokenize(Tokenize::new("none", "random", &payload))
                         .await
                 ),
                 not_found
@@ -688,40 +607,28 @@ fn what_a_call_names_must_be_there_and_its_own() {
                 code(client.detokenize(to_values("one_way", &one_way)).await),
                 ErrorCode::Forbidden
             );
-            let newer = Tokenize {
-                options: CommonParams {
-                    min_generation: Some(u64::MAX),
-                    ..CommonParams::default()
-                },
-                ..to_tokens("random", &payload)
-            };
+            let newer = to_tokens("random", &payload).min_generation(u64::MAX);
             assert_eq!(code(client.tokenize(newer).await), ErrorCode::Conflict);
-            let map = TokenMap::new(APP, "random");
+            let map = CollectionTarget::new(APP, "random");
             assert_eq!(
                 code(
                     client
-                        .tokens_find(
-                            map,
-                            TokenSearch {
-                                value: b"\xa1a",
-                                context: b"",
-                                subject: None
-                            }
-                        )
+                        .tokens_find(map, TokenSearch::new(b"\xa1a").context(b""))
                         .await
                 ),
                 ErrorCode::BadRequest
             );
-            let listing = Listing {
-                after: Some("elsewhere"),
-                ..Listing::default()
-            };
+            let listing = Listing::new().after("elsewhere");
             assert_eq!(
                 code(client.tokens_list(map, listing).await),
                 ErrorCode::BadRequest
             );
             assert_eq!(
-                code(client.tokens_get(TokenMap::new(APP, "none"), &["a"]).await),
+                code(
+                    client
+                        .tokens_get(CollectionTarget::new(APP, "none"), &["a"])
+                        .await
+                ),
                 not_found
             );
             harness
@@ -785,10 +692,7 @@ fn a_call_has_ten_thousand_tokens_and_no_more() {
             for bytes in [65_536, 65_537] {
                 write::str(&mut long, &"x".repeat(bytes));
             }
-            let call = Tokenize {
-                on_error: OnError::Report,
-                ..to_tokens("random", &long)
-            };
+            let call = to_tokens("random", &long).on_error(OnError::Report);
             let reported = client.tokenize(call).await.unwrap();
             assert_eq!(errors(&reported), [("$[1]", ErrorCode::TooLarge)]);
             assert!(
@@ -839,12 +743,16 @@ fn what_is_cancelled_at_any_moment_leaves_nothing_in_flight() {
                         &mut out,
                         msgid,
                         &TokensRequest {
-                            map: TokenMap::new(APP, "random"),
+                            map: sealwire_wire::TokenMap::new(APP, "random"),
                             operation,
                         },
                     );
                 } else {
-                    request::tokenize(&mut out, msgid, &to_tokens("deterministic", &payload));
+                    request::tokenize(
+                        &mut out,
+                        msgid,
+                        &to_tokens("deterministic", &payload).into_wire(),
+                    );
                 }
                 raw.send(&out).await;
                 sleep(Duration::from_micros(dice.roll(4_000))).await;
@@ -876,14 +784,8 @@ fn past_its_deadline_a_call_is_answered_and_ends() {
             let payload = values(10_000, 1);
             for msgid in 0..5 {
                 let mut out = Vec::new();
-                let call = Tokenize {
-                    options: CommonParams {
-                        deadline_ms: Some(1),
-                        ..CommonParams::default()
-                    },
-                    ..to_tokens("random", &payload)
-                };
-                request::tokenize(&mut out, msgid, &call);
+                let call = to_tokens("random", &payload).deadline(Duration::from_millis(1));
+                request::tokenize(&mut out, msgid, &call.into_wire());
                 raw.send(&out).await;
                 let error = raw.answer(msgid).await.unwrap_err();
                 // Rejected because of its estimate, or stopped.
@@ -909,7 +811,11 @@ fn what_was_answered_is_there_after_a_restart() {
         let mut sent = Vec::new();
         for msgid in 0..50 {
             let mut out = Vec::new();
-            request::tokenize(&mut out, msgid, &to_tokens("random", &values(20, msgid)));
+            request::tokenize(
+                &mut out,
+                msgid,
+                &to_tokens("random", &values(20, msgid)).into_wire(),
+            );
             sent.extend(out);
         }
         raw.send(&[sent, health(1_000)].concat()).await;
@@ -957,7 +863,7 @@ fn an_engine_without_a_token_store_has_no_methods_on_tokens() {
         assert_eq!(
             code(
                 client
-                    .tokens_get(TokenMap::new(APP, "random"), &["a"])
+                    .tokens_get(CollectionTarget::new(APP, "random"), &["a"])
                     .await
             ),
             ErrorCode::NotFound
@@ -989,21 +895,14 @@ fn a_lost_store_is_unavailable_and_everything_else_goes_on() {
         let payload = doc(r#"["a"]"#);
         let tokens = tokenize(&client, "deterministic", &payload).await;
         store.lose(true);
-        let map = TokenMap::new(APP, "deterministic");
+        let map = CollectionTarget::new(APP, "deterministic");
         let errors = [
             rpc_error(client.tokenize(to_tokens("deterministic", &payload)).await),
             rpc_error(client.detokenize(to_values("deterministic", &tokens)).await),
             rpc_error(client.tokens_get(map, &[&strings(&tokens)[0]]).await),
             rpc_error(
                 client
-                    .tokens_find(
-                        map,
-                        TokenSearch {
-                            value: b"\xa1a",
-                            context: b"",
-                            subject: None,
-                        },
-                    )
+                    .tokens_find(map, TokenSearch::new(b"\xa1a").context(b""))
                     .await,
             ),
             rpc_error(client.tokens_list(map, Listing::default()).await),
@@ -1051,18 +950,14 @@ fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
         let (harness, store) = balky().await;
         let (client, mut raw) = (harness.client().await, harness.raw().await);
         store.hold(true);
-        let tokenize_request = |msgid, payload: &[u8], deadline_ms| {
+        let tokenize_request = |msgid, payload: &[u8], deadline_ms: Option<u64>| {
             let mut out = Vec::new();
             request::tokenize(
                 &mut out,
                 msgid,
-                &Tokenize {
-                    options: CommonParams {
-                        deadline_ms,
-                        ..CommonParams::default()
-                    },
-                    ..to_tokens("random", payload)
-                },
+                &to_tokens("random", payload)
+                    .deadline(deadline_ms.map(Duration::from_millis))
+                    .into_wire(),
             );
             out
         };
@@ -1135,8 +1030,8 @@ fn who_asks_and_leaves_has_the_store_do_little_at_once() {
                 tokens: vec![token.as_str()],
             })
             .chain((0..8).map(|at| match at % 2 {
-                0 => TokensOperation::List(Listing::default()),
-                _ => TokensOperation::Archive(Sweep::default()),
+                0 => TokensOperation::List(Default::default()),
+                _ => TokensOperation::Archive(Default::default()),
             }));
         for (msgid, operation) in (0..).zip(asks) {
             let mut out = Vec::new();
@@ -1144,7 +1039,7 @@ fn who_asks_and_leaves_has_the_store_do_little_at_once() {
                 &mut out,
                 msgid,
                 &TokensRequest {
-                    map: TokenMap::new(APP, "random"),
+                    map: sealwire_wire::TokenMap::new(APP, "random"),
                     operation,
                 },
             );
@@ -1166,7 +1061,7 @@ fn who_asks_and_leaves_has_the_store_do_little_at_once() {
         // The request that was sent is done; the waiting one is not.
         assert_eq!(
             client
-                .tokens_delete(TokenMap::new(APP, "random"), &[&tokens[5]])
+                .tokens_delete(CollectionTarget::new(APP, "random"), &[&tokens[5]])
                 .await
                 .unwrap()
                 .count,

@@ -2,17 +2,16 @@
 //! numbers and nothing of what calls carry; and what callers see when it does not take them, which
 //! is nothing.
 
+use sealwire_client::{CollectionTarget, Decrypt, Detokenize, Encrypt, ErrorCode, Tokenize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
-use sealwire_client::{CommonParams, Decrypt, Detokenize, Encrypt, ErrorCode, Tokenize};
 use sealwire_records::token::Format;
 use sealwire_service::spans::Endpoint;
 use sealwire_settings::Config;
-use sealwire_wire::{TokenLookupScope, TokenMap, TokenizeOptions};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -296,119 +295,57 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
         let (context, reason) = (CANARY.as_bytes(), Some(CANARY));
 
         let sealed = relay
-            .encrypt(Encrypt {
-                options: CommonParams {
-                    traceparent,
-                    reason,
-                    ..CommonParams::default()
-                },
-                context,
-
-                ..Encrypt::new(APP, &payload)
-            })
+            .encrypt(
+                Encrypt::new(APP, &payload)
+                    .traceparent(traceparent)
+                    .reason(reason)
+                    .context(context),
+            )
             .await
             .unwrap();
-        let opened = Decrypt {
-            options: CommonParams {
-                traceparent,
-                reason,
-                ..CommonParams::default()
-            },
-            context,
-
-            ..Decrypt::new(APP, &sealed.payload)
-        };
+        let opened = Decrypt::new(APP, &sealed.payload)
+            .traceparent(traceparent)
+            .reason(reason)
+            .context(context);
         relay.decrypt(opened).await.unwrap();
-        let elsewhere = Decrypt {
-            options: CommonParams {
-                traceparent,
-                ..CommonParams::default()
-            },
-            context: b"elsewhere",
-            ..Decrypt::new(APP, &sealed.payload)
-        };
+        let elsewhere = Decrypt::new(APP, &sealed.payload)
+            .traceparent(traceparent)
+            .context(b"elsewhere");
         assert_eq!(code(relay.decrypt(elsewhere).await), ErrorCode::CannotOpen);
         // Both requests fail before any work.
-        let none = Encrypt {
-            options: CommonParams {
-                traceparent,
-                ..CommonParams::default()
-            },
-            ..Encrypt::new("nobody", &payload)
-        };
+        let none = Encrypt::new("nobody", &payload).traceparent(traceparent);
         assert_eq!(code(relay.encrypt(none).await), ErrorCode::NotFound);
-        let later = Encrypt {
-            options: CommonParams {
-                traceparent,
-                min_generation: Some(u64::MAX),
-                ..CommonParams::default()
-            },
-
-            ..Encrypt::new(APP, &payload)
-        };
+        let later = Encrypt::new(APP, &payload)
+            .traceparent(traceparent)
+            .min_generation(u64::MAX);
         assert_eq!(code(relay.encrypt(later).await), ErrorCode::Conflict);
-        let writing = TokenizeOptions {
-            collection: "people",
-            tags: vec![CANARY],
-            ..TokenizeOptions::default()
-        };
         let tokens = relay
-            .tokenize(Tokenize {
-                options: CommonParams {
-                    traceparent,
-                    ..CommonParams::default()
-                },
-                writing,
-                context,
-                ..Tokenize::new(APP, &payload)
-            })
+            .tokenize(
+                Tokenize::new(APP, "people", &payload)
+                    .traceparent(traceparent)
+                    .tags([CANARY])
+                    .context(context),
+            )
             .await
             .unwrap();
         let names = strings(&tokens.payload);
-        let within = TokenLookupScope {
-            collection: "people",
-        };
-        let back = Detokenize {
-            options: CommonParams {
-                traceparent,
-                ..CommonParams::default()
-            },
-            writing: within,
-            context,
-            ..Detokenize::new(APP, &tokens.payload)
-        };
+        let back = Detokenize::new(APP, "people", &tokens.payload)
+            .traceparent(traceparent)
+            .context(context);
         assert_eq!(relay.detokenize(back).await.unwrap().payload, payload);
-        let map = TokenMap {
-            options: CommonParams {
-                traceparent,
-                reason,
-                ..CommonParams::default()
-            },
-
-            ..TokenMap::new(APP, "people")
-        };
+        let map = CollectionTarget::new(APP, "people")
+            .traceparent(traceparent)
+            .reason(reason);
         let some: Vec<&str> = names.iter().take(3).map(String::as_str).collect();
         relay.tokens_get(map, &some).await.unwrap();
         // These requests are not traced.
         relay
-            .encrypt(Encrypt {
-                options: CommonParams {
-                    traceparent: Some(UNSAMPLED),
-                    ..CommonParams::default()
-                },
-                ..Encrypt::new(APP, &payload)
-            })
+            .encrypt(Encrypt::new(APP, &payload).traceparent(UNSAMPLED))
             .await
             .unwrap();
         relay.encrypt(Encrypt::new(APP, &payload)).await.unwrap();
         relay
-            .encrypt(Encrypt {
-                options: CommonParams {
-                    traceparent: Some(CANARY),
-                    ..CommonParams::default()
-                },
-                ..Encrypt::new(APP, &payload)
-            })
+            .encrypt(Encrypt::new(APP, &payload).traceparent(CANARY))
             .await
             .unwrap();
         relay.health().await.unwrap();
@@ -525,13 +462,7 @@ fn chance_begins_traces_where_the_caller_names_none_and_the_stop_sends_what_is_l
             Some(SAMPLED),
         ] {
             relay
-                .encrypt(Encrypt {
-                    options: CommonParams {
-                        traceparent,
-                        ..CommonParams::default()
-                    },
-                    ..Encrypt::new(APP, &payload)
-                })
+                .encrypt(Encrypt::new(APP, &payload).traceparent(traceparent))
                 .await
                 .unwrap();
         }
@@ -568,13 +499,7 @@ fn a_collector_that_is_down_costs_spans_and_no_calls() {
             .await;
             let (relay, payload) = (harness.client().await, fields(1));
             for _ in 0..40 {
-                let call = Encrypt {
-                    options: CommonParams {
-                        traceparent: Some(SAMPLED),
-                        ..CommonParams::default()
-                    },
-                    ..Encrypt::new(APP, &payload)
-                };
+                let call = Encrypt::new(APP, &payload).traceparent(SAMPLED);
                 relay.encrypt(call).await.unwrap();
             }
             // Four spans wait and two are being sent. The others were dropped, or given up after
@@ -605,13 +530,7 @@ fn a_flood_of_sampled_calls_is_bounded() {
         for call in 0..300 {
             let traceparent = Some(if call % 2 == 0 { SAMPLED } else { UNSAMPLED });
             relay
-                .encrypt(Encrypt {
-                    options: CommonParams {
-                        traceparent,
-                        ..CommonParams::default()
-                    },
-                    ..Encrypt::new(APP, &payload)
-                })
+                .encrypt(Encrypt::new(APP, &payload).traceparent(traceparent))
                 .await
                 .unwrap();
         }
@@ -684,13 +603,7 @@ fn answers_of_a_collector() {
             .await;
             let (relay, payload) = (harness.client().await, fields(1));
             for _ in 0..2 {
-                let call = Encrypt {
-                    options: CommonParams {
-                        traceparent: Some(SAMPLED),
-                        ..CommonParams::default()
-                    },
-                    ..Encrypt::new(APP, &payload)
-                };
+                let call = Encrypt::new(APP, &payload).traceparent(SAMPLED);
                 relay.encrypt(call).await.unwrap();
             }
             collector.has(requests).await;

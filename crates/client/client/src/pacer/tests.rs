@@ -204,8 +204,8 @@ async fn a_deadline_that_the_retry_time_cut_does_not_slow_the_job() {
             deadline: Duration::from_millis(deadline_ms),
             retry_timeout: Duration::from_millis(retry_ms),
         };
-        let late = |ms: u32| async move {
-            sleep(Duration::from_millis(ms.into())).await;
+        let late = |deadline| async move {
+            sleep(deadline).await;
             Err::<(), _>(Error::Deadline)
         };
         let (outcome, ()) = tokio::join!(pacer.run(limits, late, |_, _| {}), release);

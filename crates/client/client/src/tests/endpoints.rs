@@ -1,14 +1,14 @@
 //! Several endpoints, and the choice between them.
 
+use crate::{Encrypt, Pacer, RetryLimits, Tokenize};
 use std::sync::Mutex;
 
-use sealwire_wire::{CommonParams, ErrorFormat, Health, response};
+use sealwire_wire::{ErrorFormat, response};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::*;
 use crate::jitter::{self, seeded};
-use crate::{Pacer, RetryLimits};
 
 /// Behaviour of a test server.
 #[derive(Clone, Debug)]
@@ -155,7 +155,7 @@ impl TestServer {
                 }
                 _ => {
                     response::start(&mut out, msgid);
-                    Health.encode(&mut out);
+                    crate::peer::encode_health(&mut out);
                 }
             }
             match does {
@@ -237,13 +237,7 @@ pub(super) fn engines_under<const N: usize>(
 
 pub(super) async fn one(client: &Client) -> Result<Document, Error> {
     client
-        .encrypt(Encrypt {
-            options: CommonParams {
-                deadline_ms: Some(2_000),
-                ..CommonParams::default()
-            },
-            ..Encrypt::new("a", &[1])
-        })
+        .encrypt(Encrypt::new("a", &[1]).deadline(Duration::from_millis(2_000)))
         .await
 }
 
@@ -263,10 +257,9 @@ pub(super) async fn warm(client: &Client) {
 }
 
 pub(super) fn says(code: ErrorCode, retry_after_ms: Option<u32>) -> ServerBehaviour {
-    ServerBehaviour::Say(RpcError {
-        retry_after_ms,
-        ..RpcError::new(code, "no")
-    })
+    let mut error = RpcError::new(code, "no");
+    error.retry_after_ms = retry_after_ms;
+    ServerBehaviour::Say(error)
 }
 
 #[tokio::test(start_paused = true)]
@@ -350,19 +343,7 @@ async fn an_endpoint_without_its_store_is_spared_calls_on_tokens_and_no_others()
         warm(&client).await;
         let lacks = says(ErrorCode::Unavailable, Some(pause));
         *one.tokens.lock().unwrap() = Some(lacks.clone());
-        let tokenize = async || {
-            let writing = TokenizeOptions {
-                collection: "c",
-                ..TokenizeOptions::default()
-            };
-            client
-                .tokenize(Tokenize {
-                    writing,
-                    ..Tokenize::new("a", &[1])
-                })
-                .await
-                .is_ok()
-        };
+        let tokenize = async || client.tokenize(Tokenize::new("a", "c", &[1])).await.is_ok();
         for round in 0..10 {
             one.takes();
             while one.takes() == 0 {
@@ -514,13 +495,7 @@ async fn an_attempt_from_before_a_probe_passed_changes_nothing() {
         let client = client.clone();
         tokio::spawn(async move {
             client
-                .encrypt(Encrypt {
-                    options: CommonParams {
-                        deadline_ms: Some(50),
-                        ..CommonParams::default()
-                    },
-                    ..Encrypt::new("a", &[1])
-                })
+                .encrypt(Encrypt::new("a", &[1]).deadline(Duration::from_millis(50)))
                 .await
         });
         sleep(Duration::from_millis(10)).await;
@@ -621,13 +596,7 @@ async fn short_deadlines_eject_who_is_silent_and_not_who_is_slow() {
             engine.does(does.clone());
         }
         for _ in 0..400 {
-            let short = Encrypt {
-                options: CommonParams {
-                    deadline_ms: Some(5),
-                    ..CommonParams::default()
-                },
-                ..Encrypt::new("a", &[1])
-            };
+            let short = Encrypt::new("a", &[1]).deadline(Duration::from_millis(5));
             assert!(matches!(client.encrypt(short).await, Err(Error::Deadline)));
         }
         assert_eq!(
@@ -660,13 +629,7 @@ async fn who_answers_a_missed_deadline_is_not_silent() {
         for deadline_ms in [5, 500, 700, 2_000].repeat(8) {
             let begun = Instant::now();
             let late = client
-                .encrypt(Encrypt {
-                    options: CommonParams {
-                        deadline_ms: Some(deadline_ms),
-                        ..CommonParams::default()
-                    },
-                    ..Encrypt::new("a", &[1])
-                })
+                .encrypt(Encrypt::new("a", &[1]).deadline(Duration::from_millis(deadline_ms)))
                 .await;
             assert!(matches!(late, Err(Error::Deadline)), "{late:?}");
             assert_eq!(
@@ -693,13 +656,8 @@ async fn lost_in_a_minute(client: &Client, at_once: usize, gives_up: bool) -> (u
         let (client, lost, all) = (client.clone(), Arc::clone(&lost), Arc::clone(&all));
         tokio::spawn(async move {
             while Instant::now() < end {
-                let call = client.encrypt(Encrypt {
-                    options: CommonParams {
-                        deadline_ms: Some(3_000),
-                        ..CommonParams::default()
-                    },
-                    ..Encrypt::new("a", &[1])
-                });
+                let call =
+                    client.encrypt(Encrypt::new("a", &[1]).deadline(Duration::from_millis(3_000)));
                 let patience = Duration::from_millis(if gives_up { 1_500 } else { 60_000 });
                 let is_lost = !matches!(timeout(patience, call).await, Ok(Ok(_)));
                 lost.fetch_add(usize::from(is_lost), Ordering::Relaxed);
@@ -797,15 +755,7 @@ async fn a_deadline_that_the_retry_time_cut_counts_as_a_request_that_is_dropped(
             retry_timeout: Duration::from_millis(retry_ms),
         };
         for _ in 0..200 {
-            let send = |deadline_ms| {
-                client.encrypt(Encrypt {
-                    options: CommonParams {
-                        deadline_ms: Some(deadline_ms),
-                        ..CommonParams::default()
-                    },
-                    ..Encrypt::new("a", &[1])
-                })
-            };
+            let send = |deadline| client.encrypt(Encrypt::new("a", &[1]).deadline(deadline));
             let _ = pacer.run(limits, send, |_, _| {}).await;
         }
         assert!(slow.takes() > 5, "{retry_ms}");
@@ -822,13 +772,7 @@ async fn ejected_at_once(client: &Client, callers: usize) -> (usize, usize) {
         tokio::spawn(async move {
             let mut succeeded = 0;
             while Instant::now() < end {
-                let request = Encrypt {
-                    options: CommonParams {
-                        deadline_ms: Some(1_000),
-                        ..CommonParams::default()
-                    },
-                    ..Encrypt::new("a", &[1])
-                };
+                let request = Encrypt::new("a", &[1]).deadline(Duration::from_millis(1_000));
                 succeeded += usize::from(client.encrypt(request).await.is_ok());
                 sleep(Duration::from_millis(10 + jitter::below(20) as u64)).await;
             }

@@ -1,6 +1,5 @@
 //! Retries: conditions, times, counts and limits.
-
-use sealwire_wire::CommonParams;
+use crate::{Encrypt, Page, Tokenize};
 use std::sync::atomic::AtomicBool;
 use std::task::Poll;
 
@@ -196,13 +195,9 @@ async fn an_endpoint_is_not_asked_before_the_end_of_the_pause_that_it_named() {
             two.does(says(ErrorCode::Overloaded, Some(long)));
             let calling = tokio::spawn(async move {
                 client
-                    .encrypt(Encrypt {
-                        options: CommonParams {
-                            deadline_ms: Some(deadline_ms),
-                            ..CommonParams::default()
-                        },
-                        ..Encrypt::new("a", &[1])
-                    })
+                    .encrypt(
+                        Encrypt::new("a", &[1]).deadline(Duration::from_millis(deadline_ms.into())),
+                    )
                     .await
             });
             settle().await;
@@ -497,7 +492,7 @@ async fn a_request_that_was_sent_before_an_alert_is_repeated_only_if_it_may_be()
         }
         let request = Encrypt::new("a", &[2]);
         let encode = |out: &mut Vec<u8>, msgid: u32, _| {
-            sealwire_wire::request::encrypt(out, msgid, &request)
+            sealwire_wire::request::encrypt(out, msgid, &request.0)
         };
         let outcome = client.call(Duration::from_secs(10), course(), encode).await;
         let sent: Vec<_> = heard
@@ -567,35 +562,15 @@ type Task = fn(Client) -> std::pin::Pin<Box<dyn Future<Output = Option<Error>> +
 #[tokio::test(start_paused = true)]
 async fn a_repeated_tokenize_carries_one_random_key() {
     let own: Task = |client| {
-        let writing = || TokenizeOptions {
-            collection: "c",
-            idempotency_key: Some(b"own"),
-            ..TokenizeOptions::default()
-        };
         Box::pin(async move {
             client
-                .tokenize(Tokenize {
-                    writing: writing(),
-                    ..Tokenize::new("a", &[1])
-                })
+                .tokenize(Tokenize::new("a", "c", &[1]).idempotency_key(b"own"))
                 .await
                 .err()
         })
     };
     let none: Task = |client| {
-        let writing = || TokenizeOptions {
-            collection: "c",
-            ..TokenizeOptions::default()
-        };
-        Box::pin(async move {
-            client
-                .tokenize(Tokenize {
-                    writing: writing(),
-                    ..Tokenize::new("a", &[1])
-                })
-                .await
-                .err()
-        })
+        Box::pin(async move { client.tokenize(Tokenize::new("a", "c", &[1])).await.err() })
     };
     let keys = async |config: &ClientConfig, call| {
         let heard = heard_by_peers_that_hang_up(config, call).await;
@@ -625,15 +600,11 @@ async fn a_repeated_tokenize_carries_one_random_key() {
 
 #[tokio::test(start_paused = true)]
 async fn a_change_that_a_server_may_have_seen_is_not_repeated() {
-    use crate::control::{AppOperation, AppRequest, Page};
+    use crate::control::AppOperation;
     let list: Task = |client| Box::pin(async move { client.apps(Page::default()).await.err() });
     assert_eq!(heard_by_peers_that_hang_up(&config(), list).await.len(), 4);
     let create: Task = |client| {
-        let call = AppRequest {
-            app: "a",
-            operation: AppOperation::Create,
-        };
-        Box::pin(async move { client.change_app(call).await.err() })
+        Box::pin(async move { client.change_app("a", AppOperation::create()).await.err() })
     };
     assert_eq!(
         heard_by_peers_that_hang_up(&config(), create).await.len(),
@@ -646,14 +617,8 @@ async fn a_change_that_a_server_may_have_seen_is_not_repeated() {
         (ErrorCode::Overloaded, Some(10), 4),
     ] {
         let (client, mut peers) = client(&config(), 1 << 16);
-        let call = tokio::spawn(async move {
-            client
-                .change_app(AppRequest {
-                    app: "a",
-                    operation: AppOperation::Create,
-                })
-                .await
-        });
+        let call =
+            tokio::spawn(async move { client.change_app("a", AppOperation::create()).await });
         let mut peer = next_peer(&mut peers).await;
         for _ in 0..attempts {
             let PeerMessage::Small(msgid) = peer.hear().await else {

@@ -3,17 +3,17 @@
 //!
 //! Each schedule follows from its number, which a failure names.
 
+use crate::{Encrypt, Pacer, RetryLimits};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use sealwire_wire::{CommonParams, Health, response};
+use sealwire_wire::response;
 use tokio::task::LocalSet;
 
 use super::*;
 use crate::jitter::seeded;
-use crate::{Pacer, RetryLimits};
 
 const SCHEDULES: u64 = 1_000;
 /// Resolution of the runtime's timers, for the few that follow each other.
@@ -126,7 +126,7 @@ impl Faults {
                 }
                 PeerMessage::Health(msgid) => {
                     response::start(&mut out, msgid);
-                    Health.encode(&mut out);
+                    crate::peer::encode_health(&mut out);
                     peer.say(&out).await;
                 }
                 PeerMessage::Closed => return,
@@ -207,17 +207,11 @@ async fn run_schedule(seed: u64) -> (usize, usize) {
     for request in 0..requests {
         let (client, pacer, ends) = (client.clone(), Arc::clone(&pacer), Arc::clone(&ends));
         tasks.spawn_local(async move {
-            let send = |deadline_ms| {
+            let send = |deadline| {
                 let client = &client;
                 async move {
                     client
-                        .encrypt(Encrypt {
-                            options: CommonParams {
-                                deadline_ms: Some(deadline_ms),
-                                ..CommonParams::default()
-                            },
-                            ..Encrypt::new("a", &[request])
-                        })
+                        .encrypt(Encrypt::new("a", &[request]).deadline(deadline))
                         .await
                 }
             };

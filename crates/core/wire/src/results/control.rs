@@ -8,6 +8,7 @@ use super::maps;
 
 /// The public description of an app.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct App {
     /// The name of the app.
     pub app: String,
@@ -33,6 +34,7 @@ pub struct App {
 
 /// The public description of a key version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Key {
     /// The id in envelopes and requests: 10 hexadecimal digits.
     pub id: String,
@@ -56,6 +58,7 @@ pub struct Key {
 
 /// The public description of a version of an app's token key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct TokenKey {
     /// The version number, from 1. The newest active version seals.
     pub version: u32,
@@ -67,6 +70,7 @@ pub struct TokenKey {
 
 /// The result of `apps.list`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Apps {
     /// The apps, by name.
     pub apps: Vec<App>,
@@ -79,6 +83,7 @@ pub struct Apps {
 
 /// The result of every method that changes an app.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct AppChanged {
     /// The app after the change; `None` if it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,6 +97,7 @@ pub struct AppChanged {
 
 /// The result of `apps.public_keys`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct PublicKeys {
     /// The keys in JSON. The signature is over exactly these bytes.
     pub keys: String,
@@ -106,6 +112,7 @@ pub struct PublicKeys {
 
 /// The description of a collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Collection {
     /// The app of the collection.
     pub app: String,
@@ -147,6 +154,7 @@ pub struct Collection {
 
 /// A property of a collection of objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Property {
     /// The name of the property.
     pub name: String,
@@ -174,6 +182,7 @@ pub struct Property {
 
 /// The result of `collections.list`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Collections {
     /// The app's collections, by name.
     pub collections: Vec<Collection>,
@@ -186,6 +195,7 @@ pub struct Collections {
 
 /// The result of every method that changes a collection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct CollectionChanged {
     /// The collection after the change; `None` if it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -196,6 +206,7 @@ pub struct CollectionChanged {
 
 /// The result of `apps.export`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Records {
     /// The records, by key.
     pub records: Vec<Record>,
@@ -209,6 +220,7 @@ pub struct Records {
 
 /// A stored record of the control state. Keys are wrapped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Record {
     /// The key of the record.
     pub key: String,
@@ -218,6 +230,7 @@ pub struct Record {
 
 /// An instance that serves this control state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Instance {
     /// The id of this process of the instance.
     pub id: String,
@@ -233,6 +246,7 @@ pub struct Instance {
 
 /// The result of `instances.list`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Instances {
     /// The instances, by id.
     pub instances: Vec<Instance>,
@@ -242,6 +256,7 @@ pub struct Instances {
 
 /// A role and its grants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Role {
     /// The name of the role.
     pub role: String,
@@ -253,6 +268,7 @@ pub struct Role {
 
 /// The result of `roles.list`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Roles {
     /// The roles, by name.
     pub roles: Vec<Role>,
@@ -265,6 +281,7 @@ pub struct Roles {
 
 /// The result of every method that changes a role.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct RoleChanged {
     /// The role after the change; `None` if it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -275,6 +292,7 @@ pub struct RoleChanged {
 
 /// A principal and its roles.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Principal {
     /// A DNS name, a `spiffe://` URI, or `cn:` and a common name.
     pub principal: String,
@@ -284,6 +302,7 @@ pub struct Principal {
 
 /// The result of `principals.list`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Principals {
     /// The principals that have a role, common names first, then DNS names, then SPIFFE IDs, each
     /// by name.
@@ -297,6 +316,7 @@ pub struct Principals {
 
 /// The result of every method that changes the roles of a principal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct PrincipalChanged {
     /// The principal after the change; `None` if it has no role left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -307,6 +327,7 @@ pub struct PrincipalChanged {
 
 /// The result of every method on the root key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct RootState {
     /// When the store was sealed, in seconds since 1970-01-01 UTC; `None` if the store is not
     /// sealed.
@@ -333,6 +354,7 @@ pub struct RootState {
 
 /// A root key and its slots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct RootKeyState {
     /// A commitment to the root key: 32 hexadecimal digits.
     pub id: String,
@@ -346,6 +368,7 @@ pub struct RootKeyState {
 
 /// A wrapped copy of a root key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct RootSlotState {
     /// The number of the slot.
     pub number: u32,
@@ -369,6 +392,7 @@ pub struct RootSlotState {
 
 /// A provider that can have a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct RootProvider {
     /// The provider's name in the configuration.
     pub name: String,
@@ -380,6 +404,7 @@ pub struct RootProvider {
 
 /// The result of `principals.check`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Checked {
     /// True if the engine permits the request in its current mode.
     pub permitted: bool,

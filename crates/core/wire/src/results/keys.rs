@@ -7,6 +7,7 @@ use super::maps;
 
 /// The result of `keys.census`: a page of a count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Census {
     /// The row counts of this page, by key version and collection. Add up the counts of all pages.
     pub counts: Vec<CensusCount>,
@@ -24,6 +25,7 @@ pub struct Census {
 
 /// The number of rows of a collection under a key version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct CensusCount {
     /// `objects`, `tokens` or `subjects`.
     pub kind: String,
@@ -40,6 +42,7 @@ pub struct CensusCount {
 
 /// A key version that can have sealed rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct CensusKey {
     /// The key version, as requests name it.
     pub key: String,
@@ -57,6 +60,7 @@ pub struct CensusKey {
 
 /// The result of `keys.rewrap`: one page of the rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct RewrappedRows {
     /// Number of rewrapped rows.
     pub rewrapped: u64,
@@ -80,6 +84,7 @@ pub struct RewrappedRows {
 
 /// The result of `collections.migrate`: one page of the objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct MigratedObjects {
     /// Number of objects whose records were migrated to the authenticated format, or would be
     /// without `dry_run`.

@@ -13,6 +13,7 @@ use crate::response_decoder::expect_end;
 
 /// An object with the requested properties. `Debug` shows the count of properties only.
 #[derive(Clone, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Object {
     /// The id of the object.
     pub id: String,
@@ -44,6 +45,7 @@ impl fmt::Debug for Object {
 
 /// The result of `objects.get`, `objects.query` and `objects.list`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Objects {
     /// The objects in the order of the request, or by id; `None` for an object that does not exist.
     pub objects: Vec<Option<Object>>,
@@ -55,6 +57,7 @@ pub struct Objects {
 
 /// An object that was added or changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct ObjectVersion {
     /// The id of the object.
     pub id: String,
@@ -64,6 +67,7 @@ pub struct ObjectVersion {
 
 /// The result of `objects.add` and `objects.update`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct ObjectsChanged {
     /// The objects in the order of the request.
     pub objects: Vec<ObjectVersion>,
@@ -73,6 +77,7 @@ pub struct ObjectsChanged {
 
 /// The result of `subjects.find`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct SubjectFound {
     /// The id of the subject in the audit log, 32 hexadecimal digits.
     pub id: String,
@@ -90,6 +95,7 @@ pub struct SubjectFound {
 
 /// The result of `subjects.erase`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct SubjectErased {
     /// The id of the subject in the audit log, 32 hexadecimal digits.
     pub id: String,
@@ -112,6 +118,7 @@ pub struct SubjectErased {
 
 /// A token with its value, which `Debug` omits.
 #[derive(Clone, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct SubjectToken {
     /// The token.
     pub token: String,
@@ -185,6 +192,7 @@ impl SubjectToken {
 
 /// The result of `subjects.export`: objects or tokens of one collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct SubjectExport {
     /// The collection; empty if the page has no rows.
     pub collection: String,

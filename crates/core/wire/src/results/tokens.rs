@@ -7,6 +7,7 @@ use super::maps;
 
 /// The metadata of a token, without its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Token {
     /// The token.
     pub token: String,
@@ -25,6 +26,7 @@ pub struct Token {
 
 /// The result of `tokens.get` and `tokens.list`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Tokens {
     /// The tokens in the order of the request; `None` for a token that does not exist.
     pub tokens: Vec<Option<Token>>,
@@ -37,6 +39,7 @@ pub struct Tokens {
 
 /// The result of `tokens.find`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Found {
     /// The token of the value; `None` if the value has no token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,6 +50,7 @@ pub struct Found {
 
 /// The result of `tokens.delete`, `tokens.expire`, `tokens.archive` and `tokens.prune`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Counted {
     /// Number of affected tokens.
     pub count: u64,

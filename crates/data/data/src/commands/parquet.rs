@@ -10,8 +10,7 @@ use crate::mask_job::{
 };
 use bytes::Bytes;
 use sealwire_client::{
-    Client, CommonParams, Decrypt, DetailValue, Encrypt, Error, ErrorCode, Format, KeyScope,
-    Outside, Reading, Suite, Writing,
+    Client, Decrypt, DetailValue, Encrypt, Error, ErrorCode, Format, KeyScope, Outside, Suite,
 };
 use tokio::time::{Instant, sleep};
 
@@ -193,37 +192,26 @@ impl ColumnClient {
                 format,
                 role,
             } => {
-                let writing = Writing {
-                    suite: *suite,
-                    key_scope: *key_scope,
-                    format: *format,
-                    role: role.as_deref(),
-                    ..Writing::default()
-                };
                 self.client
-                    .encrypt(Encrypt {
-                        context,
-                        options: CommonParams {
-                            reason,
-                            ..CommonParams::default()
-                        },
-                        writing,
-                        ..Encrypt::new(&self.app, payload)
-                    })
+                    .encrypt(
+                        Encrypt::new(&self.app, payload)
+                            .context(context)
+                            .reason(reason)
+                            .suite(*suite)
+                            .key_scope(*key_scope)
+                            .format(*format)
+                            .role(role.as_deref()),
+                    )
                     .await?
             }
             ColumnOperation::Decrypt { outside, .. } => {
-                let writing = Reading { outside: *outside };
                 self.client
-                    .decrypt(Decrypt {
-                        context,
-                        options: CommonParams {
-                            reason,
-                            ..CommonParams::default()
-                        },
-                        writing,
-                        ..Decrypt::new(&self.app, payload)
-                    })
+                    .decrypt(
+                        Decrypt::new(&self.app, payload)
+                            .context(context)
+                            .reason(reason)
+                            .outside(*outside),
+                    )
                     .await?
             }
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sealwire_client::control::PropertySpec;
 use sealwire_client::{
-    AddObjects, Client, ErrorCode, Listing, Objects, PropertyDisclosure, TokenMap,
+    AddObjects, Client, CollectionTarget, ErrorCode, Listing, Objects, PropertyDisclosure,
 };
 use sealwire_testkit::Postgres;
 
@@ -72,15 +72,10 @@ async fn one_round(cluster: &Cluster<'_>, engines: &[EngineProcess; 3], round: u
         .map(|engine| cluster.operator_once(engine));
     let load = Arc::new(Load::new(cluster, engines, format!("people-{round}")));
     let properties = vec![
-        PropertySpec {
-            unique: true,
-            nullable: false,
-            ..PropertySpec::new("email", "email")
-        },
-        PropertySpec {
-            index: true,
-            ..PropertySpec::new("name", "string")
-        },
+        PropertySpec::new("email", "email")
+            .unique(true)
+            .nullable(false),
+        PropertySpec::new("name", "string").index(true),
         level(0),
     ];
     let created = create(&operators[0], &load.collection, properties).await;
@@ -119,11 +114,9 @@ async fn one_round(cluster: &Cluster<'_>, engines: &[EngineProcess; 3], round: u
 /// The n-th `level`. One of the types is unique, so that unique terms change, too.
 fn level(incarnation: usize) -> PropertySpec<'static> {
     let kind = incarnation % TYPES.len();
-    PropertySpec {
-        index: true,
-        unique: kind == 1,
-        ..PropertySpec::new("level", TYPES[kind])
-    }
+    PropertySpec::new("level", TYPES[kind])
+        .index(true)
+        .unique(kind == 1)
 }
 
 impl Load {
@@ -149,8 +142,8 @@ impl Load {
         }
     }
 
-    fn map(&self) -> TokenMap<'_> {
-        TokenMap::new(APP, &self.collection)
+    fn map(&self) -> CollectionTarget<'_> {
+        CollectionTarget::new(APP, &self.collection)
     }
 
     /// Drops `level` and adds it with another type, again and again. Returns the schemas since
@@ -267,10 +260,7 @@ impl Load {
             })
             .collect();
         let objects = doc(&format!("[{}]", parts.join(",")));
-        let add = AddObjects {
-            objects: &objects,
-            ..AddObjects::default()
-        };
+        let add = AddObjects::new(&objects);
         match in_time(client.objects_add(self.map(), add)).await {
             Ok(added) => {
                 for (object, (number, level)) in added.objects.into_iter().zip(made) {
@@ -299,10 +289,7 @@ impl Load {
         let objects = doc(&format!(
             r#"[{{"email": "{email}", "name": "group {group}"}}]"#
         ));
-        let add = AddObjects {
-            objects: &objects,
-            ..AddObjects::default()
-        };
+        let add = AddObjects::new(&objects);
         match in_time(client.objects_add(self.map(), add)).await {
             Ok(mut added) => {
                 let object = added.objects.remove(0);
@@ -410,10 +397,9 @@ impl Load {
                 .rev()
                 .nth(round as usize % 50)
                 .copied();
-            let only = PropertyDisclosure {
-                properties: Some(vec!["level"]),
-                masked: false,
-            };
+            let only = PropertyDisclosure::new()
+                .properties(["level"])
+                .masked(false);
             let all = PropertyDisclosure::default();
             let (found, names_level) = match (round % 5, level) {
                 (0, _) if !ids.is_empty() => (
@@ -432,10 +418,7 @@ impl Load {
                     (found, false)
                 }
                 _ => {
-                    let listing = Listing {
-                        limit: Some(50),
-                        ..Listing::default()
-                    };
+                    let listing = Listing::new().limit(50);
                     (
                         in_time(client.objects_list(self.map(), listing, all)).await,
                         false,

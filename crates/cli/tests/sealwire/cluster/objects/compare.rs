@@ -1,8 +1,7 @@
 //! Comparison of a collection with the model after all writers have ended.
 
+use sealwire_client::{Client, CollectionTarget, Page, PropertyDisclosure};
 use std::collections::{BTreeMap, BTreeSet};
-
-use sealwire_client::{Client, PropertyDisclosure, TokenMap};
 
 use super::churn::GROUPS;
 use super::model::{History, Known, Level, TYPES, Written};
@@ -11,7 +10,7 @@ use super::{doc, in_time, list, query, text};
 /// Compares a collection that nobody changes any more with the model, through one engine.
 pub(super) async fn compare(
     client: &Client,
-    map: TokenMap<'_>,
+    map: CollectionTarget<'_>,
     known: &[Known],
     history: &History,
     written: &Written,
@@ -107,14 +106,19 @@ pub(super) async fn compare(
 }
 
 /// Returns the ids of all objects with a name.
-async fn query_all(client: &Client, map: TokenMap<'_>, name: &str) -> BTreeSet<String> {
+async fn query_all(client: &Client, map: CollectionTarget<'_>, name: &str) -> BTreeSet<String> {
     let clauses = doc(&format!(r#"[{{"property": "name", "eq": {name}}}]"#));
     let (mut ids, mut after) = (BTreeSet::new(), None::<String>);
     loop {
         let disclosure = PropertyDisclosure::default();
-        let page = in_time(client.objects_query(map, &clauses, disclosure, after.as_deref(), None))
-            .await
-            .unwrap();
+        let page = in_time(client.objects_query(
+            map,
+            &clauses,
+            disclosure,
+            Page::new().after(after.as_deref()),
+        ))
+        .await
+        .unwrap();
         ids.extend(page.objects.into_iter().flatten().map(|object| object.id));
         after = page.next;
         if after.is_none() {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sealwire_client::control::PropertySpec;
-use sealwire_client::{AddObjects, Client, Error, ErrorCode, PropertyDisclosure, TokenMap};
+use sealwire_client::{AddObjects, Client, CollectionTarget, Error, ErrorCode, PropertyDisclosure};
 use sealwire_testkit::Postgres;
 
 use super::{AGREE, create, create_app, doc, in_time, list, query, text};
@@ -33,8 +33,8 @@ struct Acknowledged {
     stop: AtomicBool,
 }
 
-fn map() -> TokenMap<'static> {
-    TokenMap::new(APP, COLLECTION)
+fn map() -> CollectionTarget<'static> {
+    CollectionTarget::new(APP, COLLECTION)
 }
 
 #[test]
@@ -46,19 +46,11 @@ fn no_acknowledged_object_is_lost_or_incomplete_when_engines_are_killed() {
         let operator = cluster.operator(&engines[0]);
         create_app(&operator).await;
         let properties = vec![
-            PropertySpec {
-                unique: true,
-                nullable: false,
-                ..PropertySpec::new("email", "email")
-            },
-            PropertySpec {
-                index: true,
-                ..PropertySpec::new("bulk", "string")
-            },
-            PropertySpec {
-                unique: true,
-                ..PropertySpec::new("seat", "string")
-            },
+            PropertySpec::new("email", "email")
+                .unique(true)
+                .nullable(false),
+            PropertySpec::new("bulk", "string").index(true),
+            PropertySpec::new("seat", "string").unique(true),
             PropertySpec::new("note", "string"),
         ];
         create(&operator, COLLECTION, properties).await;
@@ -137,10 +129,7 @@ impl Acknowledged {
             "[{}]",
             (0..BULK).map(object).collect::<Vec<_>>().join(",")
         ));
-        let add = AddObjects {
-            objects: &objects,
-            ..AddObjects::default()
-        };
+        let add = AddObjects::new(&objects);
         let added = self
             .result(in_time(client.objects_add(map(), add)).await)
             .await?;
@@ -164,10 +153,7 @@ impl Acknowledged {
         let objects = doc(&format!(
             r#"[{{"email": "racer{writer}-{n}@example.com", "seat": "{seat}"}}]"#
         ));
-        let add = AddObjects {
-            objects: &objects,
-            ..AddObjects::default()
-        };
+        let add = AddObjects::new(&objects);
         match in_time(client.objects_add(map(), add)).await {
             Err(Error::Rpc(error)) if error.code == ErrorCode::Conflict => {
                 assert_eq!(super::paths(&error), ["$[0].seat"]);

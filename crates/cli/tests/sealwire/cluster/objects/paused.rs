@@ -9,9 +9,9 @@ use std::io::Write as _;
 use std::process::{Child, Stdio};
 
 use sealwire_client::control::{
-    AppOperation, AppRequest, CensusRequest, PropertySpec, RewrapRowsRequest, RotateKind,
+    AppOperation, CensusRequest, PropertySpec, RewrapRowsRequest, RotateKind,
 };
-use sealwire_client::{AddObjects, Client, Error, PropertyDisclosure, TokenMap};
+use sealwire_client::{AddObjects, Client, CollectionTarget, Error, PropertyDisclosure};
 use sealwire_testkit::Postgres;
 
 use super::{
@@ -24,8 +24,8 @@ const COLLECTION: &str = "people";
 /// Requests of each kind while the engine has an old schema.
 const REQUESTS: usize = 3;
 
-fn map() -> TokenMap<'static> {
-    TokenMap::new(APP, COLLECTION)
+fn map() -> CollectionTarget<'static> {
+    CollectionTarget::new(APP, COLLECTION)
 }
 
 /// A transaction that locks the control state until it is dropped.
@@ -84,10 +84,9 @@ async fn pause(cluster: &Cluster<'_>, engine: &EngineProcess) {
 }
 
 async fn value(client: &Client, id: &str) -> Result<String, Error> {
-    let disclosure = PropertyDisclosure {
-        properties: Some(vec!["level"]),
-        masked: false,
-    };
+    let disclosure = PropertyDisclosure::new()
+        .properties(["level"])
+        .masked(false);
     let found = in_time(client.objects_get(map(), &[id], disclosure))
         .await?
         .objects
@@ -108,10 +107,7 @@ async fn set(client: &Client, id: &str, level: &str) -> Result<u64, Error> {
 
 async fn add(client: &Client, object: &str) -> Result<String, Error> {
     let objects = doc(&format!("[{object}]"));
-    let add = AddObjects {
-        objects: &objects,
-        ..AddObjects::default()
-    };
+    let add = AddObjects::new(&objects);
     Ok(in_time(client.objects_add(map(), add))
         .await?
         .objects
@@ -126,14 +122,8 @@ fn a_paused_engine_is_kept_out_until_it_knows_the_new_schema() {
         let [one, two] = ["one", "two"].map(|name| cluster.engine(name));
         let operator = cluster.operator_once(&one);
         create_app(&operator).await;
-        let level = |kind| PropertySpec {
-            index: true,
-            ..PropertySpec::new("level", kind)
-        };
-        let email = PropertySpec {
-            unique: true,
-            ..PropertySpec::new("email", "email")
-        };
+        let level = |kind| PropertySpec::new("level", kind).index(true);
+        let email = PropertySpec::new("email", "email").unique(true);
         create(&operator, COLLECTION, vec![email, level("integer")]).await;
         cluster.agree(&[&one, &two]).await;
         let (fresh, paused) = (client(&cluster, &one), client(&cluster, &two));
@@ -225,12 +215,7 @@ fn a_paused_engine_is_kept_out_until_it_knows_the_new_schema() {
 async fn proven_counts(operator: &Client) -> (String, BTreeMap<String, u64>) {
     let (mut after, mut newest, mut rows) = (None::<String>, String::new(), BTreeMap::new());
     loop {
-        let call = CensusRequest {
-            app: APP,
-            prove: true,
-            after: after.as_deref(),
-            limit: None,
-        };
+        let call = CensusRequest::new(APP).prove(true).after(after.as_deref());
         let count = async || match in_time(operator.keys_census(call)).await {
             Ok(page) => Some(page),
             Err(error) => {
@@ -275,22 +260,13 @@ fn a_paused_engine_writes_nothing_under_an_old_version_behind_a_proven_count() {
         add(&paused, r#"{"level": "b"}"#).await.unwrap();
 
         pause(&cluster, &two).await;
-        let operation = AppOperation::Rotate {
-            kind: RotateKind::Token,
-        };
-        let new = in_time(operator.change_app(AppRequest {
-            app: APP,
-            operation,
-        }))
-        .await
-        .unwrap()
-        .key
-        .unwrap();
-        let proof = CensusRequest {
-            app: APP,
-            prove: true,
-            ..CensusRequest::default()
-        };
+        let operation = AppOperation::rotate(RotateKind::Token);
+        let new = in_time(operator.change_app(APP, operation))
+            .await
+            .unwrap()
+            .key
+            .unwrap();
+        let proof = CensusRequest::new(APP).prove(true);
         let error = rpc_error(in_time(operator.keys_census(proof)).await.unwrap_err());
         assert!(
             is_fenced(&error) && error.message.contains("live engine"),
@@ -301,10 +277,7 @@ fn a_paused_engine_writes_nothing_under_an_old_version_behind_a_proven_count() {
             .database
             .sql("DELETE FROM sealwire.instances")
             .unwrap();
-        let call = RewrapRowsRequest {
-            app: APP,
-            ..RewrapRowsRequest::default()
-        };
+        let call = RewrapRowsRequest::new(APP);
         assert_eq!(
             in_time(operator.keys_rewrap(call)).await.unwrap().rewrapped,
             2

@@ -8,12 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use sealwire_client::control::{
-    AppOperation, AppRequest, Census, CensusRequest, Kind, PropertySpec, RewrapRowsRequest,
-    RotateKind, TokenFormat,
+    AppOperation, Census, CensusRequest, Kind, PropertySpec, RewrapRowsRequest, RotateKind,
+    TokenFormat,
 };
 use sealwire_client::{
-    AddObjects, Client, Detokenize, Error, ErrorCode, TokenLookupScope, TokenMap, Tokenize,
-    TokenizeOptions,
+    AddObjects, Client, CollectionTarget, Detokenize, Error, ErrorCode, Tokenize,
 };
 use sealwire_testkit::Postgres;
 
@@ -37,8 +36,8 @@ struct RewrapLoad {
     stop: AtomicBool,
 }
 
-fn map() -> TokenMap<'static> {
-    TokenMap::new(APP, COLLECTION)
+fn map() -> CollectionTarget<'static> {
+    CollectionTarget::new(APP, COLLECTION)
 }
 
 #[test]
@@ -50,11 +49,9 @@ fn a_rewrap_that_is_killed_loses_nothing() {
         let operator = cluster.operator(&engines[0]);
         create_app(&operator).await;
         let note = PropertySpec::new("note", "string");
-        let email = PropertySpec {
-            unique: true,
-            nullable: false,
-            ..PropertySpec::new("email", "email")
-        };
+        let email = PropertySpec::new("email", "email")
+            .unique(true)
+            .nullable(false);
         create(&operator, COLLECTION, vec![email, note]).await;
         cluster
             .collection(&engines[0], RANDOM, Kind::Random, TokenFormat::Opaque)
@@ -96,10 +93,7 @@ fn a_rewrap_that_is_killed_loses_nothing() {
         for engine in &engines {
             let client = super::client(&cluster, engine);
             verify(&client, &ids, &written).await;
-            let call = Detokenize {
-                writing: TokenLookupScope { collection: RANDOM },
-                ..Detokenize::new(APP, &tokens)
-            };
+            let call = Detokenize::new(APP, RANDOM, &tokens);
             assert_eq!(client.detokenize(call).await.unwrap().payload, values);
         }
         assert_eq!(
@@ -127,10 +121,7 @@ async fn add(client: &Client) -> Vec<String> {
             "[{}]",
             (from..from + 300).map(object).collect::<Vec<_>>().join(",")
         ));
-        let add = AddObjects {
-            objects: &objects,
-            ..AddObjects::default()
-        };
+        let add = AddObjects::new(&objects);
         ids.extend(
             in_time(client.objects_add(map(), add))
                 .await
@@ -152,29 +143,17 @@ async fn tokenize(client: &Client) -> (Vec<u8>, Vec<u8>) {
             .collect::<Vec<_>>()
             .join(",")
     ));
-    let writing = TokenizeOptions {
-        collection: RANDOM,
-        ..TokenizeOptions::default()
-    };
-    let tokens = in_time(client.tokenize(Tokenize {
-        writing,
-        ..Tokenize::new(APP, &values)
-    }))
-    .await
-    .unwrap();
+    let tokens = in_time(client.tokenize(Tokenize::new(APP, RANDOM, &values)))
+        .await
+        .unwrap();
     (values.clone(), tokens.payload.to_vec())
 }
 
 /// Makes the next version of both keys.
 async fn rotate(operator: &Client) {
     for kind in [RotateKind::Xaes, RotateKind::Token] {
-        let operation = AppOperation::Rotate { kind };
-        in_time(operator.change_app(AppRequest {
-            app: APP,
-            operation,
-        }))
-        .await
-        .unwrap();
+        let operation = AppOperation::rotate(kind);
+        in_time(operator.change_app(APP, operation)).await.unwrap();
     }
 }
 
@@ -216,12 +195,9 @@ impl RewrapLoad {
     async fn rewrap(self: Arc<Self>, operator: Client) {
         let (mut after, mut rows, mut unopened) = (None::<String>, 0, 0);
         while !self.stop.load(Ordering::Relaxed) {
-            let call = RewrapRowsRequest {
-                app: APP,
-                collection: None,
-                after: after.as_deref(),
-                limit: Some(PAGE),
-            };
+            let call = RewrapRowsRequest::new(APP)
+                .after(after.as_deref())
+                .limit(PAGE);
             let page = match in_time(operator.keys_rewrap(call)).await {
                 Ok(page) => page,
                 Err(error) => {
@@ -322,12 +298,10 @@ async fn only_the_newest_versions_have_rows(operator: &Client) {
         BTreeMap::<String, u64>::new(),
     );
     loop {
-        let call = CensusRequest {
-            app: APP,
-            prove: true,
-            after: after.as_deref(),
-            limit: Some(1_000),
-        };
+        let call = CensusRequest::new(APP)
+            .prove(true)
+            .after(after.as_deref())
+            .limit(1_000);
         let count = async || match in_time(operator.keys_census(call)).await {
             Ok(page) => Some(page),
             Err(error) => {

@@ -5,16 +5,16 @@
 //! 2,000, and 100,000 is the long form. `SEALWIRE_KILL_ROUNDS` sets the number of kills; the
 //! default is 10, and 100 is the long form.
 
+use sealwire_client::{
+    AddObjects, Client, CollectionTarget, Detokenize, Error, ErrorCode, OnError,
+    PropertyDisclosure, SubjectErasure, SubjectTarget, Tokenize,
+};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sealwire_client::control::{Kind, PropertySpec, TokenFormat};
-use sealwire_client::{
-    AddObjects, Client, Detokenize, Error, ErrorCode, OnError, PropertyDisclosure, SubjectName,
-    SubjectTarget, TokenLookupScope, TokenMap, Tokenize, TokenizeOptions,
-};
 use sealwire_testkit::Postgres;
 
 use super::{AGREE, create, create_app, doc, in_time, list};
@@ -52,8 +52,8 @@ struct Load {
     stop: AtomicBool,
 }
 
-fn map() -> TokenMap<'static> {
-    TokenMap::new(APP, COLLECTION)
+fn map() -> CollectionTarget<'static> {
+    CollectionTarget::new(APP, COLLECTION)
 }
 
 fn name(subject: u64) -> String {
@@ -162,14 +162,8 @@ async fn start(cluster: &Cluster<'_>) -> [EngineProcess; 2] {
     let operator = cluster.operator(&engines[0]);
     create_app(&operator).await;
     let properties = vec![
-        PropertySpec {
-            index: true,
-            ..PropertySpec::new("name", "name")
-        },
-        PropertySpec {
-            unique: true,
-            ..PropertySpec::new("seat", "string")
-        },
+        PropertySpec::new("name", "name").index(true),
+        PropertySpec::new("seat", "string").unique(true),
     ];
     create(&operator, COLLECTION, properties).await;
     cluster
@@ -188,7 +182,7 @@ async fn start(cluster: &Cluster<'_>) -> [EngineProcess; 2] {
 async fn there(client: &Client, tokens: &[&str]) -> BTreeSet<String> {
     let mut there = BTreeSet::new();
     for tokens in tokens.chunks(1_000) {
-        let found = in_time(client.tokens_get(TokenMap::new(APP, TOKENS), tokens))
+        let found = in_time(client.tokens_get(CollectionTarget::new(APP, TOKENS), tokens))
             .await
             .unwrap();
         there.extend(found.tokens.into_iter().flatten().map(|token| token.token));
@@ -223,12 +217,8 @@ impl Load {
                 numbers.iter().map(object).collect::<Vec<_>>().join(",")
             ));
             let names: Vec<String> = numbers.iter().map(|n| format!("kept {n}")).collect();
-            let subjects = names.iter().map(String::as_str).collect();
-            let add = AddObjects {
-                objects: &objects,
-                subjects,
-                ..AddObjects::default()
-            };
+            let subjects = names.iter().map(String::as_str);
+            let add = AddObjects::new(&objects).subjects(subjects);
             let added = in_time(self.clients[part % 2].objects_add(map(), add))
                 .await
                 .unwrap();
@@ -263,11 +253,7 @@ impl Load {
             r#"[{{"name": "hot", "seat": "hot {writer}-{n}"}}]"#
         ));
         let subject_name = name(subject);
-        let add = AddObjects {
-            objects: &objects,
-            subjects: vec![&subject_name],
-            ..AddObjects::default()
-        };
+        let add = AddObjects::new(&objects).subjects([&*subject_name]);
         let begun = Instant::now();
         let Some(added) = self
             .result(in_time(client.objects_add(map(), add)).await)
@@ -299,27 +285,15 @@ impl Load {
     async fn tokenize(&self, writer: u64, n: u64) {
         let (subject, client) = ((writer + n / 2) % HOT, &self.clients[(writer % 2) as usize]);
         let (value, subject_name) = (doc(&format!("\"card {writer}-{n}\"")), name(subject));
-        let writing = TokenizeOptions {
-            collection: TOKENS,
-            subject: Some(&subject_name),
-            ..TokenizeOptions::default()
-        };
         let begun = Instant::now();
-        let made = in_time(client.tokenize(Tokenize {
-            writing,
-            ..Tokenize::new(APP, &value)
-        }))
-        .await;
+        let made =
+            in_time(client.tokenize(Tokenize::new(APP, TOKENS, &value).subject(&*subject_name)))
+                .await;
         let Some(made) = self.result(made).await else {
             return;
         };
         let acknowledged = Instant::now();
-        let writing = TokenLookupScope { collection: TOKENS };
-        let call = Detokenize {
-            writing,
-            on_error: OnError::Report,
-            ..Detokenize::new(APP, &made.payload)
-        };
+        let call = Detokenize::new(APP, TOKENS, &made.payload).on_error(OnError::Report);
         if let Some(read) = self.result(in_time(client.detokenize(call)).await).await {
             // An erasure may have come between.
             assert!(
@@ -341,7 +315,7 @@ impl Load {
     /// when it began.
     async fn erase(&self, subject: u64, engine: usize) -> Instant {
         let (begun, subject_name) = (Instant::now(), name(subject));
-        let target = SubjectTarget::new(APP, SubjectName::Name(&subject_name));
+        let target = SubjectTarget::by_name(APP, &subject_name);
         let version = loop {
             let found = in_time(self.clients[engine].subjects_find(target)).await;
             if let Some(found) = self.result(found).await {
@@ -349,8 +323,10 @@ impl Load {
             }
         };
         loop {
-            let erased =
-                in_time(self.clients[engine].subjects_erase(target, Some(version), None)).await;
+            let erased = in_time(
+                self.clients[engine].subjects_erase(target, SubjectErasure::new().version(version)),
+            )
+            .await;
             if self.result(erased).await.is_some_and(|erased| erased.done) {
                 self.erased.lock().unwrap().push(Erased {
                     subject,

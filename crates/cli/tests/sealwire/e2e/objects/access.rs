@@ -1,7 +1,7 @@
 //! Grants for properties: what a role reads, through which mask, finds by, and writes.
 
 use sealwire_client::control::CheckRequest;
-use sealwire_client::{Client, CommonParams, ErrorCode, PropertyDisclosure, TokenMap};
+use sealwire_client::{Client, ErrorCode, Page, PropertyDisclosure};
 
 use super::{Vault, code, connect, doc, map, one_vault, rpc_error, run, text};
 use crate::e2e::access::{NOBODY, grant_role};
@@ -48,13 +48,7 @@ fn a_role_sees_the_properties_of_its_grants_through_their_masks() {
             properties(&support, &id, all()).await,
             ["card=\"************1111\""]
         );
-        let because = TokenMap {
-            options: CommonParams {
-                reason: Some("ticket 7"),
-                ..CommonParams::default()
-            },
-            ..map()
-        };
+        let because = map().reason("ticket 7");
         let found = support
             .objects_get(because, &[&id], all())
             .await
@@ -70,10 +64,7 @@ fn a_role_sees_the_properties_of_its_grants_through_their_masks() {
                 .collect::<Vec<_>>(),
             ["name", "card"]
         );
-        let named = |name| PropertyDisclosure {
-            properties: Some(vec![name]),
-            masked: false,
-        };
+        let named = |name| PropertyDisclosure::new().properties([name]).masked(false);
         for name in ["name", "email", "shoe"] {
             let error = rpc_error(support.objects_get(map(), &[&id], named(name)).await);
             assert_eq!(error.code, ErrorCode::Forbidden, "{name}");
@@ -86,10 +77,9 @@ fn a_role_sees_the_properties_of_its_grants_through_their_masks() {
             );
         }
         // A request can ask for less than its role shows.
-        let masked = PropertyDisclosure {
-            properties: Some(vec!["name", "card", "age"]),
-            masked: true,
-        };
+        let masked = PropertyDisclosure::new()
+            .properties(["name", "card", "age"])
+            .masked(true);
         let shown = properties(&vault.client, &id, masked).await;
         assert!(
             !shown[0].contains("Anna") && shown[1].contains("1111") && !shown[2].contains("41"),
@@ -97,7 +87,7 @@ fn a_role_sees_the_properties_of_its_grants_through_their_masks() {
         );
         let clauses = doc(r#"[{"property": "card", "eq": "4111111111111111"}]"#);
         let found = support
-            .objects_query(map(), &clauses, all(), None, None)
+            .objects_query(map(), &clauses, all(), Page::new())
             .await;
         assert_eq!(code(found), ErrorCode::Forbidden);
     });
@@ -121,8 +111,7 @@ fn finding_and_writing_need_grants_of_their_own() {
                     map(),
                     &doc(clauses),
                     PropertyDisclosure::default(),
-                    None,
-                    None,
+                    Page::new(),
                 )
                 .await
         };
@@ -161,10 +150,7 @@ fn finding_and_writing_need_grants_of_their_own() {
         );
         let add = async |objects: &str| {
             let objects = doc(objects);
-            let add = sealwire_client::AddObjects {
-                objects: &objects,
-                ..sealwire_client::AddObjects::default()
-            };
+            let add = sealwire_client::AddObjects::new(&objects);
             finder.objects_add(map(), add).await
         };
         add(r#"[{"email": "b@example.com"}]"#).await.unwrap();
@@ -198,14 +184,10 @@ fn a_check_explains_properties() {
             .await;
         let check = async |operation, property| {
             let (app, collection) = (Some("shop"), Some("people"));
-            let call = CheckRequest {
-                principal: NOBODY,
-                operation,
-                app,
-                collection,
-                property,
-                reason: None,
-            };
+            let call = CheckRequest::new(NOBODY, operation)
+                .app(app)
+                .collection(collection)
+                .property(property);
             vault.operator.check(call).await
         };
         let card = check("objects.get", Some("card")).await.unwrap();

@@ -1,16 +1,16 @@
 //! Tests of key versions: rotated, rows sealed again, counted, and the old version removed.
 
+use sealwire_client::{
+    AddObjects, Detokenize, ErrorCode, Page, PropertyDisclosure, SubjectErasure, SubjectTarget,
+    Tokenize,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, CollectionRules, KeyKind};
 use sealwire_client::control::{
-    AlterCollection, AppOperation, AppRequest, Census, CensusKey, CensusRequest, RewrapRowsRequest,
+    AlterCollection, AppOperation, Census, CensusKey, CensusRequest, RewrapRowsRequest,
     RewrappedRows, RotateKind,
-};
-use sealwire_client::{
-    AddObjects, Detokenize, ErrorCode, PropertyDisclosure, SubjectName, SubjectTarget,
-    TokenLookupScope, Tokenize, TokenizeOptions,
 };
 use sealwire_crypto::Suite;
 use sealwire_records::objects::{ObjectBinding, Values};
@@ -43,12 +43,10 @@ impl Vault {
     async fn census(&self, prove: bool, limit: u32) -> CensusSums {
         let (mut counted, mut after) = (CensusSums::default(), None::<String>);
         loop {
-            let call = CensusRequest {
-                app: APP,
-                prove,
-                after: after.as_deref(),
-                limit: Some(limit),
-            };
+            let call = CensusRequest::new(APP)
+                .prove(prove)
+                .after(after.as_deref())
+                .limit(limit);
             let page = match self.operator.keys_census(call).await {
                 Ok(page) => page,
                 Err(error) => {
@@ -85,12 +83,10 @@ impl Vault {
     async fn rewrap(&self, collection: Option<&str>, limit: u32) -> [u64; 3] {
         let (mut sums, mut after) = ([0; 3], None::<String>);
         loop {
-            let call = RewrapRowsRequest {
-                app: APP,
-                collection,
-                after: after.as_deref(),
-                limit: Some(limit),
-            };
+            let call = RewrapRowsRequest::new(APP)
+                .collection(collection)
+                .after(after.as_deref())
+                .limit(limit);
             let RewrappedRows {
                 rewrapped,
                 changed,
@@ -109,22 +105,16 @@ impl Vault {
 
     /// Makes a next version of a key. Returns its name.
     async fn rotate(&self, kind: RotateKind) -> String {
-        let call = AppRequest {
-            app: APP,
-            operation: AppOperation::Rotate { kind },
-        };
-        self.operator.change_app(call).await.unwrap().key.unwrap()
+        self.operator
+            .change_app(APP, AppOperation::rotate(kind))
+            .await
+            .unwrap()
+            .key
+            .unwrap()
     }
 
     async fn change_key(&self, operation: AppOperation<'_>) -> String {
-        let changed = self
-            .operator
-            .change_app(AppRequest {
-                app: APP,
-                operation,
-            })
-            .await
-            .unwrap();
+        let changed = self.operator.change_app(APP, operation).await.unwrap();
         let (key, app) = (changed.key.unwrap(), changed.app.unwrap());
         let found = app
             .keys
@@ -145,23 +135,13 @@ impl Vault {
     }
 
     async fn detokenized(&self, tokens: &[u8]) -> Vec<u8> {
-        let call = Detokenize {
-            writing: TokenLookupScope { collection: CARDS },
-            ..Detokenize::new(APP, tokens)
-        };
+        let call = Detokenize::new(APP, CARDS, tokens);
         self.client.detokenize(call).await.unwrap().payload.to_vec()
     }
 
     async fn tokenized(&self, values: &[u8]) -> Vec<u8> {
-        let writing = TokenizeOptions {
-            collection: CARDS,
-            ..TokenizeOptions::default()
-        };
         self.client
-            .tokenize(Tokenize {
-                writing,
-                ..Tokenize::new(APP, values)
-            })
+            .tokenize(Tokenize::new(APP, CARDS, values))
             .await
             .unwrap()
             .payload
@@ -215,10 +195,7 @@ fn an_old_version_is_emptied_counted_and_deleted() {
                 format!(r#"{{"email": "p{n}@example.com", "name": "Anna {n}", "age": {n}}}"#)
             });
             let people = format!("[{}]", people.collect::<Vec<_>>().join(","));
-            let add = AddObjects {
-                idempotency_key: Some(b"once"),
-                ..AddObjects::default()
-            };
+            let add = AddObjects::new(&[]).idempotency_key(b"once");
             let added = vault.add_as(&people, add).await.unwrap();
             let ids: Vec<&str> = added.iter().map(|object| &*object.id).collect();
             // One object is expired, and one is archived. Both count.
@@ -289,9 +266,7 @@ fn an_old_version_is_emptied_counted_and_deleted() {
             }
             for key in [&of_suite, &old] {
                 assert_eq!(
-                    vault
-                        .change_key(AppOperation::Disable { key: Some(key) })
-                        .await,
+                    vault.change_key(AppOperation::disable(&**key)).await,
                     "disabled"
                 );
             }
@@ -305,10 +280,7 @@ fn an_old_version_is_emptied_counted_and_deleted() {
             ];
             assert_eq!(rows.map(|(kind, key)| census.of(kind, key)), [0, 24, 0, 5]);
             vault
-                .change_key(AppOperation::Delete {
-                    key: Some(&of_suite),
-                    delay_s: Some(0),
-                })
+                .change_key(AppOperation::delete(&*of_suite, Duration::from_secs(0)))
                 .await;
             let control = vault.harness.control().await;
             control.maintain(u64::MAX >> 1).await.unwrap();
@@ -328,7 +300,7 @@ fn an_old_version_is_emptied_counted_and_deleted() {
             let clauses = doc(r#"[{"property": "email", "eq": "p7@example.com"}]"#);
             let found = vault
                 .client
-                .objects_query(map(), &clauses, PropertyDisclosure::default(), None, None)
+                .objects_query(map(), &clauses, PropertyDisclosure::default(), Page::new())
                 .await;
             assert_eq!(found.unwrap().objects[0].as_ref().unwrap().id, ids[7]);
             let change = format!(
@@ -347,24 +319,18 @@ fn objects_and_keys_of_subjects_are_sealed_again() {
     run(async {
         for vault in vaults().await {
             let people = r#"[{"email": "a@example.com"}, {"email": "b@example.com"}, {"email": "c@example.com"}]"#;
-            let add = AddObjects {
-                subjects: vec!["anna", "bob", "anna"],
-                ..AddObjects::default()
-            };
+            let add = AddObjects::new(&[]).subjects(["anna", "bob", "anna"]);
             let added = vault.add_as(people, add).await.unwrap();
             let ids: Vec<&str> = added.iter().map(|object| &*object.id).collect();
             let erase = async |name| {
-                let target = SubjectTarget::new(APP, SubjectName::Name(name));
+                let target = SubjectTarget::by_name(APP, name);
                 vault
                     .client
-                    .subjects_erase(target, None, None)
+                    .subjects_erase(target, SubjectErasure::new())
                     .await
                     .unwrap()
             };
-            let gone = AddObjects {
-                subjects: vec!["gone"],
-                ..AddObjects::default()
-            };
+            let gone = AddObjects::new(&[]).subjects(["gone"]);
             vault
                 .add_as(r#"[{"email": "gone@example.com"}]"#, gone)
                 .await
@@ -382,9 +348,7 @@ fn objects_and_keys_of_subjects_are_sealed_again() {
             ];
             assert_eq!(rows.map(|(kind, key)| census.of(kind, key)), [0, 0, 2]);
             assert_eq!(
-                vault
-                    .change_key(AppOperation::Disable { key: Some(&old) })
-                    .await,
+                vault.change_key(AppOperation::disable(&*old)).await,
                 "disabled"
             );
             assert_eq!(vault.get(&ids).await.iter().flatten().count(), 3);
@@ -392,10 +356,7 @@ fn objects_and_keys_of_subjects_are_sealed_again() {
                 .update(&format!(r#"[{{"id": "{}", "set": {{"age": 4}}}}]"#, ids[1]))
                 .await
                 .unwrap();
-            let add = AddObjects {
-                subjects: vec!["bob"],
-                ..AddObjects::default()
-            };
+            let add = AddObjects::new(&[]).subjects(["bob"]);
             vault
                 .add_as(r#"[{"email": "d@example.com"}]"#, add)
                 .await
@@ -422,10 +383,7 @@ fn objects_and_keys_of_subjects_are_sealed_again() {
 fn a_repeated_request_finds_the_objects_that_were_sealed_again() {
     run(async {
         let vault = one_vault().await;
-        let add = || AddObjects {
-            idempotency_key: Some(b"once"),
-            ..AddObjects::default()
-        };
+        let add = || AddObjects::new(&[]).idempotency_key(b"once");
         let people = r#"[{"email": "a@example.com"}, {"email": "b@example.com"}]"#;
         let first = vault.add_as(people, add()).await.unwrap();
         vault.rotate(RotateKind::Token).await;
@@ -465,10 +423,7 @@ fn a_rewrap_removes_the_values_of_dropped_properties() {
         // `city` is stored in the clear.
         assert!(row.sealed.windows(4).any(|bytes| bytes == b"Bern"));
         vault
-            .alter(AlterCollection {
-                drop: vec!["age", "city"],
-                ..AlterCollection::default()
-            })
+            .alter(AlterCollection::new().drop_properties(["age", "city"]))
             .await
             .unwrap();
         assert!(
@@ -505,13 +460,9 @@ fn rows_that_do_not_open_are_counted_and_left_as_they_are() {
         let old = vault.newest("").await;
         vault.rotate(RotateKind::Token).await;
         // The rows of a disabled version do not open until it is enabled again.
-        vault
-            .change_key(AppOperation::Disable { key: Some(&old) })
-            .await;
+        vault.change_key(AppOperation::disable(&*old)).await;
         assert_eq!(vault.rewrap(None, 2).await, [0, 0, 3]);
-        vault
-            .change_key(AppOperation::Enable { key: Some(&old) })
-            .await;
+        vault.change_key(AppOperation::enable(&*old)).await;
         assert_eq!(vault.rewrap(None, 2).await, [2, 0, 1]);
         assert_eq!(vault.rewrap(None, 2).await, [0, 0, 1]);
         assert!(vault.rows().await.contains(&altered));
@@ -520,30 +471,19 @@ fn rows_that_do_not_open_are_counted_and_left_as_they_are() {
             ("nobody", None, ErrorCode::NotFound),
             (APP, Some("nothing"), ErrorCode::NotFound),
         ] {
-            let call = RewrapRowsRequest {
-                app,
-                collection,
-                ..RewrapRowsRequest::default()
-            };
+            let call = RewrapRowsRequest::new(app).collection(collection);
             assert_eq!(
                 rpc_error(vault.operator.keys_rewrap(call).await).code,
                 code,
                 "{app} {collection:?}"
             );
         }
-        let call = CensusRequest {
-            app: "nobody",
-            ..CensusRequest::default()
-        };
+        let call = CensusRequest::new("nobody");
         assert_eq!(
             rpc_error(vault.operator.keys_census(call).await).code,
             ErrorCode::NotFound
         );
-        let call = CensusRequest {
-            app: APP,
-            after: Some("elsewhere"),
-            ..CensusRequest::default()
-        };
+        let call = CensusRequest::new(APP).after("elsewhere");
         assert_eq!(
             rpc_error(vault.operator.keys_census(call).await).code,
             ErrorCode::BadRequest
@@ -583,11 +523,7 @@ fn keys_of_data_subjects_count_under_their_token_key() {
             .unwrap();
         let (mut found, mut after) = (Vec::new(), None::<String>);
         loop {
-            let call = CensusRequest {
-                app: APP,
-                after: after.as_deref(),
-                ..CensusRequest::default()
-            };
+            let call = CensusRequest::new(APP).after(after.as_deref());
             let page = vault.operator.keys_census(call).await.unwrap();
             found.extend(
                 page.counts
@@ -634,11 +570,7 @@ fn a_census_is_proven_only_when_no_engine_writes_under_an_older_version() {
                     .unwrap()
             })
             .await;
-        let proof = CensusRequest {
-            app: APP,
-            prove: true,
-            ..CensusRequest::default()
-        };
+        let proof = CensusRequest::new(APP).prove(true);
         let error = rpc_error(vault.operator.keys_census(proof).await);
         assert_eq!(
             (error.code, error.retry_after_ms.is_some()),
@@ -648,10 +580,7 @@ fn a_census_is_proven_only_when_no_engine_writes_under_an_older_version() {
         assert!(
             !vault
                 .operator
-                .keys_census(CensusRequest {
-                    prove: false,
-                    ..proof
-                })
+                .keys_census(proof.prove(false))
                 .await
                 .unwrap()
                 .proven

@@ -1,7 +1,7 @@
 //! Memory of requests on objects that are much larger than the requests.
 
 use sealwire_client::control::PropertySpec;
-use sealwire_client::{AddObjects, Detail, TokenMap};
+use sealwire_client::{AddObjects, CollectionTarget, Detail};
 
 use super::{APP, Harness, doc, rpc_error, run, vault};
 use crate::e2e::access::{FULL, enforcing, everything_on};
@@ -31,15 +31,12 @@ fn an_update_of_large_objects_ends_where_its_memory_ends() {
                     .to_vec(),
             )
             .await;
-        let (files, long) = (TokenMap::new(APP, "files"), "x".repeat(65_000));
+        let (files, long) = (CollectionTarget::new(APP, "files"), "x".repeat(65_000));
         let file = format!(r#"{{"a": "{long}", "b": "{long}", "c": "{long}"}}"#);
         let objects = doc(&format!("[{file}, {file}, {file}, {file}]"));
         let mut ids = Vec::new();
         while ids.len() < OBJECTS {
-            let add = AddObjects {
-                objects: &objects,
-                ..AddObjects::default()
-            };
+            let add = AddObjects::new(&objects);
             ids.extend(
                 vault
                     .client

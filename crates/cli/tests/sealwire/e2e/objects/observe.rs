@@ -4,12 +4,11 @@
 use sealwire_access::{Principal, RoleName, principal_key, role_key};
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
 use sealwire_client::control::{
-    AppOperation, AppRequest, CheckRequest, Checked, PrincipalOperation, PrincipalRequest,
-    RoleOperation, RoleRequest, Secret,
+    AppOperation, CheckRequest, Checked, PrincipalOperation, RoleOperation,
 };
 use sealwire_client::{
-    Decrypt, Detokenize, Encrypt, Error, Listing, Mask, MaskRule, Masking, Rewrap, RuleFields,
-    TokenLookupScope, Tokenize, TokenizeOptions,
+    CollectionTarget, Decrypt, Detokenize, Encrypt, Error, Listing, Mask, MaskRule, Page,
+    PropertyDisclosure, Rewrap, Tokenize,
 };
 use sealwire_records::token::Format;
 use sealwire_settings::AccessMode;
@@ -76,17 +75,9 @@ impl Site {
             .await
             .unwrap()
             .payload;
-        let writing = TokenizeOptions {
-            collection: TOKENS,
-            subject: Some(ANNA),
-            ..TokenizeOptions::default()
-        };
         let tokens = vault
             .client
-            .tokenize(Tokenize {
-                writing,
-                ..Tokenize::new(APP, &payload)
-            })
+            .tokenize(Tokenize::new(APP, TOKENS, &payload).subject(ANNA))
             .await
             .unwrap()
             .payload;
@@ -113,25 +104,9 @@ impl Site {
         };
         let own = doc(r#"["own"]"#);
         let clauses = doc(&format!(r#"[{{"property": "name", "eq": "{SECRET}"}}]"#));
-        let opening = Detokenize {
-            writing: TokenLookupScope { collection: TOKENS },
-            ..Detokenize::new(APP, &self.tokens)
-        };
-        let writing = TokenizeOptions {
-            collection: TOKENS,
-            ..TokenizeOptions::default()
-        };
-        let rules = vec![MaskRule {
-            fields: RuleFields::Path("$"),
-            mask: "redact",
-        }];
-        let masking = Mask {
-            writing: Masking {
-                rules,
-                ..Masking::default()
-            },
-            ..Mask::new(APP, &own)
-        };
+        let opening = Detokenize::new(APP, TOKENS, &self.tokens);
+        let rules = vec![MaskRule::path("$", "redact")];
+        let masking = Mask::new(APP, &own, rules);
         let exported = |page: &sealwire_client::SubjectExport| {
             let objects = page
                 .objects
@@ -145,7 +120,7 @@ impl Site {
                 .map(bytes);
             objects.chain(tokens).collect::<String>()
         };
-        let map = || TokenMap::new(APP, TOKENS);
+        let map = || CollectionTarget::new(APP, TOKENS);
         vec![
             (
                 "decrypt",
@@ -166,7 +141,7 @@ impl Site {
             }),
             ("objects.query", {
                 let found = client
-                    .objects_query(super::map(), &clauses, all(), None, None)
+                    .objects_query(super::map(), &clauses, all(), Page::new())
                     .await;
                 got(found, |found| debug(&found.objects))
             }),
@@ -179,7 +154,7 @@ impl Site {
             (
                 "subjects.export",
                 got(
-                    client.subjects_export(named(ANNA), None, None).await,
+                    client.subjects_export(named(ANNA), Page::new()).await,
                     exported,
                 ),
             ),
@@ -188,7 +163,7 @@ impl Site {
                 let after = format!("token.0.{}", "0".repeat(32));
                 got(
                     client
-                        .subjects_export(named(ANNA), Some(&after), None)
+                        .subjects_export(named(ANNA), Page::new().after(&*after))
                         .await,
                     exported,
                 )
@@ -214,24 +189,14 @@ impl Site {
             ),
             ("mask", got(client.mask(masking).await, |_| String::new())),
             ("tokenize", {
-                let made = client
-                    .tokenize(Tokenize {
-                        writing,
-                        ..Tokenize::new(APP, &own)
-                    })
-                    .await;
+                let made = client.tokenize(Tokenize::new(APP, TOKENS, &own)).await;
                 got(made, |_| String::new())
             }),
         ]
     }
 
     async fn check(&self, operation: &str) -> Checked {
-        let call = CheckRequest {
-            principal: NOBODY,
-            operation,
-            app: Some(APP),
-            ..CheckRequest::default()
-        };
+        let call = CheckRequest::new(NOBODY, operation).app(APP);
         self.vault.operator.check(call).await.unwrap()
     }
 }
@@ -304,66 +269,31 @@ fn observing_shows_no_value_that_a_mask_hides() {
 
         // On the control listener, the principal cannot take its mask off.
         let control = connect(harness, harness.control_address(), NOBODY).await;
-        let principal = |operation| PrincipalRequest {
-            principal: NOBODY,
-            operation,
-        };
-        let grant = PrincipalOperation::Grant { role: FULL };
+        let grant = PrincipalOperation::grant(FULL);
         assert_eq!(
-            code(control.change_principal(principal(grant)).await),
+            code(control.change_principal(NOBODY, grant).await),
             ErrorCode::Forbidden
         );
-        let revoke = PrincipalOperation::Revoke { role: None };
+        let revoke = PrincipalOperation::revoke(None);
         assert_eq!(
-            code(control.change_principal(principal(revoke)).await),
+            code(control.change_principal(NOBODY, revoke).await),
             ErrorCode::Forbidden
         );
-        let set = RoleOperation::Set {
-            grants: vec!["decrypt apps=*"],
-        };
+        let set = RoleOperation::set(["decrypt apps=*"]);
         assert_eq!(
-            code(
-                control
-                    .change_role(RoleRequest {
-                        role: "limited",
-                        operation: set
-                    })
-                    .await
-            ),
+            code(control.change_role("limited", set).await),
             ErrorCode::Forbidden
         );
         // Nor is a key of its own the newest that seals, to which a rewrap would move every value.
-        let private_key =
-            Secret("1111111111111111111111111111111111111111111111111111111111111111");
-        let import = AppOperation::Import {
-            suite: sealwire_wire::Suite::P256,
-            private_key,
-            seals: true,
-        };
+        let private_key = "1111111111111111111111111111111111111111111111111111111111111111";
+        let import = AppOperation::import(sealwire_wire::Suite::P256, private_key, true);
         assert_eq!(
-            code(
-                control
-                    .change_app(AppRequest {
-                        app: APP,
-                        operation: import
-                    })
-                    .await
-            ),
+            code(control.change_app(APP, import).await),
             ErrorCode::Forbidden
         );
-        for operation in [
-            AppOperation::Disable { key: None },
-            AppOperation::Enable { key: None },
-        ] {
+        for operation in [AppOperation::disable(None), AppOperation::enable(None)] {
             assert_eq!(
-                code(
-                    control
-                        .change_app(AppRequest {
-                            app: APP,
-                            operation
-                        })
-                        .await
-                ),
+                code(control.change_app(APP, operation).await),
                 ErrorCode::Forbidden
             );
         }

@@ -1,6 +1,6 @@
 //! Objects found by their indexed properties.
 
-use sealwire_client::{Error, ErrorCode, Objects, PropertyDisclosure};
+use sealwire_client::{Error, ErrorCode, Objects, Page, PropertyDisclosure};
 
 use super::{Vault, code, doc, map, one_vault, rpc_error, run, text, vaults};
 
@@ -11,12 +11,16 @@ impl Vault {
         after: Option<&str>,
         limit: Option<u32>,
     ) -> Result<Objects, Error> {
-        let named = PropertyDisclosure {
-            properties: Some(vec!["email"]),
-            masked: false,
-        };
+        let named = PropertyDisclosure::new()
+            .properties(["email"])
+            .masked(false);
         self.client
-            .objects_query(map(), &doc(clauses), named, after, limit)
+            .objects_query(
+                map(),
+                &doc(clauses),
+                named,
+                Page::new().after(after).limit(limit),
+            )
             .await
     }
 

@@ -1,10 +1,10 @@
 //! Tests of records against somebody who can write the store, of the contexts that clients cannot
 //! name, and of the migration of old records.
 
-use sealwire_client::control::{MigrateRequest, MigratedObjects, Page, RewrapRowsRequest};
+use sealwire_client::control::{MigrateRequest, MigratedObjects, RewrapRowsRequest};
 use sealwire_client::{
-    Decrypt, Detokenize, Encrypt, Rewrap, SubjectName, SubjectTarget, TokenLookupScope,
-    TokenSearch, Tokenize, TokenizeOptions,
+    AddObjects, CollectionTarget, Decrypt, Detokenize, Encrypt, Listing, Page, PropertyDisclosure,
+    Rewrap, SubjectErasure, SubjectTarget, TokenSearch, Tokenize,
 };
 use sealwire_crypto::Suite;
 use sealwire_msgpack::write;
@@ -19,17 +19,14 @@ const RECORD: &str = "collection/shop/people";
 const OTHERS: &str = "others";
 
 fn named(name: &str) -> SubjectTarget<'_> {
-    SubjectTarget::new(APP, SubjectName::Name(name))
+    SubjectTarget::by_name(APP, name)
 }
 
 impl Vault {
     /// Adds an object with a value in the clear, about a person if one is named. Returns its row.
     async fn added(&self, email: &str, subject: Option<&str>) -> ObjectRow {
         let person = format!(r#"[{{"email": "{email}", "city": "Bern", "name": "Anna"}}]"#);
-        let add = AddObjects {
-            subjects: subject.into_iter().collect(),
-            ..AddObjects::default()
-        };
+        let add = AddObjects::new(&[]).subjects(subject);
         let id = self.add_as(&person, add).await.unwrap().remove(0).id;
         self.row(&id).await
     }
@@ -157,10 +154,7 @@ impl Vault {
 
     /// Returns which records the collection reads.
     async fn records(&self) -> String {
-        let page = Page {
-            after: None,
-            limit: None,
-        };
+        let page = Page::new();
         let found = self
             .operator
             .collections(APP, page)
@@ -197,14 +191,11 @@ impl Vault {
         loop {
             let (app, collection, limit) = (APP, PEOPLE, Some(2));
             let after_id = after.as_deref();
-            let call = MigrateRequest {
-                app,
-                collection,
-                accept_unauthenticated,
-                dry_run,
-                after: after_id,
-                limit,
-            };
+            let call = MigrateRequest::new(app, collection)
+                .accept_unauthenticated(accept_unauthenticated)
+                .dry_run(dry_run)
+                .after(after_id)
+                .limit(limit);
             let page = self.migrated(call).await;
             // A walk that goes on from a dry one must not end as if no record was left.
             let is_clean = page
@@ -228,11 +219,7 @@ impl Vault {
     /// Returns the rows that a rewrap seals, those that do not open, and those that nobody can
     /// authenticate.
     async fn rewrapped(&self) -> [u64; 3] {
-        let call = RewrapRowsRequest {
-            app: APP,
-            collection: Some(PEOPLE),
-            ..RewrapRowsRequest::default()
-        };
+        let call = RewrapRowsRequest::new(APP).collection(PEOPLE);
         let page = self.operator.keys_rewrap(call).await.unwrap();
         assert!(page.next.is_none() && page.changed == 0);
         [page.rewrapped, page.unopened, page.unauthenticated]
@@ -242,7 +229,7 @@ impl Vault {
         let found = self
             .client
             .objects_get(
-                TokenMap::new(APP, collection),
+                CollectionTarget::new(APP, collection),
                 &[id],
                 PropertyDisclosure::default(),
             )
@@ -450,7 +437,7 @@ fn records_that_a_writer_of_the_store_changes_do_not_open() {
             let change = doc(&format!(r#"[{{"id": "{id}", "set": {{"age": 8}}}}]"#));
             let update = vault
                 .client
-                .objects_update(TokenMap::new(APP, collection), &change)
+                .objects_update(CollectionTarget::new(APP, collection), &change)
                 .await;
             assert_eq!(code(update), ErrorCode::CannotOpen, "{case}");
             if let Some(honest) = honest {
@@ -475,7 +462,7 @@ fn records_that_a_writer_of_the_store_changes_do_not_open() {
         assert_eq!(vault.got(PEOPLE, &id_text(later.id)).await, Ok(None));
         let exported = vault
             .client
-            .subjects_export(named("anna"), None, None)
+            .subjects_export(named("anna"), Page::new())
             .await
             .unwrap();
         assert_eq!(
@@ -501,7 +488,7 @@ fn records_that_a_writer_of_the_store_changes_do_not_open() {
         let clauses = doc(r#"[{"property": "email", "eq": "nobody@example.com"}]"#);
         let query = vault
             .client
-            .objects_query(map(), &clauses, PropertyDisclosure::default(), None, None)
+            .objects_query(map(), &clauses, PropertyDisclosure::default(), Page::new())
             .await;
         assert_eq!(rpc_error(query).code, ErrorCode::CannotOpen);
         let list = vault
@@ -516,7 +503,7 @@ fn records_that_a_writer_of_the_store_changes_do_not_open() {
         vault.put(MAP, stripped).await;
         let exported = vault
             .client
-            .subjects_export(named("bob"), None, None)
+            .subjects_export(named("bob"), Page::new())
             .await
             .unwrap();
         assert_eq!(
@@ -659,7 +646,7 @@ fn migrations_convert_what_an_engine_sealed_and_name_the_rest() {
             }
             let erased = vault
                 .client
-                .subjects_erase(named("anna"), None, None)
+                .subjects_erase(named("anna"), SubjectErasure::new())
                 .await
                 .unwrap();
             assert_eq!(
@@ -675,11 +662,7 @@ fn migrations_convert_what_an_engine_sealed_and_name_the_rest() {
 fn migrations_of_erased_subjects_and_strange_requests() {
     run(async {
         let vault = one_vault().await;
-        let call = MigrateRequest {
-            app: APP,
-            collection: PEOPLE,
-            ..MigrateRequest::default()
-        };
+        let call = MigrateRequest::new(APP, PEOPLE);
         assert!(
             vault
                 .operator
@@ -697,7 +680,7 @@ fn migrations_of_erased_subjects_and_strange_requests() {
         let old = vault.row(&id_text(anna.id)).await;
         vault
             .client
-            .subjects_erase(named("anna"), None, None)
+            .subjects_erase(named("anna"), SubjectErasure::new())
             .await
             .unwrap();
         // As if the sweep had not come by. Nothing opens the record any more, so it does not keep
@@ -752,27 +735,9 @@ fn migrations_of_erased_subjects_and_strange_requests() {
         assert_eq!((done.finished, named(&done)), (true, erased));
 
         for (call, expected) in [
-            (
-                MigrateRequest {
-                    app: "nobody",
-                    ..call
-                },
-                ErrorCode::NotFound,
-            ),
-            (
-                MigrateRequest {
-                    collection: "nothing",
-                    ..call
-                },
-                ErrorCode::NotFound,
-            ),
-            (
-                MigrateRequest {
-                    after: Some("elsewhere"),
-                    ..call
-                },
-                ErrorCode::BadRequest,
-            ),
+            (MigrateRequest::new("nobody", PEOPLE), ErrorCode::NotFound),
+            (MigrateRequest::new(APP, "nothing"), ErrorCode::NotFound),
+            (call.after("elsewhere"), ErrorCode::BadRequest),
         ] {
             assert_eq!(
                 code(vault.operator.collections_migrate(call).await),
@@ -803,20 +768,11 @@ fn cursors_of_a_migration_are_those_of_its_pages() {
                 .await;
         }
         fn page(after: Option<&str>) -> MigrateRequest<'_> {
-            MigrateRequest {
-                app: APP,
-                collection: PEOPLE,
-                limit: Some(1),
-                after,
-                ..MigrateRequest::default()
-            }
+            MigrateRequest::new(APP, PEOPLE).limit(1).after(after)
         }
         let looked = vault
             .operator
-            .collections_migrate(MigrateRequest {
-                dry_run: true,
-                ..page(None)
-            })
+            .collections_migrate(page(None).dry_run(true))
             .await
             .unwrap();
         let looked = looked.next.unwrap();
@@ -894,10 +850,6 @@ fn contexts_of_the_engine_are_rejected_in_requests() {
         ]
         .concat();
         let value = doc("\"4111\"");
-        let writing = TokenizeOptions {
-            collection: "cards",
-            ..TokenizeOptions::default()
-        };
         for context in [
             &of_row[..],
             b"sealwire/object/1",
@@ -906,57 +858,30 @@ fn contexts_of_the_engine_are_rejected_in_requests() {
             b"sealwire/",
             b"sealwire/anything else",
         ] {
-            let (client, search) = (
-                &vault.client,
-                TokenSearch {
-                    value: &value,
-                    context,
-                    subject: None,
-                },
-            );
-            let reading = TokenLookupScope {
-                collection: "cards",
-            };
+            let (client, search) = (&vault.client, TokenSearch::new(&value).context(context));
             let errors = [
                 client
-                    .encrypt(Encrypt {
-                        context,
-                        ..Encrypt::new(APP, &value)
-                    })
+                    .encrypt(Encrypt::new(APP, &value).context(context))
                     .await
                     .map(drop),
                 client
-                    .decrypt(Decrypt {
-                        context,
-                        ..Decrypt::new(APP, &envelope)
-                    })
+                    .decrypt(Decrypt::new(APP, &envelope).context(context))
                     .await
                     .map(drop),
                 client
-                    .rewrap(Rewrap {
-                        context,
-                        ..Rewrap::new(APP, &envelope)
-                    })
+                    .rewrap(Rewrap::new(APP, &envelope).context(context))
                     .await
                     .map(drop),
                 client
-                    .tokenize(Tokenize {
-                        context,
-                        writing: writing.clone(),
-                        ..Tokenize::new(APP, &value)
-                    })
+                    .tokenize(Tokenize::new(APP, "cards", &value).context(context))
                     .await
                     .map(drop),
                 client
-                    .detokenize(Detokenize {
-                        context,
-                        writing: reading,
-                        ..Detokenize::new(APP, &value)
-                    })
+                    .detokenize(Detokenize::new(APP, "cards", &value).context(context))
                     .await
                     .map(drop),
                 client
-                    .tokens_find(TokenMap::new(APP, "cards"), search)
+                    .tokens_find(CollectionTarget::new(APP, "cards"), search)
                     .await
                     .map(drop),
             ];
@@ -978,19 +903,13 @@ fn contexts_of_the_engine_are_rejected_in_requests() {
         ] {
             let sealed = vault
                 .client
-                .encrypt(Encrypt {
-                    context,
-                    ..Encrypt::new(APP, &value)
-                })
+                .encrypt(Encrypt::new(APP, &value).context(context))
                 .await
                 .unwrap()
                 .payload;
             let opened = vault
                 .client
-                .decrypt(Decrypt {
-                    context,
-                    ..Decrypt::new(APP, &sealed)
-                })
+                .decrypt(Decrypt::new(APP, &sealed).context(context))
                 .await
                 .unwrap();
             assert_eq!(opened.payload, value, "{context:?}");

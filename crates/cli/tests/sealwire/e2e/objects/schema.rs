@@ -1,10 +1,9 @@
 //! Changes of a schema while objects are there.
 
 use sealwire_client::control::{
-    AlterCollection, CollectionOperation, CollectionRequest, CreateCollection, Kind, Page,
-    PropertySpec,
+    AlterCollection, CollectionOperation, CreateCollection, Kind, PropertySpec,
 };
-use sealwire_client::{ErrorCode, PropertyDisclosure};
+use sealwire_client::{ErrorCode, Page, PropertyDisclosure};
 use sealwire_wire::control::Collection;
 
 use super::{APP, PEOPLE, Vault, code, map, one_vault, rpc_error, run, vaults};
@@ -25,17 +24,11 @@ impl Vault {
 }
 
 fn drop_property(name: &str) -> AlterCollection<'_> {
-    AlterCollection {
-        drop: vec![name],
-        ..AlterCollection::default()
-    }
+    AlterCollection::new().drop_properties([name])
 }
 
 fn add_property(spec: PropertySpec<'_>) -> AlterCollection<'_> {
-    AlterCollection {
-        add: vec![spec],
-        ..AlterCollection::default()
-    }
+    AlterCollection::new().add_properties([spec])
 }
 
 #[test]
@@ -60,10 +53,7 @@ fn properties_come_and_go_under_objects() {
                 .await
                 .unwrap();
             vault.alter(drop_property("age")).await.unwrap();
-            let named = PropertyDisclosure {
-                properties: Some(vec!["age"]),
-                masked: false,
-            };
+            let named = PropertyDisclosure::new().properties(["age"]).masked(false);
             assert_eq!(
                 code(vault.client.objects_get(map(), &[&id], named).await),
                 ErrorCode::BadRequest
@@ -73,10 +63,7 @@ fn properties_come_and_go_under_objects() {
                 ErrorCode::BadRequest
             );
             // The name with another type: nothing of the dropped values appears.
-            let age = PropertySpec {
-                index: true,
-                ..PropertySpec::new("age", "string")
-            };
+            let age = PropertySpec::new("age", "string").index(true);
             vault.alter_waiting(add_property(age)).await;
             assert_eq!(
                 (
@@ -106,12 +93,10 @@ fn relaxed_properties_accept_more_at_once() {
                 .add(r#"[{"email": "a@example.com", "city": "Bern"}]"#)
                 .await
                 .unwrap();
-            let relaxed = AlterCollection {
-                allow_duplicates: vec!["email"],
-                allow_null: vec!["email"],
-                drop_index: vec!["city"],
-                ..AlterCollection::default()
-            };
+            let relaxed = AlterCollection::new()
+                .allow_duplicates(["email"])
+                .allow_null(["email"])
+                .drop_index(["city"]);
             vault.alter(relaxed).await.unwrap();
             vault
                 .add(r#"[{"email": "a@example.com"}, {"email": "a@example.com"}, {"name": "X"}]"#)
@@ -120,7 +105,7 @@ fn relaxed_properties_accept_more_at_once() {
             let clauses = super::doc(r#"[{"property": "email", "eq": "a@example.com"}]"#);
             let found = vault
                 .client
-                .objects_query(map(), &clauses, PropertyDisclosure::default(), None, None)
+                .objects_query(map(), &clauses, PropertyDisclosure::default(), Page::new())
                 .await
                 .unwrap();
             assert_eq!(
@@ -158,34 +143,15 @@ fn what_a_schema_cannot_become_is_explained() {
                 "must be one of string, integer",
             ),
             (
-                add_property(PropertySpec {
-                    nullable: false,
-                    ..spec("x", "string")
-                }),
+                add_property(spec("x", "string").nullable(false)),
                 "nullable",
             ),
+            (add_property(spec("x", "boolean").index(true)), "index"),
             (
-                add_property(PropertySpec {
-                    index: true,
-                    ..spec("x", "boolean")
-                }),
-                "index",
-            ),
-            (
-                add_property(PropertySpec {
-                    index: true,
-                    prefixes: vec![2],
-                    ..spec("x", "name")
-                }),
+                add_property(spec("x", "name").index(true).prefixes([2])),
                 "accept_leak",
             ),
-            (
-                add_property(PropertySpec {
-                    encrypted: false,
-                    ..spec("x", "card")
-                }),
-                "card",
-            ),
+            (add_property(spec("x", "card").encrypted(false)), "card"),
             (add_property(spec("Bad Name", "string")), "a-z"),
         ] {
             let error = rpc_error(vault.alter(alter.clone()).await);
@@ -196,17 +162,13 @@ fn what_a_schema_cannot_become_is_explained() {
                 error.message
             );
         }
-        let tokens = CollectionOperation::Create(CreateCollection::new(Kind::Random));
+        let tokens = CollectionOperation::create(CreateCollection::new(Kind::Random));
         vault
             .operator
-            .change_collection(CollectionRequest {
-                app: APP,
-                collection: "cards",
-                operation: tokens,
-            })
+            .change_collection(APP, "cards", tokens)
             .await
             .unwrap();
-        let of_tokens = sealwire_client::TokenMap::new(APP, "cards");
+        let of_tokens = sealwire_client::CollectionTarget::new(APP, "cards");
         let found = vault
             .client
             .objects_get(of_tokens, &["x"], PropertyDisclosure::default())

@@ -1,6 +1,10 @@
 //! Tests of data subjects: exported, erased on every store, and known to the audit trail by an id.
 
-use sealwire_client::{SubjectErased, SubjectName, SubjectTarget};
+use sealwire_client::control::PropertySpec;
+use sealwire_client::{
+    AddObjects, CollectionTarget, Listing, Page, PropertyDisclosure, SubjectErased, SubjectErasure,
+    SubjectTarget, Sweep,
+};
 use sealwire_store::{ObjectGroup, ObjectId, ObjectWrite, ObjectsWritten, SubjectClaim};
 
 use super::*;
@@ -13,7 +17,7 @@ const SUBJECTS: MapId = MapId {
 };
 
 pub(super) fn named(name: &str) -> SubjectTarget<'_> {
-    SubjectTarget::new(APP, SubjectName::Name(name))
+    SubjectTarget::by_name(APP, name)
 }
 
 impl Vault {
@@ -24,14 +28,10 @@ impl Vault {
         subjects: &[&str],
     ) -> Vec<String> {
         let objects = doc(objects);
-        let add = AddObjects {
-            objects: &objects,
-            subjects: subjects.to_vec(),
-            ..AddObjects::default()
-        };
+        let add = AddObjects::new(&objects).subjects(subjects.to_vec());
         let added = self
             .client
-            .objects_add(TokenMap::new(APP, collection), add)
+            .objects_add(CollectionTarget::new(APP, collection), add)
             .await
             .unwrap();
         added.objects.into_iter().map(|object| object.id).collect()
@@ -43,7 +43,10 @@ impl Vault {
         loop {
             let page = self
                 .client
-                .subjects_export(named(name), after.as_deref(), Some(limit))
+                .subjects_export(
+                    named(name),
+                    Page::new().after(after.as_deref()).limit(limit),
+                )
                 .await
                 .unwrap();
             assert!(page.objects.len() <= limit as usize);
@@ -71,7 +74,7 @@ impl Vault {
 
     async fn erase(&self, name: &str) -> SubjectErased {
         self.client
-            .subjects_erase(named(name), None, None)
+            .subjects_erase(named(name), SubjectErasure::new())
             .await
             .unwrap()
     }
@@ -142,7 +145,7 @@ impl Vault {
         let clauses = doc(&format!(r#"[{{"property": "email", "eq": "{email}"}}]"#));
         let found = self
             .client
-            .objects_query(map(), &clauses, PropertyDisclosure::default(), None, None)
+            .objects_query(map(), &clauses, PropertyDisclosure::default(), Page::new())
             .await;
         found.unwrap().objects.len()
     }
@@ -233,7 +236,7 @@ fn an_export_has_every_object_of_a_subject_in_any_state() {
             assert_eq!(vault.exported("nobody", 10).await, []);
             let wrong = vault
                 .client
-                .subjects_export(named(ANNA), Some("no cursor"), None)
+                .subjects_export(named(ANNA), Page::new().after("no cursor"))
                 .await;
             assert_eq!(code(wrong), ErrorCode::BadRequest);
         }
@@ -338,7 +341,7 @@ fn an_erasure_takes_effect_before_any_object_is_removed() {
                 .await;
             let erased = vault
                 .client
-                .subjects_erase(named(ANNA), Some(1), None)
+                .subjects_erase(named(ANNA), SubjectErasure::new().version(1))
                 .await
                 .unwrap();
             assert_eq!(
@@ -370,11 +373,12 @@ fn what_a_backup_brings_back_is_erased_again_by_id() {
                 .collect();
             vault.store().put_objects(&restored).await.unwrap();
             assert_eq!(vault.value(&ids[0], "email").await, "\"anna@example.com\"");
-            let target = SubjectTarget::new(APP, SubjectName::Id(&id));
+            let target = SubjectTarget::by_id(APP, &id);
             let erase = |version, created| {
-                vault
-                    .client
-                    .subjects_erase(target, Some(version), Some(created))
+                vault.client.subjects_erase(
+                    target,
+                    SubjectErasure::new().version(version).created(created),
+                )
             };
             let later = erase(1, key.created - 1).await.unwrap();
             assert_eq!(
@@ -403,11 +407,10 @@ fn a_request_names_one_subject_or_one_per_object() {
     run(async {
         let vault = one_vault().await;
         let add = async |subjects: Vec<&str>, key: Option<&[u8]>| {
-            let add = AddObjects {
-                subjects,
-                idempotency_key: key,
-                ..AddObjects::default()
-            };
+            let mut add = AddObjects::new(&[]).subjects(subjects);
+            if let Some(key) = key {
+                add = add.idempotency_key(key);
+            }
             vault
                 .add_as(r#"[{"email": "a@example.com"}, {"email": "b@example.com"}, {"email": "c@example.com"}]"#, add)
                 .await

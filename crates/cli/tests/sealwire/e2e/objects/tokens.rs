@@ -3,7 +3,7 @@
 
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
 use sealwire_client::{
-    Detokenize, Document, Listing, TokenLookupScope, TokenSearch, Tokenize, TokenizeOptions,
+    CollectionTarget, Detokenize, Document, Listing, Page, SubjectErasure, TokenSearch, Tokenize,
 };
 use sealwire_records::token::Format;
 use sealwire_store::{ObjectGroup, ObjectId, ObjectsWritten, SubjectClaim, SubjectId};
@@ -41,16 +41,8 @@ impl Vault {
         subject: Option<&str>,
     ) -> Result<Document, sealwire_client::Error> {
         let payload = doc(document);
-        let writing = TokenizeOptions {
-            collection,
-            subject,
-            ..TokenizeOptions::default()
-        };
         self.client
-            .tokenize(Tokenize {
-                writing,
-                ..Tokenize::new(APP, &payload)
-            })
+            .tokenize(Tokenize::new(APP, collection, &payload).subject(subject))
             .await
     }
 
@@ -66,26 +58,18 @@ impl Vault {
         tokens: &[String],
     ) -> Result<String, sealwire_client::Error> {
         let payload = doc(&serde_json::to_string(tokens).unwrap());
-        let writing = TokenLookupScope { collection };
         let found = self
             .client
-            .detokenize(Detokenize {
-                writing,
-                ..Detokenize::new(APP, &payload)
-            })
+            .detokenize(Detokenize::new(APP, collection, &payload))
             .await?;
         Ok(text(&found.payload))
     }
 
     async fn find_token(&self, collection: &str, subject: Option<&str>) -> Option<String> {
         let value = doc(r#""4242424242424242""#);
-        let search = TokenSearch {
-            value: &value,
-            subject,
-            ..TokenSearch::default()
-        };
+        let search = TokenSearch::new(&value).subject(subject);
         self.client
-            .tokens_find(TokenMap::new(APP, collection), search)
+            .tokens_find(CollectionTarget::new(APP, collection), search)
             .await
             .unwrap()
             .token
@@ -94,7 +78,7 @@ impl Vault {
     async fn listed(&self, collection: &str) -> usize {
         let listed = self
             .client
-            .tokens_list(TokenMap::new(APP, collection), Listing::default())
+            .tokens_list(CollectionTarget::new(APP, collection), Listing::default())
             .await
             .unwrap();
         assert!(listed.tokens.iter().all(Option::is_some));
@@ -111,7 +95,10 @@ impl Vault {
         loop {
             let page = self
                 .client
-                .subjects_export(named(name), after.as_deref(), Some(limit))
+                .subjects_export(
+                    named(name),
+                    Page::new().after(after.as_deref()).limit(limit),
+                )
                 .await
                 .unwrap();
             assert!(page.tokens.len() <= limit as usize && page.unreadable.is_empty());
@@ -133,7 +120,7 @@ impl Vault {
     async fn erase_person(&self, name: &str) -> (bool, u64, u64, bool) {
         let erased = self
             .client
-            .subjects_erase(named(name), None, None)
+            .subjects_erase(named(name), SubjectErasure::new())
             .await
             .unwrap();
         (erased.erased, erased.objects, erased.tokens, erased.done)
@@ -245,17 +232,10 @@ fn an_export_has_the_tokens_behind_the_objects() {
             }
             // A value under a context, and one that is no string, are exported, too.
             let payload = doc(r#"{"a": [1, {"b": null}]}"#);
-            let writing = TokenizeOptions {
-                collection: "random",
-                subject: Some("eve"),
-                ..TokenizeOptions::default()
-            };
-            let call = Tokenize {
-                context: b"orders",
-                select: Some(vec!["$.a"]),
-                writing,
-                ..Tokenize::new(APP, &payload)
-            };
+            let call = Tokenize::new(APP, "random", &payload)
+                .context(b"orders")
+                .select(["$.a"])
+                .subject("eve");
             vault.client.tokenize(call).await.unwrap();
             let eve = vault.exported_tokens("eve", 10).await;
             assert_eq!(
@@ -296,7 +276,7 @@ fn an_erasure_reaches_tokens() {
                 assert_eq!(vault.listed(name).await, 2);
                 let there = vault
                     .client
-                    .tokens_get(TokenMap::new(APP, name), &[&anna[0], &bob[0]])
+                    .tokens_get(CollectionTarget::new(APP, name), &[&anna[0], &bob[0]])
                     .await
                     .unwrap();
                 assert_eq!(
@@ -370,7 +350,7 @@ fn an_erasure_takes_effect_before_any_token_is_removed() {
                 assert_eq!(vault.listed(name).await, 0);
                 let there = vault
                     .client
-                    .tokens_get(TokenMap::new(APP, name), &[&tokens[0]])
+                    .tokens_get(CollectionTarget::new(APP, name), &[&tokens[0]])
                     .await
                     .unwrap();
                 assert_eq!(there.tokens, [None]);
@@ -382,7 +362,7 @@ fn an_erasure_takes_effect_before_any_token_is_removed() {
             assert!(since.iter().all(|token| !tokens[1].1.contains(token)));
             let erased = vault
                 .client
-                .subjects_erase(named(ANNA), Some(1), None)
+                .subjects_erase(named(ANNA), SubjectErasure::new().version(1))
                 .await
                 .unwrap();
             assert_eq!(
@@ -414,7 +394,7 @@ fn an_erasure_takes_effect_before_any_token_is_removed() {
                 .unwrap();
             let again = vault
                 .client
-                .subjects_erase(named(ANNA), Some(1), None)
+                .subjects_erase(named(ANNA), SubjectErasure::new().version(1))
                 .await
                 .unwrap();
             assert_eq!((again.erased, again.tokens, again.done), (false, 0, true));
@@ -501,7 +481,7 @@ fn the_audit_trail_names_the_subjects_of_requests_on_tokens() {
         vault.listed("deterministic").await;
         vault
             .client
-            .tokens_get(TokenMap::new(APP, "deterministic"), &[&tokens[0]])
+            .tokens_get(CollectionTarget::new(APP, "deterministic"), &[&tokens[0]])
             .await
             .unwrap();
         vault.erase_person(ANNA).await;

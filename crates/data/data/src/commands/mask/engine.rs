@@ -8,8 +8,8 @@ use indicatif::ProgressBar;
 
 use crate::mask_job::{Column, Engine, EngineError, answers, payload, place};
 use sealwire_client::{
-    Client, CommonParams, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, Pacer,
-    RetryLimits, RpcError, RuleFields, UnknownFields,
+    Client, DetailValue, Error, ErrorCode, Mask, MaskRule, Pacer, RetryLimits, RpcError,
+    UnknownFields,
 };
 use sealwire_mask::Rules;
 use sealwire_service::output::errln;
@@ -70,11 +70,7 @@ impl Remote {
         let named: Vec<(usize, String)> = columns.iter().zip(&paths).map(rule).collect();
         let rules = named
             .iter()
-            .map(|(rule, path)| MaskRule {
-                fields: RuleFields::Path(path),
-                mask: &self.functions[*rule],
-            })
-            .collect();
+            .map(|(rule, path)| MaskRule::path(path, &self.functions[*rule]));
         let wanted = |name: &str| {
             named.iter().any(|(rule, _)| {
                 self.rules
@@ -83,26 +79,12 @@ impl Remote {
             })
         };
         let lists = self.rules.lists().filter(|(name, _)| wanted(name));
-        let lists = lists
-            .map(|(name, entries)| MaskList {
-                name,
-                entries: entries.collect(),
-            })
-            .collect();
+        let lists = lists.map(|(name, entries)| (name, entries.collect()));
         // No rule matches the subject next to a value, so the engine keeps the subject.
-        let writing = Masking {
-            rules,
-            unknown: UnknownFields::Keep,
-            lists,
-        };
-        let call = Mask {
-            options: CommonParams {
-                reason: self.reason.as_deref(),
-                ..CommonParams::default()
-            },
-            writing,
-            ..Mask::new(&self.app, &payload)
-        };
+        let call = Mask::new(&self.app, &payload, rules)
+            .reason(self.reason.as_deref())
+            .unknown(UnknownFields::Keep)
+            .lists(lists);
         let mut has_told = false;
         let waits = |error: &Error, waited| {
             // Reports at most once per batch. If some batches wait while others pass, each retry
@@ -114,16 +96,8 @@ impl Remote {
                 });
             }
         };
-        let limits = RetryLimits {
-            deadline: self.client.deadline_of(None),
-            retry_timeout: self.retry_timeout,
-        };
-        let send = |deadline_ms| {
-            self.client.mask(Mask {
-                options: call.options.with_deadline(deadline_ms),
-                ..call.clone()
-            })
-        };
+        let limits = RetryLimits::new(self.client.deadline(), self.retry_timeout);
+        let send = |deadline| self.client.mask(call.clone().deadline(deadline));
         let masked = self.pacer.run(limits, send, waits).await;
         let document = masked.map_err(|error| failed(&error))?;
         self.tell(false, || "the engine answers again".to_owned());

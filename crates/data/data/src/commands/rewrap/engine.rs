@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::rewrap_job::{Encoding, Engine, EngineError, RewrapRequest, RewrapResponse};
 use indicatif::ProgressBar;
 use sealwire_client::{
-    Client, CommonParams, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Pacer,
-    RetryLimits, Rewrap, Suite, Writing,
+    Client, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Pacer, RetryLimits,
+    Rewrap, Suite,
 };
 use sealwire_service::output::errln;
 
@@ -36,22 +36,13 @@ impl Engine for Remote {
             Encoding::Text => WireEncoding::Text,
             Encoding::Binary => WireEncoding::Binary,
         };
-        let call = Rewrap {
-            context: request.context,
-            options: CommonParams {
-                reason: self.reason.as_deref(),
-                ..CommonParams::default()
-            },
-            on_error: OnError::Report,
-            writing: Writing {
-                suite: self.suite,
-                // A column keeps its format, regardless of the app's format for new values.
-                format: Some(Format::Native),
-                encoding,
-                ..Writing::default()
-            },
-            ..Rewrap::new(request.app, request.payload)
-        };
+        let call = Rewrap::new(request.app, request.payload)
+            .context(request.context)
+            .reason(self.reason.as_deref())
+            .on_error(OnError::Report)
+            .suite(self.suite)
+            .format(Format::Native)
+            .encoding(encoding);
         let mut has_told = false;
         let waits = |error: &Error, waited| {
             if waited > NOTICE && !std::mem::replace(&mut has_told, true) {
@@ -63,16 +54,8 @@ impl Engine for Remote {
                 self.bar.suspend(|| errln!("{text}"));
             }
         };
-        let limits = RetryLimits {
-            deadline: self.client.deadline_of(None),
-            retry_timeout: self.retry_timeout,
-        };
-        let send = |deadline_ms| {
-            self.client.rewrap(Rewrap {
-                options: call.options.with_deadline(deadline_ms),
-                ..call.clone()
-            })
-        };
+        let limits = RetryLimits::new(self.client.deadline(), self.retry_timeout);
+        let send = |deadline| self.client.rewrap(call.clone().deadline(deadline));
         let rewrapped = self.pacer.run(limits, send, waits).await;
         let document = rewrapped.map_err(|error| failed(&error, request.app))?;
         if document.errors_omitted > 0 {
