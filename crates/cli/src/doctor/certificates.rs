@@ -20,7 +20,7 @@ const DAYS_FEW: i64 = 30;
 
 pub(super) fn examine(report: &mut Report, config: &Config) {
     let why = "the engine does not start with it";
-    let remedy = "correct the path, owner or permissions of the named file, or restore it from a backup. A certificate that has expired is issued anew by the same authority (`sealwire certs`, docs/operations.md)";
+    let remedy = "correct the path, owner or permissions of the named file, or restore it from a backup. A certificate that has expired is issued anew by the same authority (`sealwire certs`, docs/operators/certificates.md)";
     if let Err(error) = tls::load(&config.tls, config.control.as_ref()) {
         report.wrong(CHECK, with_cause(&error), why, remedy);
     }

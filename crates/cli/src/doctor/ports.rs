@@ -49,7 +49,7 @@ fn running(report: &mut Report, config: &Config, engine: &RunningEngine) {
             "engine",
             format!("one runs and is not ready: {said}"),
             "with only `store` or `control state` failing it encrypts and decrypts, but serves no tokens, objects or changes; else it serves nothing",
-            "its log says why; docs/operations.md has what to do about each condition",
+            "its log says why; docs/operators/incident-alerts.md has what to do about each condition",
         );
     }
     let ours = env!("CARGO_PKG_VERSION");

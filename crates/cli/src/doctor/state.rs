@@ -116,7 +116,7 @@ fn old_records(report: &mut Report, apps: &[App]) {
             "object records",
             format!("collections that read old records: {}", old.join(", ")),
             "whoever can write the database can forge the values of their objects",
-            "run `sealwire collections migrate APP COLLECTION` once every engine has this version: docs/operations.md",
+            "run `sealwire collections migrate APP COLLECTION` once every engine has this version: docs/operators/migrate-objects.md",
         );
     }
 }
@@ -129,7 +129,7 @@ async fn roles(report: &mut Report, config: &Config, store: &dyn ControlStore) {
             CHECK,
             "access.mode is \"off\"",
             "whoever has a certificate of tls.client_ca may use every app",
-            "give callers their roles under \"observe\", then \"enforce\": docs/operations.md",
+            "give callers their roles under \"observe\", then \"enforce\": docs/operators/roles.md",
         ),
         AccessMode::Observe => report.warn(
             CHECK,
@@ -166,11 +166,11 @@ fn refused(report: &mut Report, error: &StoreError) {
         ),
         StoreError::Sealed => (
             "the engine serves nothing",
-            "once the reason for the seal is gone, run `sealwire root unseal`: docs/operations.md",
+            "once the reason for the seal is gone, run `sealwire root unseal`: docs/operators/unseal-and-root-keys.md",
         ),
         StoreError::NotAuthentic { .. } | StoreError::RolledBack { .. } => (
             "the engine does not start: someone wrote to the store, or put back an older state",
-            "copy the store aside as it is, find out who did, then restore the whole store from the latest sound backup: docs/operations.md",
+            "copy the store aside as it is, find out who did, then restore the whole store from the latest sound backup: docs/operators/incident-compromise.md",
         ),
         StoreError::InUse { .. } => (
             "the engine does not start",
@@ -178,7 +178,7 @@ fn refused(report: &mut Report, error: &StoreError) {
         ),
         StoreError::Damaged { .. } => (
             "the engine does not start",
-            "copy it aside as it is, then restore it from the latest backup: docs/operations.md",
+            "copy it aside as it is, then restore it from the latest backup: docs/operators/backup-and-restore.md",
         ),
         StoreError::Newer { .. } => (
             "the engine does not start",

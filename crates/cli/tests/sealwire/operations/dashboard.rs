@@ -119,7 +119,7 @@ fn alerts(file: &str) -> Vec<Alert> {
 
 #[test]
 fn every_alert_asks_for_what_there_is_and_is_in_the_guide() {
-    let guide = read("docs/operations.md");
+    let guide = read("docs/operators/incident-alerts.md");
     let checker = Checker::new();
     for Alert {
         name,
@@ -129,7 +129,7 @@ fn every_alert_asks_for_what_there_is_and_is_in_the_guide() {
     {
         assert!(
             guide.contains(&format!("`{name}`")),
-            "{name} is not in docs/operations.md: say what to do about it"
+            "{name} is not in docs/operators/incident-alerts.md: say what to do about it"
         );
         let labels = checker
             .check(&expression)
