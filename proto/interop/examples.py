@@ -67,12 +67,14 @@ class Engine:
         self.tls.sendall(sent)
         received = b""
         while True:
-            received += self.tls.recv(1 << 20)
-            self.replies.feed(received)
+            data = self.tls.recv(1 << 20)
+            if not data:
+                raise ConnectionError(f"{method}: the engine closed the connection")
+            received += data
+            self.replies.feed(data)
             message = next(iter(self.replies), None)
             if message is not None:
                 break
-            self.replies = msgpack.Unpacker()
         if message[2] is not None:
             raise RuntimeError(f"{method}: {message[2]}")
         if show:
