@@ -147,7 +147,7 @@ fn every_alert_asks_for_what_there_is_and_is_in_the_guide() {
 
 #[test]
 fn every_alert_of_the_relay_asks_for_what_there_is_and_is_in_the_guide() {
-    let guide = read("docs/relay.md");
+    let guide = read("docs/operators/relay-run.md");
     // A test of the relay compares this document with the program.
     let metrics = read("docs/relay-metrics.md");
     for Alert {
@@ -156,7 +156,7 @@ fn every_alert_of_the_relay_asks_for_what_there_is_and_is_in_the_guide() {
     {
         assert!(
             guide.contains(&format!("`{name}`")),
-            "{name} is not in docs/relay.md: say what to do about it"
+            "{name} is not in docs/operators/relay-run.md: say what to do about it"
         );
         let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         for metric in words.filter(|word| word.starts_with("sealwire_")) {
