@@ -88,7 +88,7 @@ def data_methods(engine):
     document = {"name": "Zoe", "card": "4242424242424242"}
     sealed = engine.ask("encrypt", app="shop", select=["$.card"], payload=document)["payload"]
     engine.ask("decrypt", app="shop", payload=sealed)
-    engine.ask("rewrap", app="shop", suite="xaes", payload=sealed)
+    engine.ask("rewrap", app="shop", encoding="binary", payload=sealed)
     engine.ask("inspect", envelope=sealed["card"])
     tokens = engine.ask("tokenize", **place, tags=["web"], subject="customer-17", select=["$.card"], payload=document)["payload"]
     engine.ask("detokenize", **place, select=["$.card"], payload=tokens)
@@ -122,9 +122,9 @@ def data_methods(engine):
 def control_before(engine):
     made = engine.ask("apps.create", app="shop")["app"]
     # Fewer keys make shorter examples.
-    engine.ask("apps.set", show=False, app="shop", read_suites=["p256-psk", "p256", "xaes"])
+    engine.ask("apps.set", show=False, app="shop", read_suites=["p256-psk", "p256"])
     for version in made["keys"]:
-        if version["suite"] not in ("p256-psk", "xaes"):
+        if version["suite"] != "p256-psk":
             engine.ask("apps.delete", show=False, app="shop", key=version["id"], delay_s=0)
     key = engine.ask("apps.rotate", app="shop", kind="p256-outside")["key"]
     engine.ask("collections.create", app="shop", collection="cards", kind="deterministic", format="card")
@@ -141,7 +141,7 @@ def control_before(engine):
 def control_after(engine, key):
     place = {"app": "shop", "collection": "people"}
     engine.ask("apps.list", after="demo")
-    engine.ask("apps.set", app="shop", write_suite="xaes")
+    engine.ask("apps.set", app="shop", epoch_ms=1000)
     engine.ask("apps.import", app="shop", suite="p256", private_key="01" * 32)
     engine.ask("apps.disable", app="shop", key=key)
     engine.ask("apps.enable", app="shop", key=key)
