@@ -161,8 +161,8 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
         }
     };
     outln!("{} is good: {apps}", args.config.config.display());
-    for held in &tls.held {
-        outln!("  {held}");
+    for certificate in &tls.certificates {
+        outln!("  {certificate}");
     }
     Ok(())
 }

@@ -260,7 +260,10 @@ async fn check(
     let id = root.check(store, &record)?;
     let mut numbers = Vec::new();
     for (root, (slot, key)) in record.roots().zip(opened) {
-        store.admin.unsealer().keep(record.set, root, key)?;
+        store
+            .admin
+            .unsealer()
+            .set_unwrapped(record.set, root, key)?;
         numbers.push((root.id, slot));
     }
     let mut steps = CommitSteps::default();
@@ -315,7 +318,10 @@ pub(super) async fn recover(
             .into());
         }
         next += u32::try_from(add.len())?;
-        store.admin.unsealer().keep(record.set, root, key)?;
+        store
+            .admin
+            .unsealer()
+            .set_unwrapped(record.set, root, key)?;
         changes.push((
             root.id,
             SlotChange {

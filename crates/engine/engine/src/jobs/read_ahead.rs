@@ -93,9 +93,11 @@ impl ReadAhead {
             // A walk that panicked reads no further.
             Err(TryLockError::Poisoned(_)) => return HelpStep::Nothing,
         };
+
         if scan.is_over || !self.agreements.has_room() {
             return HelpStep::Nothing;
         }
+
         let mut envelopes = Envelopes(&self.agreements);
         let progress = scan
             .walk
@@ -110,6 +112,7 @@ impl RequestHelp for ReadAhead {
         if self.has_ended.load(Ordering::Relaxed) {
             return HelpStep::Nothing;
         }
+
         // Agreements just ahead of the job are of no use: the job comes to them while they are
         // being made.
         let reads = self.agreements.waiting() < WAITING_MIN;
@@ -118,6 +121,7 @@ impl RequestHelp for ReadAhead {
         } else {
             HelpStep::Nothing
         };
+
         if read == HelpStep::Done || self.agreements.agree_next() {
             HelpStep::Done
         } else {
