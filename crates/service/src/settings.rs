@@ -230,6 +230,30 @@ pub fn shown(name: &str) -> String {
         .collect()
 }
 
+/// Longest name in a configuration, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// Maximum edit distance between an unknown name and a suggested name.
+const TYPOS_MAX: usize = 3;
+
+/// Suggests the known name that is closest to an unknown name, as the end of an error message.
+/// Returns an empty text if no known name is similar.
+pub fn hint<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
+    if name.len() > NAME_BYTES_MAX {
+        return String::new();
+    }
+    let closest = known
+        .into_iter()
+        .map(|known| (strsim::levenshtein(name, known), known))
+        .min();
+    match closest {
+        Some((distance, known)) if distance <= (1 + known.len() / 4).min(TYPOS_MAX) => {
+            format!("; did you mean {known}?")
+        }
+        _ => String::new(),
+    }
+}
+
 /// Returns the line number of an offset in a text, counted from 1.
 pub fn line_of(text: &str, offset: usize) -> usize {
     1 + text
@@ -259,6 +283,24 @@ mod tests {
     fn shown_names_are_short_and_printable() {
         assert_eq!(shown("a b\u{1b}[1m\u{e9}"), "a?b?[1m?");
         assert_eq!(shown(&"x".repeat(65)).len(), 64);
+    }
+
+    #[test]
+    fn hints_name_the_closest_known_name() {
+        for (name, expected) in [
+            ("adress", "; did you mean address?"),
+            ("depht_max", "; did you mean depth_max?"),
+            ("client-ca", "; did you mean client_ca?"),
+            ("depth", ""),
+            ("limits_threads_max", ""),
+            ("", ""),
+            ("\u{e9}\u{e9}", ""),
+            (&"x".repeat(10_000), ""),
+        ] {
+            let known = ["address", "client_ca", "depth_max", "limits_handshakes_max"];
+            assert_eq!(hint(name, known), expected, "{name}");
+        }
+        assert_eq!(hint("adress", []), "");
     }
 
     #[test]

@@ -61,12 +61,14 @@ pub enum Problem {
         problem: String,
     },
     /// The section does not exist.
-    #[error("[{section}]: unknown section (line {line}); see `sealwire config template`")]
+    #[error("[{section}]: unknown section (line {line}){hint}")]
     UnknownSection {
         /// Name of the section.
         section: String,
         /// Line of the file, counted from 1.
         line: usize,
+        /// The closest known name, or the command that lists all names.
+        hint: String,
     },
     /// The name of a section has a plain value.
     #[error("[{section}]: must be a section (line {line})")]
@@ -77,18 +79,22 @@ pub enum Problem {
         line: usize,
     },
     /// The key does not exist.
-    #[error("{key}: unknown key (line {line}); see `sealwire config template`")]
+    #[error("{key}: unknown key (line {line}){hint}")]
     UnknownKey {
         /// `section.name`.
         key: String,
         /// Line of the file, counted from 1.
         line: usize,
+        /// The closest known name, or the command that lists all names.
+        hint: String,
     },
     /// An environment variable looks like an override, but no key has this name.
-    #[error("{variable}: unknown environment variable; see `sealwire config template`")]
+    #[error("{variable}: unknown environment variable{hint}")]
     UnknownVariable {
         /// Name of the variable.
         variable: String,
+        /// The closest known name, or the command that lists all names.
+        hint: String,
     },
     /// A value has the wrong kind or is out of range.
     #[error("{key}: {problem}{origin}")]

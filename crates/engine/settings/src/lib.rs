@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use sealwire_audit::OnFailure;
 use sealwire_schedule::RunOrder;
-use sealwire_service::settings::{line_of, shown};
+use sealwire_service::settings::{hint, line_of, shown};
 use sealwire_service::spans::Endpoint;
 pub use sealwire_service::spans::Settings as TraceSettings;
 use sealwire_store_postgres::PostgresTls;
@@ -801,6 +801,7 @@ fn read_file(
             problems.push(Problem::UnknownSection {
                 section: shown(name.get_ref()),
                 line,
+                hint: suggest(name.get_ref(), SECTIONS.iter().map(|section| section.name)),
             });
             continue;
         };
@@ -815,7 +816,8 @@ fn read_file(
             let line = line_of(text, name.span().start);
             let Some(key) = section.key(name.get_ref()) else {
                 let key = format!("{}.{}", section.name, shown(name.get_ref()));
-                problems.push(Problem::UnknownKey { key, line });
+                let hint = suggest(name.get_ref(), section.keys.iter().map(|key| key.name));
+                problems.push(Problem::UnknownKey { key, line, hint });
                 continue;
             };
             let checked =
@@ -831,6 +833,15 @@ fn read_file(
         }
     }
     Ok(())
+}
+
+/// Suggests the closest known name, or else the command that lists all names.
+fn suggest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
+    let closest = hint(name, known);
+    if closest.is_empty() {
+        return "; see `sealwire config template`".into();
+    }
+    closest
 }
 
 fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
@@ -889,8 +900,10 @@ fn read_environment(environment: &Environment, values: &mut Values, problems: &m
             continue;
         }
         let Some(key) = keys::all().find(|key| key.variable() == *variable) else {
+            let known: Vec<String> = keys::all().map(Key::variable).collect();
             problems.push(Problem::UnknownVariable {
                 variable: shown(variable),
+                hint: suggest(variable, known.iter().map(String::as_str)),
             });
             continue;
         };

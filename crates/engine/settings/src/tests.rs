@@ -258,12 +258,15 @@ fn wrong_files_are_refused_by_key_and_line() {
     for (text, expected) in [
         (
             "[listen]\nadress = \"x\"",
-            "listen.adress: unknown key (line 2)",
+            "listen.adress: unknown key (line 2); did you mean address?",
         ),
-        ("[listem]", "[listem]: unknown section (line 1)"),
+        (
+            "[listem]",
+            "[listem]: unknown section (line 1); did you mean listen?",
+        ),
         (
             "address = \"127.0.0.1:1\"",
-            "[address]: unknown section (line 1)",
+            "[address]: unknown section (line 1); see `sealwire config template`",
         ),
         ("listen = 1", "[listen]: must be a section (line 1)"),
         (
@@ -492,12 +495,12 @@ fn wrong_variables_are_refused_by_name() {
         (
             "SEALWIRE_LISTEN_ADRESS",
             "x",
-            "SEALWIRE_LISTEN_ADRESS: unknown environment variable",
+            "SEALWIRE_LISTEN_ADRESS: unknown environment variable; did you mean SEALWIRE_LISTEN_ADDRESS?",
         ),
         (
             "SEALWIRE_KEK_FIEL",
             "x",
-            "SEALWIRE_KEK_FIEL: unknown environment variable",
+            "SEALWIRE_KEK_FIEL: unknown environment variable; did you mean SEALWIRE_KEK_FILE?",
         ),
         (
             "SEALWIRE_LIMITS_DEPTH_MAX",

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use sealwire_client::ClientConfig;
-use sealwire_service::settings::{Form, Literal, line_of, shown};
+use sealwire_service::settings::{Form, Literal, NAME_BYTES_MAX, hint, line_of, shown};
 use sealwire_service::spans::Endpoint;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -16,8 +16,6 @@ use toml::de::{DeTable, DeValue};
 use super::ConfigError;
 use super::keys::{Key, Kind, SECTIONS, Section, section};
 
-/// Longest name in the configuration in bytes. Names are labels of metrics.
-const NAME_BYTES_MAX: usize = 64;
 /// Most syntax errors that are listed, because one error can cause others.
 const SYNTAX_ERRORS_MAX: usize = 5;
 
@@ -342,38 +340,4 @@ fn is_endpoint(text: &str) -> bool {
         }
     };
     is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
-}
-
-/// Suggests the known name that is closest to a mistyped name.
-pub(super) fn hint(name: &str, known: impl Iterator<Item = &'static str>) -> String {
-    let nearest = known.map(|known| (distance(name, known), known)).min();
-    match nearest {
-        Some((distance, known)) if distance <= 1 + known.len() / 4 => {
-            format!("; did you mean {known}?")
-        }
-        _ => String::new(),
-    }
-}
-
-/// Returns the Levenshtein distance in bytes. Both texts are short: the longest key has 25 bytes.
-fn distance(one: &str, other: &str) -> usize {
-    let one = one
-        .as_bytes()
-        .get(..NAME_BYTES_MAX)
-        .unwrap_or(one.as_bytes());
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, byte) in one.iter().enumerate() {
-        let mut diagonal = at;
-        let mut left = at + 1;
-        for (cell, other) in row.iter_mut().skip(1).zip(other.bytes()) {
-            let substituted = diagonal + usize::from(*byte != other);
-            diagonal = *cell;
-            left = substituted.min(left + 1).min(*cell + 1);
-            *cell = left;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = at + 1;
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }

@@ -80,6 +80,13 @@ pub(super) fn section(name: &str) -> Option<&'static Section> {
     SECTIONS.iter().find(|section| section.name == name)
 }
 
+/// Returns the sections whose keys environment variables can override.
+pub(super) fn overridable_sections() -> impl Iterator<Item = &'static Section> {
+    SECTIONS
+        .iter()
+        .filter(|section| section.form == Form::Table)
+}
+
 const fn time(max: u64) -> Kind {
     Kind::Number {
         unit: "ms",

@@ -2,11 +2,11 @@
 
 use sealwire_service::settings;
 
-use super::keys::SECTIONS;
+use super::keys::{SECTIONS, overridable_sections};
 
 const HEAD: &str = "\
 # Configuration of sealwire-relay. Lines that begin with \"#: \" show a key that is not set; remove \"#: \" to set it.
-# Environment variables override keys of the tables engine, limits, admin and log: SEALWIRE_RELAY_LIMITS_BODY_BYTES=65536.
+# Environment variables override keys of the tables {tables}: SEALWIRE_RELAY_LIMITS_BODY_BYTES=65536.
 ";
 
 /// Examples of rules and of a CONNECT proxy, appended after the sections of the table.
@@ -14,7 +14,8 @@ const EXAMPLES: &str = include_str!("examples.toml");
 
 /// Returns a commented configuration with every key. `sealwire-relay config template` prints it.
 pub fn template() -> String {
-    let mut text = settings::template(HEAD, SECTIONS, "#: ");
+    let head = HEAD.replace("{tables}", &overridable_names(""));
+    let mut text = settings::template(&head, SECTIONS, "#: ");
     text.push('\n');
     text.push_str(EXAMPLES);
     text
@@ -29,7 +30,7 @@ the configuration names. `sealwire-relay config check` lists all errors of a fil
 `sealwire-relay doctor` checks the files, certificates, addresses and the engine too. `sealwire-relay config template` prints a
 commented file to start from.
 
-The environment variable `SEALWIRE_RELAY_<SECTION>_<KEY>` overrides a key of `[engine]`, `[limits]`, `[admin]` or `[log]`, such as
+The environment variable `SEALWIRE_RELAY_<SECTION>_<KEY>` overrides a key of the tables {tables}, such as
 `SEALWIRE_RELAY_LIMITS_BODY_BYTES`. A list is in TOML there, or separated by commas.
 
 Written by `sealwire-relay config template --markdown`; a test compares it with the program.
@@ -37,7 +38,19 @@ Written by `sealwire-relay config template --markdown`; a test compares it with 
 
 /// Returns the keys as Markdown with a table per section, for `docs/relay-configuration.md`.
 pub fn markdown() -> String {
-    settings::markdown(MARKDOWN_HEAD, SECTIONS, "meaning")
+    let head = MARKDOWN_HEAD.replace("{tables}", &overridable_names("`"));
+    settings::markdown(&head, SECTIONS, "meaning")
+}
+
+/// Lists the sections whose keys environment variables can override, each name between two `quote`.
+pub(super) fn overridable_names(quote: &str) -> String {
+    let names: Vec<String> = overridable_sections()
+        .map(|section| format!("{quote}{}{quote}", section.name))
+        .collect();
+    match names.split_last() {
+        Some((last, others)) => format!("{} and {last}", others.join(", ")),
+        None => String::new(),
+    }
 }
 
 #[cfg(test)]

@@ -4,12 +4,13 @@ use std::fmt;
 use std::ops::Deref;
 use std::path::Path;
 
-use sealwire_service::settings::{Form, Kind as _, line_of, shown};
+use sealwire_service::settings::{Kind as _, hint, line_of, shown};
 use toml::de::DeTable;
 
 use super::Config;
 use super::document::{self, Lines};
-use super::keys::{Key, Kind, SECTIONS};
+use super::keys::{Key, Kind, overridable_sections};
+use super::template;
 
 /// Environment variable with the path of the configuration file. The variable overrides no key.
 pub const FILE_VARIABLE: &str = "SEALWIRE_RELAY_CONFIG";
@@ -182,14 +183,14 @@ impl Override {
         }
         // The case of a variable is ignored.
         let name = variable.to_ascii_uppercase();
-        let tables = SECTIONS
-            .iter()
-            .filter(|section| section.form == Form::Table);
-        let found = tables
-            .flat_map(|section| section.keys)
-            .find(|key| name == key.variable());
-        let Some(key) = found else {
-            let message = "overrides no key; engine, limits, admin and log have variables, such as SEALWIRE_RELAY_LOG_LEVEL";
+        let keys = || overridable_sections().flat_map(|section| section.keys);
+        let Some(key) = keys().find(|key| name == key.variable()) else {
+            let known: Vec<String> = keys().map(Key::variable).collect();
+            let hint = hint(&name, known.iter().map(String::as_str));
+            let message = format!(
+                "overrides no key{hint}; the tables {} have variables, such as SEALWIRE_RELAY_LOG_LEVEL",
+                template::overridable_names("")
+            );
             errors.push(ConfigError::new(shown(variable), message));
             return None;
         };
@@ -337,7 +338,12 @@ mod tests {
             (
                 "SEALWIRE_RELAY_LIMITS_NONE",
                 "s3cret",
-                "SEALWIRE_RELAY_LIMITS_NONE: overrides no key",
+                "SEALWIRE_RELAY_LIMITS_NONE: overrides no key; the tables engine, limits, admin, log and traces have variables, such as",
+            ),
+            (
+                "SEALWIRE_RELAY_LIMITS_BODY_BYTE",
+                "s3cret",
+                "SEALWIRE_RELAY_LIMITS_BODY_BYTE: overrides no key; did you mean SEALWIRE_RELAY_LIMITS_BODY_BYTES?",
             ),
             (
                 "SEALWIRE_RELAY_LIMITS_BODY_BYTES",
