@@ -163,7 +163,7 @@ pub(crate) async fn examine(file: &Path, environment: &Environment) -> Report {
     let config = match Config::load(file, environment) {
         Ok(config) => config,
         Err(error) => {
-            for problem in error.problems {
+            for problem in error.iter() {
                 let why = "the engine does not start with it";
                 report.wrong(
                     "configuration",

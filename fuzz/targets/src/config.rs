@@ -37,7 +37,7 @@ pub(crate) fn run(input: &[u8]) {
         &format!("[{}]\n{} = {value}\n", key.section, key.name),
         &variables,
     );
-    check("", &[(key.variable().as_str(), value.as_str())]);
+    check("", &[(keys::variable(key).as_str(), value.as_str())]);
 }
 
 fn check(text: &str, variables: &[(&str, &str)]) {
@@ -85,7 +85,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     }
     let variables = keys::all()
         .step_by(9)
-        .map(|key| format!("{}=1\n", key.variable()))
+        .map(|key| format!("{}=1\n", keys::variable(key)))
         .collect::<String>();
     seeds.push(Seed::new(
         "variables",
@@ -102,7 +102,7 @@ pub(crate) fn words() -> Vec<Vec<u8>> {
         [
             format!("[{}]\n", key.section),
             format!("{} = ", key.name),
-            format!("{}=", key.variable()),
+            format!("{}=", keys::variable(key)),
         ]
     });
     let mut words: Vec<Vec<u8>> = names.map(String::into_bytes).collect();

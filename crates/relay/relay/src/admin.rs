@@ -78,7 +78,7 @@ mod tests {
     use sealwire_dev_ca::{Authority, Leaf, Usage, Validity};
 
     use super::*;
-    use crate::config::Limits;
+    use crate::config;
     use crate::engine::Engine;
     use crate::metrics::Metrics;
 
@@ -107,7 +107,7 @@ mod tests {
             Arc::clone(&metrics),
         );
         let relay = Arc::new(Relay::new(
-            Limits::default(),
+            config::parse(&config::template(), []).unwrap().limits,
             engine,
             metrics,
             sealwire_service::spans::Traces::default(),

@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sealwire_relay::config::{
-    self, Compiled, Config, ConfigErrors, ListenKind, LogFormat, LogLevel,
-};
+use sealwire_relay::config::{self, Compiled, Config, ListenKind, LogFormat, LogLevel};
 use sealwire_relay::doctor::{self, Level};
 use sealwire_relay::egress::authority;
 use sealwire_relay::metrics;
 use sealwire_relay::serve::Server;
 use sealwire_service::core_dumps;
+use sealwire_service::settings::Problems;
 use time::OffsetDateTime;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
@@ -139,8 +138,11 @@ fn print(text: &str) -> Result<(), Failure> {
 }
 
 fn read(file: &Path) -> Result<(Config, Compiled), Failure> {
-    let failure = |errors: ConfigErrors| {
-        let lines: String = errors.iter().map(|error| format!("\n  {error}")).collect();
+    let failure = |problems: Problems| {
+        let lines: String = problems
+            .iter()
+            .map(|problem| format!("\n  {problem}"))
+            .collect();
         (
             format!("{} cannot be used:{lines}", file.display()),
             BAD_CONFIG,
