@@ -721,7 +721,7 @@ async fn a_damaged_root_record_is_refused_by_name() {
         ),
         (
             good.replace("\"active\"", "\"incoming\""),
-            "an incoming root key has a generation",
+            "an incoming root key must have a generation",
         ),
         (
             good.replace("\"incoming\"", "\"active\"")
@@ -730,7 +730,7 @@ async fn a_damaged_root_record_is_refused_by_name() {
         ),
         (
             good.replace(&generation, ""),
-            "an incoming root key has a generation",
+            "an incoming root key must have a generation",
         ),
         (
             good.replace("\"next_slot\":4", "\"next_slot\":3"),

@@ -509,7 +509,7 @@ mod tests {
         check(
             unknown,
             ErrorCode::Unavailable,
-            "what this principal may do cannot be looked up now",
+            "the permissions of this principal cannot be read now and are not cached",
         );
         check(
             RequestFailure::NoApp,
