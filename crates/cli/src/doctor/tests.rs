@@ -673,7 +673,7 @@ async fn a_database_says_what_it_would_lose() {
         .finds(
             Level::Warning,
             "database",
-            "connections are free there, and an engine takes 35",
+            "connections are free, and an engine takes 35",
         )
         .await;
     deployment.write("password", "wrong");

@@ -545,7 +545,12 @@ fn certificates_are_made_and_never_overwritten() {
             "127.0.0.1",
         ],
     );
-    refused(path, &["certs", "client", "../relay"], 1, "no slash");
+    refused(
+        path,
+        &["certs", "client", "../relay"],
+        1,
+        "must not contain a slash",
+    );
 }
 
 /// Returns the keys of the app `demo` (id, suite, number and state) from the JSON output of `apps`.

@@ -558,7 +558,8 @@ mod tests {
         for expected in [
             format!("WARNING  admin.address: {address} is in use"),
             "WRONG    listen.public.address: cannot listen on".to_owned(),
-            "WRONG    upstream.shop.url: an address of the host is not permitted".to_owned(),
+            "WRONG    upstream.shop.url: the host has an address outside of the public internet"
+                .to_owned(),
         ] {
             assert!(
                 problems.iter().any(|told| told.starts_with(&expected)),

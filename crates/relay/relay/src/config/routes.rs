@@ -632,15 +632,15 @@ mod tests {
             ),
             (
                 "pass = true\nmethods = ['GET', 's3cret']",
-                "route \"r\".methods: an entry is no method",
+                "route \"r\".methods: an entry is CONNECT, or not a method",
             ),
             (
                 "pass = true\nmethods = ['CONNECT']",
-                "route \"r\".methods: an entry is no method",
+                "route \"r\".methods: an entry is CONNECT, or not a method",
             ),
             (
                 "pass = true\nmethods = ['']",
-                "route \"r\".methods: an entry is no method",
+                "route \"r\".methods: an entry is CONNECT, or not a method",
             ),
             (
                 "pass = true\nstrip_prefix = 'orders'",
@@ -772,19 +772,19 @@ mod tests {
             ),
             (
                 selected("types = ['application/json; charset=utf-8']"),
-                "rule 1.types: an entry is no media type",
+                "rule 1.types: an entry is not a media type",
             ),
             (
                 selected("types = ['s3cret']"),
-                "rule 1.types: an entry is no media type",
+                "rule 1.types: an entry is not a media type",
             ),
             (
                 selected("segments = ['s3cret']"),
-                "rule 1.segments: an entry is no segment",
+                "rule 1.segments: an entry is not a name in braces",
             ),
             (
                 selected("context = { segment = 's3cret' }"),
-                "rule 1.context: segment is none",
+                "rule 1.context: segment is not a name in braces",
             ),
             (
                 selected("context = { header = 's3cret ' }"),
