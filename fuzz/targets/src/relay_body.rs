@@ -23,7 +23,7 @@ static RULES: LazyLock<[Arc<RuleSet>; 3]> = LazyLock::new(|| {
             }
         };
         let rules = vec![rule(&["$.a", "$[*].a"], false), rule(&["$..b"], true)];
-        Arc::new(RuleSet::alone(rules).expect("the rules have few names"))
+        Arc::new(RuleSet::of_direction(rules).expect("the rules have few names"))
     })
 });
 

@@ -25,7 +25,7 @@ fn shown(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn every_panel_asks_for_what_there_is() {
+fn panels_query_existing_metrics() {
     let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).unwrap();
     let checker = Checker::new();
     let (mut asked, mut rows, mut ids) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
@@ -118,7 +118,7 @@ fn alerts(file: &str) -> Vec<Alert> {
 }
 
 #[test]
-fn every_alert_asks_for_what_there_is_and_is_in_the_guide() {
+fn alerts_query_existing_metrics_and_are_in_the_guide() {
     let guide = read("docs/operators/incident-alerts.md");
     let checker = Checker::new();
     for Alert {
@@ -146,7 +146,7 @@ fn every_alert_asks_for_what_there_is_and_is_in_the_guide() {
 }
 
 #[test]
-fn every_alert_of_the_relay_asks_for_what_there_is_and_is_in_the_guide() {
+fn relay_alerts_query_existing_metrics_and_are_in_the_guide() {
     let guide = read("docs/operators/relay-run.md");
     // A test of the relay compares this document with the program.
     let metrics = read("docs/relay-metrics.md");
@@ -169,7 +169,7 @@ fn every_alert_of_the_relay_asks_for_what_there_is_and_is_in_the_guide() {
 }
 
 #[test]
-fn every_alert_fires_on_a_time_series_of_its_failure_and_on_no_other() {
+fn alerts_fire_only_on_time_series_of_their_failure() {
     for (rules, tests) in [(RULES, TESTS), (RELAY_RULES, RELAY_TESTS)] {
         let cases = read(tests);
         for Alert { name, .. } in alerts(rules) {

@@ -150,7 +150,7 @@ pub(crate) fn free_ports() -> [String; 3] {
 }
 
 #[test]
-fn every_command_of_the_guide_does_what_it_says() {
+fn commands_of_the_operations_guide_work() {
     let postgres = Postgres::shared();
     let database = postgres.database().unwrap();
     let folder = tempfile::tempdir().unwrap();

@@ -69,7 +69,7 @@ pub fn compile(config: &Config) -> Result<Compiled, Problems> {
             let compiled = compiler.upstream(name, upstream, window_bytes)?;
             Some((
                 name.clone(),
-                Pool::limited(Arc::new(compiled), upstream.websockets_max),
+                Pool::with_websockets(Arc::new(compiled), upstream.websockets_max),
             ))
         })
         .collect();
@@ -98,7 +98,7 @@ pub fn compile(config: &Config) -> Result<Compiled, Problems> {
         let compiled = Arc::new(compiler.route(&place, config, route, upstream));
         if let Err(error) = listener
             .routes
-            .add(&route.host, &route.path, methods, compiled)
+            .add_route(&route.host, &route.path, methods, compiled)
         {
             compiler.error(&place, &error.to_string());
         }

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_of_the_template_is_accepted() {
+    fn template_values_are_accepted() {
         let set: String = template()
             .lines()
             .map(|line| format!("{}\n", line.trim_start_matches("#: ")))

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn all_errors_are_listed_at_once_in_the_order_of_lines() {
+    fn errors_are_listed_at_once_in_the_order_of_lines() {
         let text = format!("{SMALL}[limits]\nx = 1\nbody_bytes = 'a'\n[log]\nlevel = 'loud'\n");
         let errors = errors_of(&text, &[("SEALWIRE_RELAY_LOG_FORMAT", "x")]);
         let starts: Vec<_> = errors
