@@ -307,7 +307,7 @@ fn a_failed_completion_tells_whose_object_is_there() {
             "garbage, nothing",
             garbage,
             nothing,
-            Err(("not what the protocol", unknown)),
+            Err(("does not conform", unknown)),
         ),
         ("no HTTP, ours", |_| b"hello\r\n\r\n".to_vec(), ours, Ok(())),
         (
