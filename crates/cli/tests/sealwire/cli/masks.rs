@@ -1053,7 +1053,7 @@ fn parquet_objects_are_masked_encrypted_and_decrypted() {
         ),
         (
             &["encrypt", "s3://none/x.parquet", "--output", "x.parquet"],
-            "there is no such bucket",
+            "the bucket does not exist",
         ),
     ] {
         let (_, said, status) = run(&dev.arguments(arguments), &variables);
