@@ -2,10 +2,10 @@
 
 mod citus;
 mod clock;
+mod connecting;
 mod faults;
-mod news;
+mod new_rows;
 mod plans;
-mod reach;
 mod schema;
 
 use std::sync::{Arc, LazyLock};

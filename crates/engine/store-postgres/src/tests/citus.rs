@@ -14,7 +14,9 @@ use tokio::time::sleep;
 use tokio_postgres::SimpleQueryMessage;
 
 use super::{LONG, open, options, unsynced};
-use crate::{CitusCluster, Distribution, PostgresOptions, PostgresStore, citus, examine, migrate};
+use crate::{
+    CitusCluster, Distribution, PostgresOptions, PostgresStore, citus, inspect_database, migrate,
+};
 use sealwire_store::suite::objects as suite;
 use sealwire_store::suite::tokens::{id, print, printed, row, rows_of, write};
 use sealwire_store::{
@@ -129,13 +131,13 @@ fn value(kind: &str) -> &'static str {
 async fn plans(store: &PostgresStore) -> BTreeMap<String, String> {
     let shared = &store.shared;
     let mut plans = BTreeMap::new();
-    for lane in shared
+    for connection in shared
         .writers
-        .lanes()
+        .connections()
         .chain(&shared.readers)
         .chain([&shared.control, &shared.slow])
     {
-        let session = lane.call(true).session().await.unwrap();
+        let session = connection.start_query(true).next_session().await.unwrap();
         let client = session.client();
         let prepared = "SELECT name, statement, parameter_types::text[] FROM pg_prepared_statements WHERE name <> ''";
         for row in client.query(prepared, &[]).await.unwrap() {
@@ -290,7 +292,7 @@ async fn use_everything(store: &PostgresStore) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_statement_touches_one_shard() {
+async fn statements_touch_one_shard() {
     let Some(citus) = needed() else { return };
     let (store, _database) = open_in(citus).await;
     use_everything(&store).await;
@@ -410,7 +412,7 @@ async fn statements_on_shards_read_by_whole_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_interrupted_call_left_is_removed() {
+async fn sample_rows_of_an_interrupted_call_are_removed() {
     let Some(citus) = needed() else { return };
     let (store, database) = open_in(citus).await;
     drop(store);
@@ -440,7 +442,7 @@ async fn what_an_interrupted_call_left_is_removed() {
 
 /// Groups of several apps in one call: each has its own result, in the order of the call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_of_several_apps_are_split() {
+async fn requests_of_several_apps_are_split() {
     let store = open_anywhere().await;
     let maps: Vec<MapId> = (0..5).map(|_| suite::fresh()).collect();
     let group = |n: usize, rows: Vec<Row>| Group {
@@ -537,7 +539,7 @@ async fn calls_of_several_apps_are_split() {
 
 /// Rows, objects and control records that exist before the distribution are there after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_filled_database_is_distributed_once() {
+async fn distribution_of_a_filled_database_happens_once() {
     let Some(citus) = needed() else { return };
     let database = new_database(citus).await;
     let options = || options_of(citus, &database);
@@ -558,18 +560,18 @@ async fn a_filled_database_is_distributed_once() {
         store.raise_fence(*map, 1).await.unwrap();
     }
     store.commit(0, "app/a", Some(b"{}")).await.unwrap();
-    let refused = distribute(options(), None, false)
+    let error = distribute(options(), None, false)
         .await
         .unwrap_err()
         .to_string();
-    assert!(refused.contains("stop all engines"), "{refused}");
+    assert!(error.contains("stop all engines"), "{error}");
     drop(store);
     let engines = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sealwire'";
     let started = Instant::now();
     while tokio::task::block_in_place(|| database.sql(engines).unwrap()) != "0" {
         assert!(started.elapsed() < LONG, "connections stay open");
     }
-    let before = examine(options()).await.unwrap().citus.unwrap();
+    let before = inspect_database(options()).await.unwrap().citus.unwrap();
     assert_eq!(
         (
             before.distributed.len(),
@@ -590,7 +592,7 @@ async fn a_filled_database_is_distributed_once() {
         (names.clone(), 0, 100, 8)
     );
     assert_eq!(
-        examine(options()).await.unwrap().citus.unwrap(),
+        inspect_database(options()).await.unwrap().citus.unwrap(),
         before,
         "a dry run changes nothing"
     );
@@ -611,7 +613,7 @@ async fn a_filled_database_is_distributed_once() {
         .unwrap_err()
         .to_string();
     assert!(other.contains("has 8 shards"), "{other}");
-    let after = examine(options()).await.unwrap().citus.unwrap();
+    let after = inspect_database(options()).await.unwrap().citus.unwrap();
     assert_eq!(
         after,
         CitusCluster {
@@ -653,7 +655,7 @@ async fn a_filled_database_is_distributed_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_distributed_is_told() {
+async fn distribute_reports_unsuitable_databases() {
     let refusal = async |options: PostgresOptions| {
         distribute(options, None, true)
             .await
@@ -707,19 +709,25 @@ async fn a_distributed_schema_is_migrated() {
             .sql(&format!("DROP INDEX sealwire.{index}"))
             .unwrap();
     }
-    let session = store.shared.slow.call(true).session().await.unwrap();
-    session
-        .batch("BEGIN; DROP TABLE sealwire.leases")
+    let session = store
+        .shared
+        .slow
+        .start_query(true)
+        .next_session()
         .await
         .unwrap();
-    for statement in migrate::statements(include_str!("../migrations/3.sql")) {
-        session.batch(statement).await.unwrap();
+    session
+        .batch_execute("BEGIN; DROP TABLE sealwire.leases")
+        .await
+        .unwrap();
+    for statement in migrate::split_statements(include_str!("../migrations/3.sql")) {
+        session.batch_execute(statement).await.unwrap();
     }
     session
-        .batch("ALTER TABLE sealwire.tokens ADD COLUMN more bytea")
+        .batch_execute("ALTER TABLE sealwire.tokens ADD COLUMN more bytea")
         .await
         .unwrap();
-    session.batch("COMMIT").await.unwrap();
+    session.batch_execute("COMMIT").await.unwrap();
     let indexes = "SELECT count(*), count(DISTINCT result) FROM run_command_on_shards('sealwire.tokens',
         $$SELECT count(*) FROM pg_indexes WHERE tablename = split_part('%s', '.', 2)$$) WHERE success";
     assert_eq!(database.sql(indexes).unwrap(), "32|1");
@@ -731,7 +739,7 @@ async fn a_distributed_schema_is_migrated() {
 
 /// An app is moved to another worker and back while its rows are written and read. No call fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_app_moves_while_it_is_used() {
+async fn app_moves_while_it_is_used() {
     let Some(citus) = needed() else { return };
     let (store, database) = open_in(citus).await;
     let map = suite::fresh();

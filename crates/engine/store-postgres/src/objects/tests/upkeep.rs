@@ -88,7 +88,7 @@ async fn a_clock_that_is_ahead_sweeps_no_object_early() {
 
 /// Pages are chosen by time if few objects are due, and by a walk otherwise.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_due_object_is_swept_however_many_are_due() {
+async fn sweeps_find_all_due_objects() {
     let database = shared().database().unwrap();
     let store = PostgresStore::connect(options(shared(), database.socket_url()))
         .await
