@@ -156,7 +156,7 @@ impl Audit {
     /// Takes the record of a request that was rejected or denied before any work. Most records of a
     /// flood are only counted.
     pub fn refused(&self, record: &Record<'_>) -> Recording {
-        Recording(self.trail.get().map(|trail| trail.refused(record)))
+        Recording(self.trail.get().map(|trail| trail.record_rejection(record)))
     }
 
     /// Writes records of the counts at intervals, until dropped.
@@ -171,7 +171,8 @@ impl Audit {
             };
             let trail = Arc::clone(trail);
             // A disk may take its time to say how much room it has.
-            let _ = tokio::task::spawn_blocking(move || trail.settle(Instant::now())).await;
+            let _ =
+                tokio::task::spawn_blocking(move || trail.flush_summaries(Instant::now())).await;
         }
     }
 
