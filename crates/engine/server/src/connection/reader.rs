@@ -117,11 +117,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 self.dispatch(frame, boundary).await
             }
             Scan::Rejected {
-                head,
+                header,
                 error,
                 disposition,
             } => {
-                self.reject_incomplete(head, &RequestFailure::Scan(error), disposition)
+                self.reject_incomplete(header, &RequestFailure::Scan(error), disposition)
                     .await
             }
             Scan::Discard { bytes, ended } => {
@@ -147,7 +147,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Handles one message. Decodes a request.
     async fn dispatch(&mut self, frame: Bytes, boundary: FrameLayout) -> Result<(), End> {
         let streaming = self.streaming.take();
-        match boundary.head {
+        match boundary.header {
             MessageHeader::Request { msgid, method } => {
                 let message = Message {
                     msgid,

@@ -111,25 +111,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn reject_incomplete(&mut self) -> Result<(), Over> {
         let desk = Arc::clone(&self.desk);
         let _one_of_few = desk.strangers.try_acquire().map_err(|_| Over)?;
-        let head = loop {
+        let header = loop {
             self.slice.count_unit(0).await;
             match self.scanner.scan(&self.buffer[self.processed..]) {
                 Scan::Incomplete => self.more().await?,
                 Scan::Discard { bytes, .. } => self.discard(bytes),
                 Scan::Message(boundary) => {
                     if !self.take_error_format(&boundary) {
-                        break Some(boundary.head);
+                        break Some(boundary.header);
                     }
                     self.discard(boundary.bytes);
                 }
-                Scan::Rejected { head, .. } => break head,
+                Scan::Rejected { header, .. } => break header,
             }
         };
         if let Some(suppressed) = desk.stranger.record(std::time::Instant::now()) {
             tracing::warn!(principal = %self.principal, suppressed, "not in control.principals");
         }
-        match head.and_then(|head| head.response_id()) {
-            Some(msgid) => self.turn_down(msgid, method_of(head), &not_listed()).await,
+        match header.and_then(|header| header.response_id()) {
+            Some(msgid) => {
+                self.turn_down(msgid, method_of(header), &not_listed())
+                    .await
+            }
             None => self.send_protocol_error(&not_listed()).await,
         }
     }
@@ -166,11 +169,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Ok(())
             }
             Scan::Rejected {
-                head,
+                header,
                 error,
                 disposition,
             } => {
-                match head.and_then(|head| head.response_id()) {
+                match header.and_then(|header| header.response_id()) {
                     Some(msgid) => {
                         self.turn_down(msgid, MethodLabel::UNKNOWN, &error.into())
                             .await?
@@ -208,7 +211,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Processes the message at the front of the buffer. Notifications get no response.
     async fn take_call(&mut self, boundary: &FrameLayout) -> Result<(), Over> {
-        let MessageHeader::Request { msgid, method } = boundary.head else {
+        let MessageHeader::Request { msgid, method } = boundary.header else {
             self.take_error_format(boundary);
             self.state.pace.answered(Instant::now());
             return Ok(());
@@ -245,7 +248,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Sets the error format if the message at the front of the buffer is a notification that
     /// requests one. Returns true if it is.
     fn take_error_format(&mut self, boundary: &FrameLayout) -> bool {
-        if boundary.head
+        if boundary.header
             != (MessageHeader::Notification {
                 notice: Some(Notification::Errors),
             })
@@ -402,8 +405,8 @@ async fn answer(
     }
 }
 
-fn method_of(head: Option<MessageHeader>) -> MethodLabel {
-    match head {
+fn method_of(header: Option<MessageHeader>) -> MethodLabel {
+    match header {
         Some(MessageHeader::Request {
             method: Some(method),
             ..

@@ -152,16 +152,16 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if let RequestFailure::Overloaded(refusal) = &failure {
             self.backoff.after(refusal, class);
         }
-        let head = self.scanner.head();
+        let header = self.scanner.header();
         let disposition = self.scanner.skip_rest();
-        self.reject_incomplete(head, &failure, disposition).await
+        self.reject_incomplete(header, &failure, disposition).await
     }
 
     /// Rejects an incomplete message. A notification gets no response, but counts as a rejected
     /// request.
     pub(super) async fn reject_incomplete(
         &mut self,
-        head: Option<MessageHeader>,
+        header: Option<MessageHeader>,
         failure: &RequestFailure,
         disposition: Disposition,
     ) -> Result<(), End> {
@@ -170,13 +170,16 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             .take()
             .is_some_and(|streaming| streaming.cancel.is_some());
         let connection = &self.connection;
-        match head.and_then(|head| head.response_id()) {
+        match header.and_then(|header| header.response_id()) {
             Some(msgid) if !own && connection.cancel_tokens.contains(msgid) => {
                 return Err(connection.expel_for_msgid().await);
             }
             Some(msgid) => {
-                let (method, bytes, arrived) =
-                    (method_label(head), self.input.buffer.len(), Instant::now());
+                let (method, bytes, arrived) = (
+                    method_label(header),
+                    self.input.buffer.len(),
+                    Instant::now(),
+                );
                 let call = RejectedRequest {
                     msgid,
                     method,
@@ -214,7 +217,7 @@ fn preview(
         return (kind, work_size, None);
     };
     let (kind, work_size) = operations::preview(&request_preview, scanner.bytes_at_least());
-    let msgid = scanner.head().and_then(|head| head.response_id());
+    let msgid = scanner.header().and_then(|header| header.response_id());
     (
         kind,
         work_size,
@@ -222,8 +225,8 @@ fn preview(
     )
 }
 
-fn method_label(head: Option<MessageHeader>) -> MethodLabel {
-    match head {
+fn method_label(header: Option<MessageHeader>) -> MethodLabel {
+    match header {
         Some(MessageHeader::Request {
             method: Some(method),
             ..
