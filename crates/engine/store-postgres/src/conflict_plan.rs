@@ -159,7 +159,7 @@ fn decide_row<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealwire_store::suite::tokens::{id, print, printed, row};
+    use sealwire_store::contract_tests::tokens::{id, print, printed, row};
 
     const MAP: MapId = MapId {
         app: 1,

@@ -8,7 +8,7 @@ use fjall::{KeyspaceCreateOptions, PersistMode};
 use super::tests::patient;
 use super::*;
 use crate::embedded::keys::{object_key, posting_key, row_key, subject_key, term_key};
-use sealwire_store::suite::tokens::rows_of;
+use sealwire_store::contract_tests::tokens::rows_of;
 use sealwire_store::{
     Clause, MapView, ObjectChanges as _, ObjectGroup, ObjectId, ObjectRow, ObjectStore as _,
     ObjectWrite, ObjectsWritten, SubjectId, Term,

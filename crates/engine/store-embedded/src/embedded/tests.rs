@@ -10,8 +10,8 @@ use bytes::Bytes;
 use tokio::task::JoinSet;
 
 use super::*;
-use sealwire_store::suite;
-use sealwire_store::suite::tokens::rows_of;
+use sealwire_store::contract_tests;
+use sealwire_store::contract_tests::tokens::rows_of;
 
 const MAP: MapId = MapId {
     app: 1,
@@ -78,14 +78,14 @@ sealwire_store::control_promises!(open_empty);
 async fn token_contract_holds() {
     let folder = tempfile::tempdir().expect("makes one");
     let store = Arc::new(open(folder.path()));
-    suite::token_store(Arc::<EmbeddedStore>::clone(&store)).await;
-    suite::token_subjects(store).await;
+    contract_tests::token_store(Arc::<EmbeddedStore>::clone(&store)).await;
+    contract_tests::token_subjects(store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn object_contract_holds() {
     let folder = tempfile::tempdir().expect("makes one");
-    suite::object_store(Arc::new(open(folder.path()))).await;
+    contract_tests::object_store(Arc::new(open(folder.path()))).await;
 }
 
 #[tokio::test]

@@ -253,7 +253,7 @@ impl<'a> NewObjects<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealwire_store::suite::objects::{id, object, unique};
+    use sealwire_store::contract_tests::objects::{id, object, unique};
     use sealwire_store::{MapView, SECONDS_MAX, SubjectId};
 
     fn map(collection: u32) -> MapId {

@@ -269,7 +269,7 @@ pub(super) fn check_numbers(map: MapId, row: Option<&ObjectRow>) -> Result<(), S
 mod tests {
     use super::*;
     use crate::objects::overlay::StoredObjects;
-    use sealwire_store::suite::objects::{id, object, shared, unique};
+    use sealwire_store::contract_tests::objects::{id, object, shared, unique};
     use sealwire_store::{MapView, ObjectGroup, ObjectWrite, ObjectsWritten, apply_group};
 
     const MAP: MapId = MapId {

@@ -247,7 +247,7 @@ impl ObjectChanges for ObjectOverlay<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealwire_store::suite::objects::{id, object, term, unique};
+    use sealwire_store::contract_tests::objects::{id, object, term, unique};
     use sealwire_store::{MapView, ObjectsWritten, apply_group};
 
     const MAP: MapId = MapId {

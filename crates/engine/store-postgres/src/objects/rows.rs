@@ -254,7 +254,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use sealwire_store::suite::objects::object;
+    use sealwire_store::contract_tests::objects::object;
 
     fn terms() -> impl Strategy<Value = Vec<Term>> {
         vec(

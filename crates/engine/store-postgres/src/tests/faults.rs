@@ -10,7 +10,7 @@ use tokio::time::{pause, resume, sleep, timeout};
 
 use super::{LONG, options, shared, unsynced};
 use crate::{PostgresOptions, PostgresStore, PostgresTls};
-use sealwire_store::suite::tokens::{fresh, id, printed, row, rows_of, scanned, write};
+use sealwire_store::contract_tests::tokens::{fresh, id, printed, row, rows_of, scanned, write};
 use sealwire_store::{ControlStore, Group, MapId, Row, StoreError, TokenStore, Written};
 
 async fn try_write(store: &PostgresStore, map: MapId, row: Row) -> Result<Written, StoreError> {

@@ -2,7 +2,7 @@
 
 use super::open;
 use crate::PostgresStore;
-use sealwire_store::suite::tokens::{fresh, id, printed, row, scanned, write};
+use sealwire_store::contract_tests::tokens::{fresh, id, printed, row, scanned, write};
 use sealwire_store::{MapId, Row, Written};
 
 /// Writes enough new fingerprints that the next ones are predicted to be new.

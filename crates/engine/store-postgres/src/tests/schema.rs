@@ -8,7 +8,9 @@ use super::{options, shared, unsynced};
 use crate::inspect_database;
 use crate::migrate::KNOWN;
 use crate::{PostgresOptions, PostgresStore};
-use sealwire_store::suite::tokens::{fresh, id, print, printed, row, rows_of, scanned, write};
+use sealwire_store::contract_tests::tokens::{
+    fresh, id, print, printed, row, rows_of, scanned, write,
+};
 use sealwire_store::{ControlStore, Filter, Group, Row, StoreError, TokenStore, Written};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,9 @@ use tokio::task::JoinSet;
 use super::{AGREE, add, group, next};
 use crate::tests::{LONG, options, shared};
 use crate::{PostgresOptions, PostgresStore, PostgresTls};
-use sealwire_store::suite::objects::{fresh, id, object, scanned, term, unique, view, write};
+use sealwire_store::contract_tests::objects::{
+    fresh, id, object, scanned, term, unique, view, write,
+};
 use sealwire_store::{
     MapId, ObjectConflict, ObjectGroup, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten,
     Reseal, StoreError,

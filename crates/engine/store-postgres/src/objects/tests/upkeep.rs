@@ -5,7 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::{AGREE, add, next};
 use crate::PostgresStore;
 use crate::tests::{open, options, shared};
-use sealwire_store::suite::objects::{fresh, id, object, scanned, term, unique, view, write};
+use sealwire_store::contract_tests::objects::{
+    fresh, id, object, scanned, term, unique, view, write,
+};
 use sealwire_store::{
     Clause, Filter, MapId, ObjectConflict, ObjectId, ObjectRow, ObjectStore, ObjectWrite,
     ObjectsWritten, SECONDS_MAX, Sweep,
