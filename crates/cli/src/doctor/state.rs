@@ -7,7 +7,7 @@ use std::time::Duration;
 use sealwire_apps::{App, Collection, Control};
 use sealwire_audit::AuditKey;
 use sealwire_store::{ControlStore, StoreError};
-use sealwire_store_postgres::{CitusCluster, Examined, examine as examine_postgres};
+use sealwire_store_postgres::{CitusCluster, DatabaseInspection, inspect_database};
 
 use super::{Report, audit, files, providers};
 use sealwire_engine::root::{Unsealer, audit_kek, copied_record};
@@ -224,7 +224,7 @@ async fn check_location(report: &mut Report, config: &Config, engine_runs: bool)
     match config.state.mode {
         Mode::Stateless => true,
         Mode::Embedded => check_folder(report, &config.state.folder, engine_runs),
-        Mode::Postgres => match examine_postgres(postgres_options(&config.postgres)).await {
+        Mode::Postgres => match inspect_database(postgres_options(&config.postgres)).await {
             Ok(found) => {
                 check_database(
                     report,
@@ -287,9 +287,9 @@ fn needed_connections(config: &Config) -> u32 {
     u32::try_from(config.postgres.writers + config.postgres.readers + 3).unwrap_or(u32::MAX)
 }
 
-fn check_database(report: &mut Report, found: &Examined, timeout: Duration, needed: u32) {
+fn check_database(report: &mut Report, found: &DatabaseInspection, timeout: Duration, needed: u32) {
     const CHECK: &str = "database";
-    let Examined {
+    let DatabaseInspection {
         version,
         schema,
         schema_known,

@@ -94,6 +94,7 @@ impl Record<'_> {
                 json::text(out, name, cut(text, bytes_max));
             }
         }
+
         if !self.subjects.is_empty() {
             json::key(out, "subjects");
             out.push(b'[');
@@ -103,8 +104,10 @@ impl Record<'_> {
                 }
                 json::string(out, &format!("{:032x}", u128::from_be_bytes(*id)));
             }
+
             out.push(b']');
         }
+
         if !self.change.is_empty() {
             json::key(out, "change");
             let mut left = CHANGE_BYTES_MAX;
@@ -134,8 +137,10 @@ impl Record<'_> {
                     Change::Nothing => out.extend_from_slice(b"null"),
                 }
             }
+
             out.push(b'}');
         }
+
         json::count(out, "fields", self.fields);
         json::count(out, "errors", self.errors);
         json::count(out, "bytes_in", self.bytes_in);

@@ -8,7 +8,7 @@ use crate::{Malformed, Token, TokenReader, write};
 /// as the input.
 ///
 /// # Errors
-/// As [`TokenReader::token`]; `out` keeps what was appended before the error.
+/// As [`TokenReader::token`]; `out` keeps the bytes that were appended before the error.
 pub fn canonical(value: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     let mut reader = TokenReader::new(value);
     let mut pending: u64 = 1;

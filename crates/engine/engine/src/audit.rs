@@ -161,7 +161,7 @@ impl Audit {
     /// Takes the record of a request that was rejected or denied before any work. Most records of a
     /// flood are only counted.
     pub fn record_rejected(&self, record: &Record<'_>) -> Recording {
-        Recording(self.trail.get().map(|trail| trail.refused(record)))
+        Recording(self.trail.get().map(|trail| trail.record_rejection(record)))
     }
 
     /// Writes records of the counts at intervals, until the future is dropped.
@@ -176,7 +176,7 @@ impl Audit {
             };
             let trail = Arc::clone(trail);
             // Reading the free space of a slow disk can take long.
-            let _ = tokio::task::spawn_blocking(move || trail.settle(Instant::now())).await;
+            let _ = tokio::task::spawn_blocking(move || trail.flush_summaries(Instant::now())).await;
         }
     }
 

@@ -162,7 +162,7 @@ impl Stores {
             postgres
                 .as_ref()
                 .and_then(Weak::upgrade)
-                .map_or((0, 0), |store| store.links())
+                .map_or((0, 0), |store| store.connection_counts())
         }
     }
 

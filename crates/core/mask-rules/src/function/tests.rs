@@ -99,7 +99,7 @@ fn all_else_is_refused_where_it_goes_wrong() {
     refused(
         "Redact",
         0,
-        "`Redact` is no function: write one of `keep`, `redact`",
+        "`Redact` is not a function: write one of `keep`, `redact`",
     );
     refused("redact x", 7, "`(` or the end");
     refused("redact(", 7, "a value is missing");

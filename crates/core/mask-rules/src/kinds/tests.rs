@@ -228,7 +228,7 @@ fn names_read_back_and_others_are_refused() {
     let refused = "Card".parse::<Kind>().expect_err("capitals");
     assert_eq!(
         refused,
-        "`Card` is no kind: write one of `card`, `email`, `iban`, `phone`, `national_id`, `ip_address`, `secret`"
+        "`Card` is not a kind: write one of `card`, `email`, `iban`, `phone`, `national_id`, `ip_address`, `secret`"
     );
 }
 

@@ -665,7 +665,7 @@ impl Job {
         }
         if let Some(read_ahead) = &self.read_ahead {
             self.metrics
-                .key_agreements(AgreementLabel::IdleThread, read_ahead.agreements_begun());
+                .key_agreements(AgreementLabel::IdleThread, read_ahead.agreements_started());
         }
     }
 

@@ -80,8 +80,8 @@ impl ReadAhead {
 
     /// Returns the number of key agreements that helpers started, including those whose fields were
     /// never opened.
-    pub fn agreements_begun(&self) -> u64 {
-        self.agreements.begun()
+    pub fn agreements_started(&self) -> u64 {
+        self.agreements.started()
     }
 
     /// Adds envelopes to the queue, unless no envelope is left or the queue is full. Only one
@@ -276,7 +276,7 @@ mod tests {
             );
             assert_eq!(opener.agreements_ahead(), selected - own, "{paths:?}");
             assert_eq!(
-                ahead.agreements_begun(),
+                ahead.agreements_started(),
                 (selected - own) as u64,
                 "{paths:?}"
             );
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(ahead.step(), HelpStep::Done);
         let _reading = ahead.scan.lock().unwrap();
         assert_eq!(
-            (ahead.step(), ahead.agreements_begun()),
+            (ahead.step(), ahead.agreements_started()),
             (HelpStep::Done, 1),
             "it agrees meanwhile"
         );
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!([ahead.step(), ahead.step()], [HelpStep::Done; 2]);
         ahead.end();
         assert_eq!(
-            (ahead.step(), ahead.agreements_begun()),
+            (ahead.step(), ahead.agreements_started()),
             (HelpStep::Nothing, 1)
         );
     }

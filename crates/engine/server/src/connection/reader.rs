@@ -119,11 +119,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 self.dispatch(frame, layout).await
             }
             Scan::Rejected {
-                head,
+                header,
                 error,
                 disposition,
             } => {
-                self.reject_incomplete(head, &RequestFailure::Scan(error), disposition)
+                self.reject_incomplete(header, &RequestFailure::Scan(error), disposition)
                     .await
             }
             Scan::Discard { bytes, ended } => {
@@ -149,7 +149,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Handles one message. Decodes a request.
     async fn dispatch(&mut self, frame: Bytes, layout: FrameLayout) -> Result<(), End> {
         let streaming = self.streaming.take();
-        match layout.head {
+        match layout.header {
             MessageHeader::Request { msgid, method } => {
                 let message = Message {
                     msgid,

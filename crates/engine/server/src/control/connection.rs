@@ -112,18 +112,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn reject_incomplete(&mut self) -> Result<(), Closed> {
         let service = Arc::clone(&self.service);
         let _permit = service.unauthorized.try_acquire().map_err(|_| Closed)?;
-        let head = loop {
+        let header = loop {
             self.slice.count_unit(0).await;
             match self.scanner.scan(&self.buffer[self.processed..]) {
                 Scan::Incomplete => self.read_more().await?,
                 Scan::Discard { bytes, .. } => self.discard(bytes),
                 Scan::Message(layout) => {
                     if !self.take_error_format(&layout) {
-                        break Some(layout.head);
+                        break Some(layout.header);
                     }
                     self.discard(layout.bytes);
                 }
-                Scan::Rejected { head, .. } => break head,
+                Scan::Rejected { header, .. } => break header,
             }
         };
 
@@ -131,9 +131,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             tracing::warn!(principal = %self.principal, suppressed, "not in control.principals");
         }
 
-        match head.and_then(|head| head.response_id()) {
+        match header.and_then(|header| header.response_id()) {
             Some(msgid) => {
-                self.record_and_reject(msgid, method_label(head), &not_listed())
+                self.record_and_reject(msgid, method_label(header), &not_listed())
                     .await
             }
             None => self.send_protocol_error(&not_listed()).await,
@@ -173,11 +173,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Ok(())
             }
             Scan::Rejected {
-                head,
+                header,
                 error,
                 disposition,
             } => {
-                match head.and_then(|head| head.response_id()) {
+                match header.and_then(|header| header.response_id()) {
                     Some(msgid) => {
                         self.record_and_reject(msgid, MethodLabel::UNKNOWN, &error.into())
                             .await?
@@ -215,7 +215,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Processes the message at the front of the buffer. Notifications get no response.
     async fn handle_request(&mut self, layout: &FrameLayout) -> Result<(), Closed> {
-        let MessageHeader::Request { msgid, method } = layout.head else {
+        let MessageHeader::Request { msgid, method } = layout.header else {
             self.take_error_format(layout);
             self.state.pace.answered(Instant::now());
             return Ok(());
@@ -256,7 +256,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Sets the error format if the message at the front of the buffer is a notification that
     /// requests one. Returns true if it is.
     fn take_error_format(&mut self, layout: &FrameLayout) -> bool {
-        if layout.head
+        if layout.header
             != (MessageHeader::Notification {
                 notice: Some(Notification::Errors),
             })

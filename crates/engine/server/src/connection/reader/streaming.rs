@@ -157,16 +157,16 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if let RequestFailure::Overloaded(rejection) = &failure {
             self.backoff.after(rejection, class);
         }
-        let head = self.scanner.head();
+        let header = self.scanner.header();
         let disposition = self.scanner.skip_rest();
-        self.reject_incomplete(head, &failure, disposition).await
+        self.reject_incomplete(header, &failure, disposition).await
     }
 
     /// Rejects an incomplete message. A notification gets no response, but counts as a rejected
     /// request.
     pub(super) async fn reject_incomplete(
         &mut self,
-        head: Option<MessageHeader>,
+        header: Option<MessageHeader>,
         failure: &RequestFailure,
         disposition: Disposition,
     ) -> Result<(), End> {
@@ -176,14 +176,14 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             .is_some_and(|streaming| streaming.cancel.is_some());
         let connection = &self.connection;
 
-        match head.and_then(|head| head.response_id()) {
+        match header.and_then(|header| header.response_id()) {
             Some(msgid) if !has_token && connection.cancel_tokens.contains(msgid) => {
                 return Err(connection.disconnect_for_msgid().await);
             }
             Some(msgid) => {
                 let rejected = RejectedRequest {
                     msgid,
-                    method: method_label(head),
+                    method: method_label(header),
                     options: None,
                     bytes: self.input.buffer.len(),
                     arrived: Instant::now(),
@@ -219,7 +219,7 @@ fn preview(
         return (kind, work_size, None);
     };
     let (kind, work_size) = operations::preview(&request_preview, scanner.bytes_at_least());
-    let msgid = scanner.head().and_then(|head| head.response_id());
+    let msgid = scanner.header().and_then(|header| header.response_id());
     (
         kind,
         work_size,
@@ -227,8 +227,8 @@ fn preview(
     )
 }
 
-fn method_label(head: Option<MessageHeader>) -> MethodLabel {
-    match head {
+fn method_label(header: Option<MessageHeader>) -> MethodLabel {
+    match header {
         Some(MessageHeader::Request {
             method: Some(method),
             ..
