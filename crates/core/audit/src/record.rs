@@ -378,7 +378,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again_by_another_library(
+        fn records_are_readable_by_another_library(
             texts in proptest::collection::vec(arbitrary_text(), 7),
             numbers in any::<[u64; 5]>(),
             optional in any::<[bool; 3]>(),
@@ -430,7 +430,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_the_reader_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn reader_never_panics(mut bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             let _ = Line::parse(&bytes);
             bytes.extend_from_slice(b",\"hash\":\"");
             let _ = Line::parse(&bytes);
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_almost_a_line_is_none() {
+    fn malformed_lines_are_rejected() {
         let (key, mut out) = (AuditKey::new(&zeroize::Zeroizing::new([7; 32])), Vec::new());
         Link {
             seq: 0,

@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_written_as_another_library_reads_it_and_read_again(ms in 0..=MAX) {
+        fn timestamps_agree_with_another_library(ms in 0..=MAX) {
             let text = String::from_utf8(Timestamp(ms).text().to_vec()).unwrap();
             let other = OffsetDateTime::parse(&text, &Rfc3339).unwrap();
             prop_assert_eq!(other.unix_timestamp_nanos(), i128::from(ms) * 1_000_000);
@@ -112,13 +112,13 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(text in proptest::collection::vec(any::<u8>(), 24)) {
+        fn timestamp_parser_never_panics(text in proptest::collection::vec(any::<u8>(), 24)) {
             let _ = Timestamp::parse(&text);
         }
     }
 
     #[test]
-    fn what_is_not_a_moment_is_refused() {
+    fn malformed_timestamps_are_rejected() {
         for wrong in [
             "",
             "2026-11-22",

@@ -97,7 +97,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_short_enough_and_its_own(bytes: Vec<u8>) {
+        fn canonical_encoding_is_short_and_idempotent(bytes: Vec<u8>) {
             let mut out = Vec::new();
             if canonical(&bytes, &mut out).is_ok() {
                 let mut reader = TokenReader::new(&bytes);

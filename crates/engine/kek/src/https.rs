@@ -267,9 +267,9 @@ mod tests {
     fn other_urls_are_invalid() {
         for (url, part) in [
             ("", "must be a URL"),
-            ("vault.example:8200", "must begin"),
-            ("/v1", "must begin"),
-            ("ftp://vault.example", "must begin"),
+            ("vault.example:8200", "must start"),
+            ("/v1", "must start"),
+            ("ftp://vault.example", "must start"),
             ("http://vault.example:8200", "unless the host"),
             ("http://10.0.0.1", "unless the host"),
             ("http://0.0.0.0", "unless the host"),

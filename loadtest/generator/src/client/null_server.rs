@@ -137,7 +137,7 @@ impl NullServer {
 
     fn answer(&mut self, stream: &mut Stream, boundary: &FrameLayout, message: &[u8]) {
         // A cancelled request already has its response.
-        let MessageHeader::Request { msgid, method } = boundary.head else {
+        let MessageHeader::Request { msgid, method } = boundary.header else {
             return;
         };
         let out = stream.out();

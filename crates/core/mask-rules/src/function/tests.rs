@@ -93,7 +93,7 @@ fn refused(text: &str, at: usize, needle: &str) {
 }
 
 #[test]
-fn all_else_is_refused_where_it_goes_wrong() {
+fn malformed_functions_are_rejected_at_their_position() {
     refused("", 0, "begins with the name");
     refused("  (", 2, "begins with the name");
     refused(

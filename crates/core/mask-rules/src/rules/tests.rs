@@ -216,7 +216,7 @@ fn rules_that_are_wrong_are_refused_where_they_are() {
         &rule("column = \"a\"\nmask = \"pseudonym(list=planets)\""),
         4,
         9,
-        "no list `planets`: write one of `first_names`",
+        "unknown list `planets`: write one of `first_names`",
     );
     let lists = |body: &str| format!("{HEAD}[lists]\n{body}");
     refused(
