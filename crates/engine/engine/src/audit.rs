@@ -176,7 +176,8 @@ impl Audit {
             };
             let trail = Arc::clone(trail);
             // Reading the free space of a slow disk can take long.
-            let _ = tokio::task::spawn_blocking(move || trail.flush_summaries(Instant::now())).await;
+            let _ =
+                tokio::task::spawn_blocking(move || trail.flush_summaries(Instant::now())).await;
         }
     }
 

@@ -144,10 +144,7 @@ fn read_config(file: &Path) -> Result<(Config, Compiled), Failure> {
 }
 
 fn config_failure(file: &Path, errors: &Problems) -> Failure {
-    let lines: String = errors
-        .iter()
-        .map(|error| format!("\n  {error}"))
-        .collect();
+    let lines: String = errors.iter().map(|error| format!("\n  {error}")).collect();
     (
         format!("{} cannot be used:{lines}", file.display()),
         BAD_CONFIG,

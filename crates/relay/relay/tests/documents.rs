@@ -56,6 +56,9 @@ fn the_guide_names_every_metric() {
     // The guide names the family.
     for metric in metrics.iter().filter(|metric| metric.kind != "info") {
         let name = metric.name.trim_end_matches("_total");
-        assert!(guide.contains(name), "docs/operators/relay-run.md does not name {name}");
+        assert!(
+            guide.contains(name),
+            "docs/operators/relay-run.md does not name {name}"
+        );
     }
 }
