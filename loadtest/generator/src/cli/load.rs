@@ -140,7 +140,6 @@ impl LoadArgs {
         if let ArrivalRule::Closed { callers } = drive
             && callers < self.processes
         {
-            let callers = callers;
             let processes = self.processes;
             return Err(Fault::Failed(format!(
                 "--callers {callers} is less than --processes {processes}: each has one"
