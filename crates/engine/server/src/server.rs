@@ -12,12 +12,11 @@ use std::time::Duration;
 use sealwire_apps::Control;
 use sealwire_audit::AuditKey;
 use sealwire_crypto::OpenedSchedules;
-use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::accept::{Acceptor, Principals, listen};
+use crate::accept::{Acceptor, Principals, bind};
 pub use crate::error::StartError;
 use sealwire_engine::access::Authorizer;
 use sealwire_engine::control::first_start;
@@ -96,7 +95,8 @@ impl Server {
     /// [`StartError`]. Every task that was started is stopped.
     pub async fn start_closed(config: &Config) -> Result<Self, StartError> {
         let unsealer = Unsealer::open(config)?;
-        Self::start_over(config, unsealer, Stores::open(config, Access::Serve).await?).await
+        Self::start_with_unsealer(config, unsealer, Stores::open(config, Access::Serve).await?)
+            .await
     }
 
     /// Starts to accept data connections.
@@ -104,13 +104,16 @@ impl Server {
         if self.state.readiness.phase() != Phase::Starting {
             return;
         }
+
         // The engine becomes ready before it accepts the first connection, so that no client gets a
         // response from an engine that reports that it is not ready.
         self.state.readiness.enter(Phase::Ready);
         if let Some(open) = self.data.as_mut().and_then(|data| data.open.take()) {
             let _ = open.send(());
         }
-        let (admin, generation) = (self.admin.address(), self.engine.apps.generation());
+
+        let admin = self.admin.address();
+        let generation = self.engine.apps.generation();
         let [address, control] =
             [self.address(), self.control_address()].map(|at| at.map(tracing::field::display));
         tracing::info!(address, control, %admin, generation, "ready");
@@ -122,12 +125,12 @@ impl Server {
     ///
     /// [`StartError`]. Every task that was started is stopped.
     pub async fn start_with(config: &Config, stores: Stores) -> Result<Self, StartError> {
-        let mut server = Self::start_over(config, Unsealer::open(config)?, stores).await?;
+        let mut server = Self::start_with_unsealer(config, Unsealer::open(config)?, stores).await?;
         server.open();
         Ok(server)
     }
 
-    async fn start_over(
+    async fn start_with_unsealer(
         config: &Config,
         unsealer: Unsealer,
         stores: Stores,
@@ -143,8 +146,9 @@ impl Server {
             Arc::clone(&stores.control),
             Arc::<Unsealer>::clone(&unsealer),
         );
-        let apps = Arc::new(Apps::load(control, shown(config.listen.address), opened).await?);
-        let begun = async {
+        let apps =
+            Arc::new(Apps::load(control, format_address(config.listen.address), opened).await?);
+        let start = async {
             if !apps.is_sealed() {
                 match make_administrators(config, &apps).await {
                     Ok(()) | Err(StoreError::Sealed) => {}
@@ -157,7 +161,7 @@ impl Server {
                 Err(StoreError::Sealed) => None,
                 Err(error) => return Err(error.into()),
             };
-            Self::start_on(
+            Self::start_with_apps(
                 config,
                 stores,
                 Arc::clone(&apps),
@@ -166,7 +170,8 @@ impl Server {
             )
             .await
         };
-        match begun.await {
+
+        match start.await {
             Ok(server) => {
                 if let Some(folder) = &config.audit.folder {
                     unsealer.keep_copy(folder).await;
@@ -183,7 +188,7 @@ impl Server {
         }
     }
 
-    async fn start_on(
+    async fn start_with_apps(
         config: &Config,
         stores: Stores,
         apps: Arc<Apps>,
@@ -193,11 +198,15 @@ impl Server {
         let state = Arc::new(Telemetry::default());
         state.readiness.set(Condition::Sealed, !apps.is_sealed());
         let (certificates, reload) = Certificates::load(config, &state)?;
-        let listener = config.listen.address.map(bind_data).transpose()?;
-        let control = match (&config.control, certificates.control_gate()) {
-            (Some(control), Some(gate)) => Some((
+        let listener = config
+            .listen
+            .address
+            .map(|address| bind("listen.address", address))
+            .transpose()?;
+        let control = match (&config.control, certificates.control_registry()) {
+            (Some(control), Some(registry)) => Some((
                 ControlServer::bind(control)?,
-                gate,
+                registry,
                 control.principals.clone(),
             )),
             _ => None,
@@ -217,8 +226,8 @@ impl Server {
             .map_err(StartError::Traces)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let metrics = Arc::clone(&state.metrics);
-        let ahead = KeyWarmer::new(&config.crypto);
-        let spare = Arc::clone(&ahead);
+        let key_warmer = KeyWarmer::new(&config.crypto);
+        let idle_warmer = Arc::clone(&key_warmer);
         let threads = u32::try_from(config.crypto.threads_on(cores))
             .ok()
             .and_then(NonZeroU32::new);
@@ -226,7 +235,7 @@ impl Server {
             threads.unwrap_or(NonZeroU32::MIN),
             &config.schedule,
             sealwire_engine::calibrate::calibrate()?,
-            Arc::new(move || spare.make_ready()),
+            Arc::new(move || idle_warmer.make_ready()),
         );
         metrics.watch_scheduler(scheduler.probe());
         let (tokens, objects) = stores.batched(config.limits.token_value_bytes_max, &metrics);
@@ -245,14 +254,14 @@ impl Server {
         });
         state
             .metrics
-            .watch_served(served(Arc::clone(&apps), &stores));
+            .watch_served(app_gauges(Arc::clone(&apps), &stores));
         if is_complete {
             unsealer
                 .providers()
                 .observe(Arc::clone(&state.metrics), engine.audit.clone());
         }
-        let asking = Arc::clone(&unsealer);
-        apps.before_first_try(Box::new(move || asking.ask_again()));
+        let retried_unsealer = Arc::clone(&unsealer);
+        apps.before_first_try(Box::new(move || retried_unsealer.retry_at_next_load()));
         let (draining, drains) = watch::channel(false);
         let network =
             NetworkScheduler::new(tokio::runtime::Handle::current().metrics().num_workers());
@@ -260,7 +269,7 @@ impl Server {
         let data = listener.map(|(listener, address)| {
             let acceptor = Acceptor {
                 listener,
-                gate: certificates.data_gate(),
+                registry: certificates.data_registry(),
                 engine: Arc::clone(&engine),
                 service: Arc::clone(&engine),
                 connections: Arc::clone(&connections),
@@ -284,10 +293,10 @@ impl Server {
             }
         });
         let root = RootAdmin::new(apps.control().clone(), Arc::clone(&unsealer));
-        let control = control.map(|(bound, gate, callers)| {
+        let control = control.map(|(bound, registry, callers)| {
             ControlServer::start(
                 bound,
-                gate,
+                registry,
                 ControlService::new(Arc::clone(&engine), root.clone(), &config.access, callers),
                 network.clone(),
                 draining.subscribe(),
@@ -298,23 +307,24 @@ impl Server {
             .clone()
             .zip(stores.objects.clone())
             .map(|rows| {
-                let (control, ledger) = (apps.control().clone(), Arc::clone(&engine));
+                let control = apps.control().clone();
+                let recorder = Arc::clone(&engine);
                 let sweeper = Sweeper::new(
                     control,
                     rows,
                     apps.instance(),
                     config.sweep,
-                    ledger,
+                    recorder,
                     now,
                     draining.subscribe(),
                 );
                 tokio::spawn(sweeper.run())
             });
-        apps.listens(shown(data.as_ref().map(|data| data.address)));
+        apps.set_listen_address(format_address(data.as_ref().map(|data| data.address)));
         let interval = Duration::from_secs(config.kek_probe_interval_s);
         let probing =
             tokio::spawn(SlotProber::new(&unsealer, interval, draining.subscribe()).run());
-        let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
+        let following = tokio::spawn(key_warmer.follow(Arc::clone(&apps)));
         let aging = tokio::spawn(Arc::clone(&apps).age());
         let recorder = Arc::clone(&engine);
         let reloading = tokio::spawn(async move { recorder.decider.reload_permissions().await });
@@ -325,7 +335,7 @@ impl Server {
         ));
         let recorder = Arc::clone(&engine);
         let keeping = tokio::spawn(
-            certificates.keep(move |outcome| recorder.audit.reloaded("certificates", outcome)),
+            certificates.run(move |outcome| recorder.audit.record_reload("certificates", outcome)),
         );
         let completing = (!is_complete).then(|| {
             tokio::spawn(complete_start(
@@ -336,7 +346,7 @@ impl Server {
             ))
         });
         let recorder = Arc::clone(&engine);
-        let settling = tokio::spawn(async move { recorder.audit.settle().await });
+        let settling = tokio::spawn(async move { recorder.audit.flush_periodically().await });
         Ok(Self {
             data,
             admin,
@@ -403,7 +413,10 @@ impl Server {
                 },
                 None => own,
             });
-        self.certificates.ask(config.tls.clone(), control).await?;
+
+        self.certificates
+            .reload(config.tls.clone(), control)
+            .await?;
         Ok(self.config.needs_restart_for(config))
     }
 
@@ -415,6 +428,7 @@ impl Server {
         tracing::info!("draining");
         tokio::time::sleep(Duration::from_millis(self.engine.limits.drain_delay_ms)).await;
         let _ = self.draining.send(true);
+
         if let Some(DataListener {
             open, accepting, ..
         }) = self.data
@@ -422,23 +436,27 @@ impl Server {
             drop(open);
             let _ = accepting.await;
         }
+
         self.watching.iter().for_each(JoinHandle::abort);
         if let Some(sweeping) = self.sweeping {
             // The sweeper finishes its batch and records the rows that were removed.
             let _ = sweeping.await;
         }
+
         let limits = &self.engine.limits;
         let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
         // Each connection enforces its own drain limit. This later limit covers peers that do not
         // close their side of the connection.
-        let patience = Duration::from_millis(limits.drain_ms_max + 2 * limits.write_stall_ms_max);
+        let drain_limit =
+            Duration::from_millis(limits.drain_ms_max + 2 * limits.write_stall_ms_max);
         let ended = async {
             let _ = self.connections.acquire_many(all).await;
             if let Some(control) = self.control {
-                control.ended().await;
+                control.wait_until_ended().await;
             }
         };
-        if timeout(patience, ended).await.is_err() {
+
+        if timeout(drain_limit, ended).await.is_err() {
             tracing::warn!("connections remain at the end of the drain");
         }
         if let Err(error) = self.engine.apps.leave().await {
@@ -450,8 +468,10 @@ impl Server {
         if let Some(objects) = &self.engine.objects {
             objects.close().await;
         }
+
         self.stores.close().await;
-        let (admin, engine) = (self.admin, self.engine);
+        let admin = self.admin;
+        let engine = self.engine;
         let _ = tokio::task::spawn_blocking(move || {
             engine.audit.close();
             engine.traces.close();
@@ -479,9 +499,9 @@ async fn complete_start(
     unsealer: Arc<Unsealer>,
 ) {
     let apps = &engine.apps;
-    let mut is_audited = engine.audit.ready().is_ok();
+    let mut is_audited = engine.audit.check_ready().is_ok();
     loop {
-        apps.unsealed().await;
+        apps.wait_until_unsealed().await;
         let completed: Result<(), StartError> = async {
             if !is_audited {
                 let key = AuditKey::new(apps.control().kek().await?.audit_secret());
@@ -509,7 +529,7 @@ async fn complete_start(
 }
 
 /// Returns a function that collects the gauges of apps and stores for each scrape of the metrics.
-fn served(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> AppGauges + Send + Sync> {
+fn app_gauges(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> AppGauges + Send + Sync> {
     let links = stores.links();
     Box::new(move || {
         let (generation, count) = apps.count();
@@ -528,20 +548,8 @@ fn served(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> AppGauges + Send 
     })
 }
 
-/// Binds the data listener. Returns it with its address.
-fn bind_data(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
-    let bind = |source| StartError::Bind {
-        key: "listen.address",
-        address,
-        source,
-    };
-    let listener = listen(address).map_err(bind)?;
-    let address = listener.local_addr().map_err(bind)?;
-    Ok((listener, address))
-}
-
 /// Formats the address of an instance. An instance without a data listener has an empty address.
-fn shown(address: Option<SocketAddr>) -> String {
+fn format_address(address: Option<SocketAddr>) -> String {
     address
         .map(|address| address.to_string())
         .unwrap_or_default()

@@ -11,7 +11,7 @@ use sealwire_wire::control::{Census, CensusKey};
 use serde::Serialize;
 
 use crate::commands::Failure;
-use crate::commands::collections::repeated_safely;
+use crate::commands::collections::repeat_safely;
 use crate::commands::documents::DocumentProgress;
 
 /// State of a key version that opens, and that also seals if it is the newest.
@@ -50,31 +50,39 @@ struct CollectionRows {
 }
 
 /// Counts the rows of an app. With `prove`, waits until every live engine has the newest keys.
-pub(super) async fn take(
+pub(super) async fn count_rows(
     client: &Client,
     app: &str,
     prove: bool,
     progress: &DocumentProgress,
 ) -> Result<AppCensus, Failure> {
-    let (mut pages, mut after, mut rows) = (Vec::new(), None::<String>, 0);
+    let mut pages = Vec::new();
+    let mut after: Option<String> = None;
+    let mut rows = 0;
     loop {
         let call = CensusRequest::new(app)
             .prove(prove)
             .after(after.as_deref())
             .limit(SWEEP_ROWS_MAX as u32);
-        let operation = async || Ok(client.keys_census(call).await?);
-        let page = repeated_safely(operation, |message| errln!("waiting: {message}")).await?;
+        let page = request_census(client, call).await?;
         rows += page.counts.iter().map(|count| count.rows).sum::<u64>();
         progress.say(&format!("{rows} rows counted"));
         after.clone_from(&page.next);
         pages.push(page);
         if after.is_none() {
             let call = CensusRequest::new(app).prove(false).limit(1);
-            let operation = async || Ok(client.keys_census(call).await?);
-            let last = repeated_safely(operation, |message| errln!("waiting: {message}")).await?;
+            let last = request_census(client, call).await?;
             return Ok(AppCensus::new(app, pages, &last.keys));
         }
     }
+}
+
+async fn request_census(client: &Client, request: CensusRequest<'_>) -> Result<Census, Failure> {
+    repeat_safely(
+        async || Ok(client.keys_census(request).await?),
+        |message| errln!("waiting: {message}"),
+    )
+    .await
 }
 
 impl AppCensus {
@@ -107,15 +115,14 @@ impl AppCensus {
             .into_iter()
             .map(|key| KeyRows::new(rows.remove(&key.key).unwrap_or_default(), key));
         let mut keys: Vec<KeyRows> = listed.collect();
-        let missing = |key| CensusKey {
-            key,
-            state: MISSING.into(),
-            ..CensusKey::default()
-        };
-        keys.extend(
-            rows.into_iter()
-                .map(|(key, rows)| KeyRows::new(rows, missing(key))),
-        );
+        keys.extend(rows.into_iter().map(|(key, rows)| {
+            let missing = CensusKey {
+                key,
+                state: MISSING.into(),
+                ..CensusKey::default()
+            };
+            KeyRows::new(rows, missing)
+        }));
         Self {
             app: app.to_owned(),
             keys,
@@ -169,13 +176,15 @@ impl AppCensus {
 
 impl KeyRows {
     fn new(rows: BTreeMap<(String, u32, String), u64>, key: CensusKey) -> Self {
-        let of_collection = |((kind, number, collection), rows)| CollectionRows {
-            kind,
-            collection,
-            number,
-            rows,
-        };
-        let collections: Vec<_> = rows.into_iter().map(of_collection).collect();
+        let collections: Vec<_> = rows
+            .into_iter()
+            .map(|((kind, number, collection), rows)| CollectionRows {
+                kind,
+                collection,
+                number,
+                rows,
+            })
+            .collect();
         Self {
             key,
             rows: collections.iter().map(|of| of.rows).sum(),

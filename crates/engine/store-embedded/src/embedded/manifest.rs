@@ -25,6 +25,7 @@ pub(super) fn check(database: &Path) -> Result<(), StoreError> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         entries => entries.map_err(|error| io(&keyspaces, error))?,
     };
+
     for entry in entries {
         let keyspace = entry.map_err(|error| io(&keyspaces, error))?.path();
         let current = keyspace.join(CURRENT);
@@ -37,13 +38,14 @@ pub(super) fn check(database: &Path) -> Result<(), StoreError> {
                 {
                     return Err(damaged(
                         &keyspace,
-                        "what names its list of files is missing",
+                        "the file `current`, which points to the list of files, is missing",
                     ));
                 }
             }
             Err(error) => return Err(io(&current, error)),
         }
     }
+
     Ok(())
 }
 
@@ -54,22 +56,25 @@ fn check_one(keyspace: &Path, current: &[u8]) -> Result<(), StoreError> {
     let Some((version, (checksum, [XXH3_128]))) = parts else {
         return Err(damaged(
             keyspace,
-            "what names its list of files has another form",
+            "the file `current`, which points to the list of files, has an invalid form",
         ));
     };
+
     let list = keyspace.join(format!("v{}", u64::from_le_bytes(*version)));
     let bytes = match fs::read(&list) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Err(damaged(keyspace, "its list of files is missing"));
+            return Err(damaged(keyspace, "the list of files is missing"));
         }
         bytes => bytes.map_err(|error| io(&list, error))?,
     };
+
     if xxh3_128(&bytes) != u128::from_le_bytes(*checksum) {
         return Err(damaged(
             keyspace,
-            "its list of files does not match its checksum",
+            "the list of files does not match its checksum",
         ));
     }
+
     Ok(())
 }
 
