@@ -252,7 +252,7 @@ app = "{app}"
 [[route.request]]
 action = "encrypt"
 select = ["$.card.number", "$.card.cvc"]
-# Clients get values received, so they must not send envelopes of other places.
+# Clients get values back, so they must not send envelopes of other places.
 unneeded = "deny"
 
 [[route.response]]
