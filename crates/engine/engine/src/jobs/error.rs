@@ -1,6 +1,6 @@
 //! Failures of requests, and their conversion to the errors that clients see.
 //!
-//! Each way in which a request can fail is one variant. [`RequestFailure::error`] is the only
+//! Each way in which a request can fail is one variant. [`RequestFailure::to_rpc_error`] is the only
 //! function that converts a failure for a client. No failure contains a value from a payload.
 
 use std::time::Duration;
