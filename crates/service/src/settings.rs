@@ -15,7 +15,7 @@ use std::path::Path;
 use toml::Value;
 
 pub use document::{Document, Lines};
-pub use kind::{Kind, ListKind};
+pub use kind::{Kind, ListKind, ends_in_key, is_key};
 pub use problem::{Problem, Problems};
 
 /// A configuration key.

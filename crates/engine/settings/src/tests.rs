@@ -403,6 +403,18 @@ fn wrong_files_are_refused_by_key_and_line() {
             "tls.key: must be the path of a file, not its content",
         ),
         (
+            "[kek]\nfile = \"0123456789ABCDEFabcdef0123456789ABCDEFabcdef0123456789ABCDEFabcd\"",
+            "line 2: kek.file: must be the path of a file, not its content",
+        ),
+        (
+            "[kek]\nfile = \"keys/0123456789ABCDEFabcdef0123456789ABCDEFabcdef0123456789ABCDEFabcd/\"",
+            "line 2: kek.file: must be the path of a file, not its content",
+        ),
+        (
+            "[kek]\nenv_var = \"ABCDEF0123456789ABCDEF0123456789ABCDEF0123456789ABCDEF0123456789\"",
+            "line 2: kek.env_var: must be the name of an environment variable",
+        ),
+        (
             "[kek]\nprovider = \"vault\"",
             "line 2: kek.provider: must be one of \"file\", \"environment\"",
         ),

@@ -187,11 +187,26 @@ fn tables_of(keys: &[&str]) -> String {
 /// Returns true if a text is the content of a key file instead of a path. Errors and logs show
 /// paths, so they must not contain keys.
 fn is_content(path: &str) -> bool {
-    path.contains("-----BEGIN") || path.contains(char::is_control)
+    path.contains("-----BEGIN") || path.contains(char::is_control) || ends_in_key(path)
+}
+
+/// Returns true if a text is a key-encryption key: 64 hexadecimal digits. Settings name files and
+/// variables, and errors show these names.
+pub fn is_key(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Returns true if the last part of a path is a key-encryption key.
+pub fn ends_in_key(path: &str) -> bool {
+    path.trim_end_matches('/')
+        .rsplit('/')
+        .next()
+        .is_some_and(is_key)
 }
 
 fn is_variable(text: &str) -> bool {
     (1..=64).contains(&text.len())
+        && !is_key(text)
         && !text.starts_with(|first: char| first.is_ascii_digit())
         && text
             .bytes()
