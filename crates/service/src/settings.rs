@@ -15,7 +15,7 @@ use std::path::Path;
 use toml::Value;
 
 pub use document::{Document, Lines};
-pub use kind::{Kind, ListKind};
+pub use kind::{Kind, ListKind, ends_in_key, is_key};
 pub use problem::{Problem, Problems};
 
 /// A configuration key.
@@ -107,6 +107,8 @@ pub struct Schema {
     /// Section and name of a key that names a variable with a secret. This variable overrides no
     /// key, even if it has the name of one.
     pub secret_variable: Option<(&'static str, &'static str)>,
+    /// True if names of variables are compared without regard to case.
+    pub variables_ignore_case: bool,
 }
 
 impl Schema {

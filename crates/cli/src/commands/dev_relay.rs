@@ -249,10 +249,10 @@ path = "/orders"
 upstream = "shop"
 app = "{app}"
 
-[[route.post_and_get]]
+[[route.request]]
 action = "encrypt"
 select = ["$.card.number", "$.card.cvc"]
-# Clients get values received, so they must not send envelopes of other places.
+# Clients get values back, so they must not send envelopes of other places.
 unneeded = "deny"
 
 [[route.response]]

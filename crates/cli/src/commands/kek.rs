@@ -568,7 +568,7 @@ impl StoreArgs {
                 return failure;
             }
             format!(
-                "{failure}. The rotation is not finished. Check the logs of these engines, then run `sealwire root rotate` again to continue it, or with --abandon to cancel it"
+                "{failure}. A rotation that has started is not finished: check the logs of the engines that are named, then run `sealwire root rotate` again to continue it, or with --abandon to cancel it"
             )
             .into()
         });

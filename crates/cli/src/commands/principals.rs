@@ -52,7 +52,7 @@ enum PrincipalsCommand {
     /// It needs the same resources as an engine that starts there: the configuration, the store
     /// and, if the store has a root key, a key-encryption key. The command grants no client access
     /// to an app. Engines on a database follow at once; an engine whose store is a folder
-    /// (`state.dir`) must be stopped first. The command writes no audit record: note who ran it, and
+    /// (`state.folder`) must be stopped first. The command writes no audit record: note who ran it, and
     /// why.
     Recover {
         /// The name in the certificate of the new administrator

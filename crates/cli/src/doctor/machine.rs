@@ -96,7 +96,7 @@ pub(super) fn check_swap(report: &mut Report) {
         ),
         Some(device) => report.add_warning(
             CHECK,
-            format!("{device} is an unencrypted swap device"),
+            format!("{device} is a swap device that may be unencrypted"),
             "keys and values in memory can be written there, and stay after the program has ended",
             "disable it with `swapoff`, set MemorySwapMax=0 in the unit, or encrypt the device",
         ),
@@ -185,11 +185,11 @@ pub(super) fn check_memory(report: &mut Report, config: &Config) {
     };
     let wanted = config.schedule.memory_bytes();
     let what = format!(
-        "this machine has {} MiB, and schedule.memory_mib lets requests hold {} MiB",
+        "this process can use {} MiB, and schedule.memory_mib lets requests hold {} MiB",
         has >> 20,
         wanted >> 20
     );
-    let why = "the operating system kills a process that uses more memory than the machine has";
+    let why = "the operating system kills a process that uses more memory than that";
     let remedy = format!(
         "set schedule.memory_mib to at most {}, or add memory",
         (has >> 21).max(1)

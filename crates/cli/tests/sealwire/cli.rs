@@ -499,7 +499,7 @@ fn a_configuration_is_checked_as_strictly_as_a_deployment() {
         ),
         (
             good.replace("folder = \"state\"", postgres),
-            "must not hold the password",
+            "must not contain the password",
         ),
     ] {
         assert_ne!(text, good);

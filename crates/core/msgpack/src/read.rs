@@ -10,8 +10,8 @@ use thiserror::Error;
 /// The head of one MessagePack value, borrowed from the input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 // A discriminant of a whole word keeps the variants' contents aligned alike. With one byte, a copy
-// of a token of unknown variant overlaps loads of bytes that were just stored, which the processor
-// cannot forward: 27 of 49 ns per field.
+// of a token of unknown variant is made of overlapping loads of bytes that were just stored, which
+// the processor cannot forward: 27 of 49 ns per field.
 #[repr(u64)]
 pub enum Token<'a> {
     /// nil.

@@ -88,17 +88,19 @@ fn unwrap_key(kek: &Kek, app: &AppId, record: &KeyRecord) -> Result<KeyVersion, 
     let wrapped = base64(&store_key, &record.wrapped)?;
 
     let material: KeyMaterial = match summary.suite {
-        Suite::P256 | Suite::Secp256k1 => {
-            let curve = curve_of(summary.suite);
-            let scalar = kek.unwrap(&wrapped, &context).map_err(|_| wrong_kek(app))?;
-            KeyPair::from_scalar(curve, scalar.expose())?.into()
-        }
-        Suite::P256Psk | Suite::Secp256k1Psk => {
-            let curve = curve_of(summary.suite);
+        Suite::P256 => unwrap_pair(kek, app, &wrapped, &context, Curve::P256)?,
+        Suite::Secp256k1 => unwrap_pair(kek, app, &wrapped, &context, Curve::Secp256k1)?,
+        Suite::P256Psk => {
             let seed = kek
                 .unwrap_psk(&wrapped, &context)
                 .map_err(|_| wrong_kek(app))?;
-            PskKey::stored(curve, seed, summary.id).into()
+            PskKey::stored(Curve::P256, seed, summary.id).into()
+        }
+        Suite::Secp256k1Psk => {
+            let seed = kek
+                .unwrap_psk(&wrapped, &context)
+                .map_err(|_| wrong_kek(app))?;
+            PskKey::stored(Curve::Secp256k1, seed, summary.id).into()
         }
         Suite::P256MlKem768 => {
             let key = kek
@@ -126,9 +128,15 @@ fn unwrap_key(kek: &Kek, app: &AppId, record: &KeyRecord) -> Result<KeyVersion, 
     }
 }
 
-/// Returns the curve of a suite; P-256 for a suite without a curve of its own.
-fn curve_of(suite: Suite) -> Curve {
-    suite.curve().unwrap_or(Curve::P256)
+fn unwrap_pair(
+    kek: &Kek,
+    app: &AppId,
+    wrapped: &[u8],
+    context: &[u8],
+    curve: Curve,
+) -> Result<KeyMaterial, StoreError> {
+    let scalar = kek.unwrap(wrapped, context).map_err(|_| wrong_kek(app))?;
+    Ok(KeyPair::from_scalar(curve, scalar.expose())?.into())
 }
 
 fn wrong_kek(app: &AppId) -> StoreError {

@@ -1,6 +1,6 @@
 //! Tests of [`Control`] over the in-memory store.
 
-use sealwire_crypto::{AppKeys, Curve, EpochLifetime, KeyId, SuiteSet};
+use sealwire_crypto::{AppKeys, Curve, Encoding, EpochLifetime, KeyId, KeyScope, Sealer, SuiteSet};
 use sealwire_records::token::CardEnds;
 
 use super::*;
@@ -824,6 +824,26 @@ async fn changes_at_once_all_come_to_be() {
         1,
         "of many who create one name one succeeds"
     );
+}
+
+#[tokio::test]
+async fn stored_keys_of_all_suites_seal_under_their_suite() {
+    let (control, store) = fresh();
+    control.create(&app("shop"), &Suite::ALL).await.unwrap();
+    let keys = keys(&super::tests::control(&store), "shop").await;
+    for suite in Suite::ALL {
+        let version = keys.newest(suite).unwrap();
+        assert_eq!(version.suite(), suite);
+        // A key whose curve is not that of its suite has another id, and seals nothing.
+        Sealer::new(
+            keys.app(),
+            Arc::clone(version),
+            KeyScope::Field,
+            Encoding::Text,
+            b"",
+        )
+        .unwrap();
+    }
 }
 
 #[test]

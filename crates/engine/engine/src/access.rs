@@ -337,7 +337,7 @@ pub(crate) fn check_loaded(
 
     match mode.decide(Some(&grants), request) {
         Ok(Decision { permit, .. }) => {
-            let (permitted, mask) = mask_text(&permit, property);
+            let (permitted, mask) = permission_and_mask(&permit, property);
             let mask = mask.or(role_mask).filter(|_| permitted);
             Checked {
                 permitted,
@@ -356,7 +356,7 @@ pub(crate) fn check_loaded(
 
 /// Returns true if a permit covers the property, or `property` is absent, and the mask through
 /// which values are shown.
-fn mask_text(permit: &Permit<'_>, property: Option<&str>) -> (bool, Option<String>) {
+fn permission_and_mask(permit: &Permit<'_>, property: Option<&str>) -> (bool, Option<String>) {
     let visibility = match property {
         None => Some(permit.visibility()),
         Some(property) if permit.operation() == Operation::ObjectsGet => {

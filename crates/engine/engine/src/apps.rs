@@ -293,7 +293,7 @@ impl Apps {
             Ok(state) => AppTable::new(state, &AppTable::default()),
             Err(StoreError::Sealed) => {
                 tracing::error!(
-                    "the store is sealed; run `sealwire root unseal` to serve requests"
+                    "the store is sealed, so no request is served; once the reason for the seal is gone, run `sealwire root unseal`"
                 );
                 AppTable::sealed(0)
             }
@@ -428,7 +428,7 @@ impl Apps {
     /// retries and reports the failure.
     pub async fn changed_here(&self) {
         if let Err(error) = self.refresh().await {
-            tracing::warn!(%error, "this engine does not serve a change yet, because the store cannot be read");
+            tracing::warn!(%error, "a change was made, and this engine does not serve it yet");
             self.behind.notify_one();
         }
         // Caches must be dropped even if the new state could not be read, so that revoked
@@ -548,7 +548,7 @@ impl Apps {
         self.seal.send_replace(true);
         self.replace(before, &Arc::new(AppTable::sealed(before.generation)));
         tracing::error!(
-            "the store is sealed and all keys were dropped; run `sealwire root unseal` to serve requests"
+            "the store is sealed and all keys were dropped, so no request is served; once the reason for the seal is gone, run `sealwire root unseal`"
         );
         true
     }

@@ -83,7 +83,7 @@ impl Audit {
         if !trail.found().is_sound() {
             tracing::error!(
                 found = trail.found().name(),
-                "the audit trail was changed since it was closed; run `sealwire audit verify` to find the place"
+                "the audit log is not in the state in which an engine leaves it; run `sealwire audit verify` to find the place"
             );
         }
 

@@ -117,7 +117,7 @@ impl Certificates {
     }
 
     /// Manages the certificates until the future is dropped. Calls `reloaded` with `ok` after new
-    /// files were put in service, and with `failed_files` after files failed to load.
+    /// files were put in service, and with `refused` after files failed to load.
     pub(crate) async fn run(mut self, reloaded: impl Fn(&'static str)) {
         let mut expiry_checks = interval(EXPIRY_CHECK_INTERVAL);
         expiry_checks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -34,7 +34,7 @@ impl Shutdown {
     pub fn reason(&self) -> Option<StopReason> {
         // A revoked client gets this reason even while the engine drains.
         if self.disconnected.borrow().is_some() {
-            return Some(StopReason::Disconnected);
+            return Some(StopReason::CertificateRejected);
         }
         self.draining.borrow().then_some(StopReason::Drain)
     }
@@ -52,7 +52,7 @@ impl Shutdown {
             }
         };
         tokio::select! {
-            () = disconnected => StopReason::Disconnected,
+            () = disconnected => StopReason::CertificateRejected,
             // If the sender is dropped, the engine is gone, which counts as a drain.
             _ = draining.wait_for(|draining| *draining) => StopReason::Drain,
         }
@@ -88,7 +88,7 @@ mod tests {
         );
         assert_eq!(shutdown.close_reason(), None);
         disconnect.send_replace(Some(DisconnectLabel::Revoked));
-        assert_eq!(shutdown.reason(), Some(StopReason::Disconnected));
+        assert_eq!(shutdown.reason(), Some(StopReason::CertificateRejected));
         assert_eq!(
             shutdown.close_reason().unwrap().code,
             ErrorCode::Unauthenticated

@@ -25,6 +25,7 @@ pub(crate) static SCHEMA: Schema = Schema {
     sections: SECTIONS,
     template_command: "sealwire config template",
     secret_variable: Some(("kek", "env_var")),
+    variables_ignore_case: false,
 };
 
 const SECTIONS: &[Section] = &[

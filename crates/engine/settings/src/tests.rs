@@ -388,7 +388,7 @@ fn wrong_files_are_refused_by_key_and_line() {
         ),
         (
             "[tls]\nkey = \"\"",
-            "line 2: tls.key: must be a path in quotes",
+            "line 2: tls.key: must be a path, which is not empty",
         ),
         (
             "[tls]\nkey = \"a\\u0000b\"",
@@ -401,6 +401,14 @@ fn wrong_files_are_refused_by_key_and_line() {
         (
             "[tls]\nkey = \"MC4CAQ\\nAwBQYDK2\"",
             "tls.key: must be the path of a file, not its content",
+        ),
+        (
+            "[kek]\nfile = \"0123456789ABCDEFabcdef0123456789ABCDEFabcdef0123456789ABCDEFabcd\"",
+            "line 2: kek.file: must be the path of a file, not its content",
+        ),
+        (
+            "[kek]\nenv_var = \"ABCDEF0123456789ABCDEF0123456789ABCDEF0123456789ABCDEF0123456789\"",
+            "line 2: kek.env_var: must be the name of an environment variable",
         ),
         (
             "[kek]\nprovider = \"vault\"",
@@ -508,6 +516,11 @@ fn wrong_variables_are_refused_by_name() {
             "SEALWIRE_KEK_FIEL: overrides no key; did you mean SEALWIRE_KEK_FILE?",
         ),
         (
+            "SEALWIRE_LISTEN_address",
+            "127.0.0.1:1",
+            "SEALWIRE_LISTEN_address: overrides no key",
+        ),
+        (
             "SEALWIRE_LIMITS_DEPTH_MAX",
             "many",
             "SEALWIRE_LIMITS_DEPTH_MAX: must be a whole number in 4..=1024 levels",
@@ -530,7 +543,7 @@ fn wrong_variables_are_refused_by_name() {
         (
             "SEALWIRE_TLS_KEY",
             "",
-            "SEALWIRE_TLS_KEY: must be a path in quotes",
+            "SEALWIRE_TLS_KEY: must be a path, which is not empty",
         ),
     ] {
         let refused = refusal("", &[(variable, value)]);
@@ -539,6 +552,19 @@ fn wrong_variables_are_refused_by_name() {
             "{variable}\n  says {refused:?}\n  not  {expected:?}"
         );
     }
+}
+
+#[test]
+fn spaces_around_the_values_of_variables_have_no_meaning() {
+    let variables = [
+        ("SEALWIRE_LIMITS_DEPTH_MAX", " 10 "),
+        ("SEALWIRE_TLS_TLS12", "true "),
+        ("SEALWIRE_TRACES_SAMPLE_RATIO", "0.5 "),
+        ("SEALWIRE_ACCESS_NAME_ORDER", "[\"cn\"] "),
+    ];
+    let config = parse("", &variables).unwrap();
+    assert_eq!(config.limits.depth_max, 10);
+    assert!(config.tls.tls12);
 }
 
 #[test]

@@ -124,7 +124,9 @@ impl FileStore {
         let file = Arc::clone(&self.file);
         tokio::task::spawn_blocking(move || work(&file))
             .await
-            .map_err(|_| StoreError::Unavailable("a task that works on the file panicked".into()))?
+            .map_err(|_| {
+                StoreError::Unavailable("a task that works on the file ended early".into())
+            })?
     }
 }
 

@@ -169,7 +169,7 @@ impl PostgresStore {
             .unwrap_or(&readers[turn % readers.len()])
     }
 
-    /// Runs `work` under a permit of `turns`. Once started, the work continues to its end and keeps
+    /// Runs `work` under a permit of `permits`. Once started, the work continues to its end and keeps
     /// the permit, even if the request is cancelled. The reason is that started statements continue
     /// in the database, and later statements on the connection would wait for them.
     async fn run_with_permit<
@@ -195,7 +195,7 @@ impl PostgresStore {
         });
         done.await.unwrap_or_else(|_| {
             Err(StoreError::Unavailable(
-                "a task of the store panicked".into(),
+                "a task of the store ended early".into(),
             ))
         })
     }

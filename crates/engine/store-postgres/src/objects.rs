@@ -59,7 +59,11 @@ impl ObjectStore for PostgresStore {
                 let shared = Arc::clone(&self.shared);
                 async move { write::write_groups(&shared, now, &groups).await }
             },
-            || Err(StoreError::Unavailable("a task of a write panicked".into())),
+            || {
+                Err(StoreError::Unavailable(
+                    "a task of a write ended early".into(),
+                ))
+            },
         )
         .await
     }
@@ -180,7 +184,11 @@ impl ObjectStore for PostgresStore {
         let shared = Arc::clone(&self.shared);
         let rows = rows.to_vec();
         let put = tokio::spawn(async move { write::put_objects(&shared, &rows).await }).await;
-        put.unwrap_or_else(|_| Err(StoreError::Unavailable("a task of a write panicked".into())))
+        put.unwrap_or_else(|_| {
+            Err(StoreError::Unavailable(
+                "a task of a write ended early".into(),
+            ))
+        })
     }
 
     async fn raise_fence(&self, map: MapId, fence: u64) -> Result<(), StoreError> {

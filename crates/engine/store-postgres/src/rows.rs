@@ -6,7 +6,7 @@ use super::session::Params;
 use super::sqlstate::{SqlFault, damaged};
 use sealwire_store::{Fingerprint, MapId, Row, SECONDS_MAX, StoreError, SubjectId, TokenId};
 
-/// Columns of the table alias `t`, in the order that [`read`] expects.
+/// Columns of the table alias `t`, in the order that [`read_row`] expects.
 macro_rules! columns {
     () => {
         "t.id, t.fingerprint, t.sealed, t.tags, t.expires, t.created, t.archived, t.subject"

@@ -305,7 +305,7 @@ impl PostgresStore {
                     )
                 }
             },
-            || Err(StoreError::Unavailable("a lookup task panicked".into())),
+            || Err(StoreError::Unavailable("a lookup task ended early".into())),
         )
         .await
         .into_iter()
@@ -465,7 +465,11 @@ impl TokenStore for PostgresStore {
                 let shared = Arc::clone(&self.shared);
                 async move { write::write_groups(&shared, now, &groups).await }
             },
-            || Err(StoreError::Unavailable("a task of a write panicked".into())),
+            || {
+                Err(StoreError::Unavailable(
+                    "a task of a write ended early".into(),
+                ))
+            },
         )
         .await
     }
@@ -722,6 +726,10 @@ impl TokenStore for PostgresStore {
         let shared = Arc::clone(&self.shared);
         let rows = rows.to_vec();
         let put = tokio::spawn(async move { bulk_import::import_rows(&shared, &rows).await }).await;
-        put.unwrap_or_else(|_| Err(StoreError::Unavailable("a task of a write panicked".into())))
+        put.unwrap_or_else(|_| {
+            Err(StoreError::Unavailable(
+                "a task of a write ended early".into(),
+            ))
+        })
     }
 }

@@ -395,7 +395,7 @@ fn collect_claims(groups: &[&Group]) -> Option<Claims> {
     Some(claims)
 }
 
-/// Writes groups in one statement and one round trip, unless a conflict exists. `trusting` skips
+/// Writes groups in one statement and one round trip, unless a conflict exists. `assumes_new` skips
 /// the lookup of fingerprint holders.
 async fn merge_groups(
     session: &Session,

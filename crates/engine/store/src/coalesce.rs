@@ -356,7 +356,7 @@ async fn write_lane(shared: Arc<Shared>) {
     gather(&shared.writes).await;
     while let Some((_, batch)) = shared.writes.next(&mut lane) {
         caught(shared.write(batch)).await;
-        shared.writes.observe_batch(&mut lane);
+        shared.writes.complete_batch(&mut lane);
         gather(&shared.writes).await;
     }
 }
@@ -366,7 +366,7 @@ async fn look_lane(shared: Arc<Shared>) {
     gather(&shared.looks).await;
     while let Some((sort, batch)) = shared.looks.next(&mut lane) {
         caught(shared.look(sort, batch)).await;
-        shared.looks.observe_batch(&mut lane);
+        shared.looks.complete_batch(&mut lane);
         gather(&shared.looks).await;
     }
 }

@@ -222,7 +222,7 @@ impl Report {
             Ok(Err(error)) if error.stage == Stage::Denied => self.add_finding(
                 Level::Wrong,
                 place,
-                "the host has an address outside of the public internet; if the address is yours, add its network to `addresses`",
+                "the host has an address that `addresses` does not permit (empty: public addresses only); if the address is yours, add its network",
             ),
             Ok(Err(_)) => self.add_finding(Level::Wrong, place, "the host has no address"),
             Err(_) => self.add_finding(Level::Wrong, place, format!("DNS did not respond within {} s", RESOLVE_MAX.as_secs())),
@@ -558,7 +558,7 @@ mod tests {
         for expected in [
             format!("WARNING  admin.address: {address} is in use"),
             "WRONG    listen.public.address: cannot listen on".to_owned(),
-            "WRONG    upstream.shop.url: the host has an address outside of the public internet"
+            "WRONG    upstream.shop.url: the host has an address that `addresses` does not permit"
                 .to_owned(),
         ] {
             assert!(

@@ -223,7 +223,7 @@ impl Engine {
             Ok(results) => results,
             Err(failure) if self.may_fail_open(scope, &failure, started) => {
                 self.metrics.count_failed_open(&scope.route.name);
-                tracing::error!(route = %scope.route.name, reason = failure.reason.name(), "the engine does not respond: values of this request pass in the clear, because the route has fail = \"open\"");
+                tracing::error!(route = %scope.route.name, reason = failure.reason.name(), "the engine is overloaded or does not respond: values of this request pass in the clear, because the route has fail = \"open\"");
                 return Ok(found);
             }
             Err(failure) => return Err(failure),

@@ -125,11 +125,12 @@ fn check_header_names(direction: &Direction, headers: &HeaderMap) -> Result<(), 
         let plain = present
             .as_str()
             .replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-        let is_selected = direction
-            .rules
-            .iter()
-            .any(|rule| rule.headers.contains(present));
-        if direction.sealed_headers.matches(&plain) && !is_selected {
+        if direction.sealed_headers.matches(&plain)
+            && !direction
+                .rules
+                .iter()
+                .any(|rule| rule.headers.contains(present))
+        {
             return Err(Reason::Invalid(name::ALIAS));
         }
     }

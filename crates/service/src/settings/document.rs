@@ -89,7 +89,11 @@ impl Schema {
             if secret == Some(variable.as_str()) {
                 continue;
             }
-            let name = variable.to_ascii_uppercase();
+            let name = if self.variables_ignore_case {
+                variable.to_ascii_uppercase()
+            } else {
+                variable.clone()
+            };
             let keys = || self.tables().flat_map(|section| section.keys);
             let Some(key) = keys().find(|key| self.variable(key) == name) else {
                 if !is_injected(&name) {

@@ -88,7 +88,7 @@ impl Kind {
             Self::OptionalAddress => {
                 "must be an IP address and a port, such as \"127.0.0.1:8443\", or empty".into()
             }
-            Self::Path | Self::OptionalPath => "must be a path in quotes".into(),
+            Self::Path | Self::OptionalPath => "must be a path, which is not empty".into(),
             Self::OptionalUrl => {
                 "must be a URL in plain HTTP, such as \"http://127.0.0.1:4318/v1/traces\", or empty"
                     .into()
@@ -161,6 +161,11 @@ impl Kind {
 
     /// Parses the text of an environment variable. Returns `None` if it is malformed.
     pub(super) fn parse(self, text: &str) -> Option<Value> {
+        // Files of variables can keep spaces at the end of a line.
+        let text = match self {
+            Self::Number { .. } | Self::Fraction | Self::Flag | Self::List(_) => text.trim(),
+            _ => text,
+        };
         match self {
             Self::Number { .. } if let Ok(number) = text.replace('_', "").parse() => {
                 Some(Value::Integer(number))
@@ -187,11 +192,26 @@ fn tables_of(keys: &[&str]) -> String {
 /// Returns true if a text is the content of a key file instead of a path. Errors and logs show
 /// paths, so they must not contain keys.
 fn is_content(path: &str) -> bool {
-    path.contains("-----BEGIN") || path.contains(char::is_control)
+    path.contains("-----BEGIN") || path.contains(char::is_control) || is_key(path)
+}
+
+/// Returns true if a text is a key-encryption key: 64 hexadecimal digits. Settings name files and
+/// variables, and errors show these names.
+pub fn is_key(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Returns true if the last part of a path is a key-encryption key.
+pub fn ends_in_key(path: &str) -> bool {
+    path.trim_end_matches('/')
+        .rsplit('/')
+        .next()
+        .is_some_and(is_key)
 }
 
 fn is_variable(text: &str) -> bool {
     (1..=64).contains(&text.len())
+        && !is_key(text)
         && !text.starts_with(|first: char| first.is_ascii_digit())
         && text
             .bytes()

@@ -221,7 +221,7 @@ impl Sender {
                 Err(failure) => failure,
             };
             if !self.is_failing.replace(true) {
-                tracing::warn!(%failure, spans = count, "spans do not reach the collector");
+                tracing::warn!(fault = %failure, spans = count, "spans do not reach the collector");
             }
             if !failure.may_pass() || attempt == attempts {
                 break;

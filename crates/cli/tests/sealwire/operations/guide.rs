@@ -127,7 +127,7 @@ stop() {
 case "$*" in
     daemon-reload) test -f "$unit" ;;
     "enable --now sealwire" | "start sealwire") is_up || start ;;
-    "stop sealwire") is_up && stop ;;
+    "stop sealwire") ! is_up || stop ;;
     "restart sealwire") is_up && stop; start ;;
     "reload sealwire")
         [ "$(sed -n 's/^ExecReload=//p' "$unit")" = '/bin/kill -HUP $MAINPID' ]

@@ -162,9 +162,9 @@ impl RejectionCounts {
         mut each: impl FnMut(&Event<'_>),
     ) {
         if !end
-            && !self
+            && self
                 .started
-                .is_some_and(|started: Instant| now.saturating_duration_since(started) >= WINDOW)
+                .is_none_or(|started| now.saturating_duration_since(started) < WINDOW)
         {
             return;
         }

@@ -136,7 +136,7 @@ pub(crate) async fn in_order<I: Send, O: Send>(
 
 /// Waits for the first task in flight and takes its output, or for the first error of any task. A
 /// failed job discards all output, so an error does not wait for slow tasks that began earlier.
-/// Returns `None` if `under_way` is empty. Safe to cancel.
+/// Returns `None` if there are no tasks. Safe to cancel.
 async fn first_or_error<O>(running_tasks: &mut VecDeque<Task<O>>) -> Option<Result<O, JobError>> {
     if running_tasks.is_empty() {
         return None;

@@ -324,7 +324,7 @@ fn rules_that_would_break_the_target_are_rejected_before_copying() {
     );
     pair.refused(
         &keep(&[("customers.email", "email")]),
-        &["shop.cards.customer_email refers to", "the one is kept"],
+        &["shop.cards.customer_email refers to", "the first is kept"],
     );
     pair.refused(
         &keep(&[("last_name", "null")]),

@@ -3,7 +3,7 @@
 use sealwire_access::{AccessMode, Principal, Role, principal_key};
 use sealwire_store::{CommitSteps, ControlStore, StoreError};
 
-use super::roles::{BindError, assign_role, commit_role};
+use super::roles::{BindError, assign_role, commit_record};
 
 /// Says that the first administrators were made, and is never removed.
 const MADE: &str = "access/administrators";
@@ -71,6 +71,6 @@ async fn make(administrators: &[Principal], store: &dyn ControlStore) -> Result<
         };
         tracing::warn!(%principal, generation, "is an administrator from now on: nobody had a role");
     }
-    steps.made(commit_role(store, MADE, b"{\"format\":1}").await)?;
+    steps.made(commit_record(store, MADE, b"{\"format\":1}").await)?;
     steps.end()
 }

@@ -332,11 +332,11 @@ async fn classify_rows(
         stored_subjects(objects, view.generation, view.map.app, subjects_of(&rows)).await;
     let subjects = subjects?;
     let sealer = sealer.clone();
-    blocking(move || classify_row(&sealer, rows, &subjects, accepts)).await
+    blocking(move || seal_and_classify(&sealer, rows, &subjects, accepts)).await
 }
 
 /// Opens old records and seals those that may be replaced.
-fn classify_row(
+fn seal_and_classify(
     sealer: &ObjectSealer,
     rows: Vec<ObjectRow>,
     subjects: &StoredSubjects,

@@ -92,7 +92,7 @@ async fn set_role(store: &dyn ControlStore, role: &Role) -> Result<u64, RpcError
         let before = readable_roles(&snapshot.records);
         let mut after = readable_roles(&snapshot.records);
         after.insert(role.name().as_str().into(), Arc::new(role.clone()));
-        let left = count_administrators(store, snapshot.generation, [&before, &after], None)
+        let left = find_administrators(store, snapshot.generation, [&before, &after], None)
             .await
             .map_err(store_error)?;
         let Some([had, has]) = left else {
@@ -122,7 +122,7 @@ async fn set_role(store: &dyn ControlStore, role: &Role) -> Result<u64, RpcError
 
 /// Returns whether some principal can grant roles for good, under each of two sets of roles, as of
 /// one generation; `None`: it is another generation by now. `except`: without this principal.
-async fn count_administrators(
+async fn find_administrators(
     store: &dyn ControlStore,
     generation: u64,
     roles: [&HashMap<Box<str>, Arc<Role>>; 2],
@@ -389,7 +389,7 @@ async fn revoke(
         let snapshot = store.load().await.map_err(store_error)?;
         let roles = readable_roles(&snapshot.records);
         if is_administrator(&before, &roles) && !is_administrator(&binding, &roles) {
-            let others = count_administrators(store, base, [&roles, &roles], Some(who))
+            let others = find_administrators(store, base, [&roles, &roles], Some(who))
                 .await
                 .map_err(store_error)?;
             match others {
@@ -516,7 +516,7 @@ async fn load_binding(
 }
 
 /// Puts a record there, whatever was, as often as another change comes first.
-pub(super) async fn commit_role(
+pub(super) async fn commit_record(
     store: &dyn ControlStore,
     key: &str,
     record: &[u8],

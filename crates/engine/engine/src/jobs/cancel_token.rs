@@ -25,7 +25,7 @@ pub enum StopReason {
     /// The engine shuts down.
     Drain = 4,
     /// The client certificate of the connection is no longer accepted.
-    Disconnected = 5,
+    CertificateRejected = 5,
 }
 
 impl StopReason {
@@ -36,7 +36,7 @@ impl StopReason {
             Self::Cancel => Some(CancelReason::Cancel),
             Self::Deadline => Some(CancelReason::Deadline),
             Self::Disconnect => Some(CancelReason::Disconnect),
-            Self::Drain | Self::Disconnected => None,
+            Self::Drain | Self::CertificateRejected => None,
         }
     }
 }
@@ -86,7 +86,7 @@ impl CancelToken {
             2 => Some(StopReason::Deadline),
             3 => Some(StopReason::Disconnect),
             4 => Some(StopReason::Drain),
-            _ => Some(StopReason::Disconnected),
+            _ => Some(StopReason::CertificateRejected),
         }
     }
 

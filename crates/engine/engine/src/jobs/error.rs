@@ -1,6 +1,6 @@
 //! Failures of requests, and their conversion to the errors that clients see.
 //!
-//! Each way in which a request can fail is one variant. [`RequestFailure::error`] is the only
+//! Each way in which a request can fail is one variant. [`RequestFailure::to_rpc_error`] is the only
 //! function that converts a failure for a client. No failure contains a value from a payload.
 
 use std::time::Duration;
@@ -256,7 +256,7 @@ impl RequestFailure {
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => ErrorCode::Cancelled,
             Self::Stopped(StopReason::Deadline) => ErrorCode::DeadlineExceeded,
             Self::Stopped(StopReason::Drain) | Self::Audit | Self::Sealed => ErrorCode::Unavailable,
-            Self::Stopped(StopReason::Disconnected) => ErrorCode::Unauthenticated,
+            Self::Stopped(StopReason::CertificateRejected) => ErrorCode::Unauthenticated,
             Self::Internal(_) => ErrorCode::Internal,
         }
     }
@@ -314,7 +314,7 @@ impl RequestFailure {
             }
             Self::Stopped(StopReason::Deadline) => self.plain("deadline exceeded".into()),
             Self::Stopped(StopReason::Drain) => self.plain("the server is shutting down".into()),
-            Self::Stopped(StopReason::Disconnected) => {
+            Self::Stopped(StopReason::CertificateRejected) => {
                 self.plain("the client certificate is no longer accepted".into())
             }
             Self::Store(StoreError::Fenced { .. }) => self
@@ -367,12 +367,6 @@ impl RequestFailure {
 impl From<RequestFailure> for RpcError {
     fn from(failure: RequestFailure) -> Self {
         failure.to_rpc_error()
-    }
-}
-
-impl From<Rejection> for RequestFailure {
-    fn from(rejection: Rejection) -> Self {
-        Self::Overloaded(rejection)
     }
 }
 
@@ -482,7 +476,7 @@ mod tests {
             "the server is shutting down",
         );
         check(
-            RequestFailure::Stopped(StopReason::Disconnected),
+            RequestFailure::Stopped(StopReason::CertificateRejected),
             ErrorCode::Unauthenticated,
             "the client certificate is no longer accepted",
         );

@@ -294,7 +294,7 @@ mod tests {
             ("keep", Some("masks nothing")),
             ("date_shift(within=30, subject=id)", Some("one by one")),
             ("pseudonym(list=cities)", None),
-            ("pseudonym(list=mine)", Some("no list `mine`")),
+            ("pseudonym(list=mine)", Some("unknown list `mine`")),
             ("fly", Some("fly")),
             ("partial(last=x)", Some("column")),
         ] {

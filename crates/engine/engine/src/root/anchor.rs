@@ -368,8 +368,8 @@ impl AnchorFile {
                         format!("another process holds the lock of {path}")
                     }
                     io::ErrorKind::PermissionDenied => format!(
-                        "{path}: {last}. A command of another user was killed and left this empty file: give it the \
-                         owner of the anchor file, or delete it while no command runs"
+                        "{path}: {last}. A command of another user was killed and left this lock file, which is empty: \
+                         give it the owner of the anchor file, which must stay as it is"
                     ),
                     _ => format!("{path}: {last}"),
                 };

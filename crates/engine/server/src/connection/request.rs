@@ -140,7 +140,12 @@ pub(super) fn prepare(
     if admission.is_none()
         && let Some(rejection) = flow.rejection(engine.scheduler.wait_max())
     {
-        return Err(overloaded(engine, kind, work_size, rejection.into()));
+        return Err(overloaded(
+            engine,
+            kind,
+            work_size,
+            RequestFailure::Overloaded(rejection),
+        ));
     }
 
     // The permission is checked before memory is reserved. The decision uses the current time and
@@ -172,8 +177,14 @@ pub(super) fn prepare(
                 has_waited: request.has_waited,
             };
             let admission = engine.scheduler.offer(&offer, &connection.memory);
-            let admission = admission
-                .map_err(|rejection| overloaded(engine, kind, work_size, rejection.into()))?;
+            let admission = admission.map_err(|rejection| {
+                overloaded(
+                    engine,
+                    kind,
+                    work_size,
+                    RequestFailure::Overloaded(rejection),
+                )
+            })?;
             (admission, Some(Instant::now()))
         }
     };

@@ -91,7 +91,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if self.service.permits(&self.principal) {
             // The reason is checked before each request, including buffered ones. A client whose
             // certificate was revoked can therefore make no further change.
-            while shutdown.reason() != Some(StopReason::Disconnected)
+            while shutdown.reason() != Some(StopReason::CertificateRejected)
                 && self.step(&mut shutdown).await.is_ok()
             {}
         } else {

@@ -15,6 +15,7 @@ use super::keys::{
     FENCE, Key, PostingKey, TermKey, fence_key, map_and_id, parse_map, past_prefix, record_key,
     subject_key,
 };
+use super::manifest::{damage_in, io_error};
 use super::{Options, manifest, object_row, row};
 use sealwire_store::{MapId, ObjectId, ObjectRow, Row, SINGLE, StoreError, TokenId};
 
@@ -93,13 +94,6 @@ impl Lock {
             .and_then(|()| writeln!(file, "{}", std::process::id()));
         recorded.map_err(|error| io_error(&path, error))?;
         Ok(Self { file })
-    }
-}
-
-fn io_error(path: &Path, source: std::io::Error) -> StoreError {
-    StoreError::Io {
-        path: path.to_owned(),
-        source,
     }
 }
 
@@ -460,13 +454,6 @@ impl Database {
 
     pub(super) fn damage(&self, what: &str) -> StoreError {
         damage_in(&self.folder, what)
-    }
-}
-
-fn damage_in(folder: &Path, what: &str) -> StoreError {
-    StoreError::Damaged {
-        place: folder.display().to_string(),
-        what: what.to_owned(),
     }
 }
 

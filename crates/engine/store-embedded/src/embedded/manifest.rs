@@ -23,11 +23,11 @@ pub(super) fn check(database: &Path) -> Result<(), StoreError> {
     let keyspaces = database.join("keyspaces");
     let entries = match fs::read_dir(&keyspaces) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        entries => entries.map_err(|error| io(&keyspaces, error))?,
+        entries => entries.map_err(|error| io_error(&keyspaces, error))?,
     };
 
     for entry in entries {
-        let keyspace = entry.map_err(|error| io(&keyspaces, error))?.path();
+        let keyspace = entry.map_err(|error| io_error(&keyspaces, error))?.path();
         let current = keyspace.join(CURRENT);
         match fs::read(&current) {
             Ok(named) => check_one(&keyspace, &named)?,
@@ -36,13 +36,13 @@ pub(super) fn check(database: &Path) -> Result<(), StoreError> {
             {
                 if fs::read_dir(keyspace.join(TABLES)).is_ok_and(|mut files| files.next().is_some())
                 {
-                    return Err(damaged(
+                    return Err(damage_in(
                         &keyspace,
                         "the file `current`, which points to the list of files, is missing",
                     ));
                 }
             }
-            Err(error) => return Err(io(&current, error)),
+            Err(error) => return Err(io_error(&current, error)),
         }
     }
 
@@ -54,7 +54,7 @@ fn check_one(keyspace: &Path, current: &[u8]) -> Result<(), StoreError> {
         .split_first_chunk()
         .and_then(|(version, rest)| Some((version, rest.split_first_chunk()?)));
     let Some((version, (checksum, [XXH3_128]))) = parts else {
-        return Err(damaged(
+        return Err(damage_in(
             keyspace,
             "the file `current`, which points to the list of files, has an invalid form",
         ));
@@ -63,13 +63,13 @@ fn check_one(keyspace: &Path, current: &[u8]) -> Result<(), StoreError> {
     let list = keyspace.join(format!("v{}", u64::from_le_bytes(*version)));
     let bytes = match fs::read(&list) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Err(damaged(keyspace, "the list of files is missing"));
+            return Err(damage_in(keyspace, "the list of files is missing"));
         }
-        bytes => bytes.map_err(|error| io(&list, error))?,
+        bytes => bytes.map_err(|error| io_error(&list, error))?,
     };
 
     if xxh3_128(&bytes) != u128::from_le_bytes(*checksum) {
-        return Err(damaged(
+        return Err(damage_in(
             keyspace,
             "the list of files does not match its checksum",
         ));
@@ -78,14 +78,16 @@ fn check_one(keyspace: &Path, current: &[u8]) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn damaged(keyspace: &Path, what: &str) -> StoreError {
+/// Returns the error of a damaged folder.
+pub(super) fn damage_in(folder: &Path, what: &str) -> StoreError {
     StoreError::Damaged {
-        place: keyspace.display().to_string(),
+        place: folder.display().to_string(),
         what: what.to_owned(),
     }
 }
 
-fn io(path: &Path, source: std::io::Error) -> StoreError {
+/// Returns the error of a path that cannot be read or written.
+pub(super) fn io_error(path: &Path, source: std::io::Error) -> StoreError {
     StoreError::Io {
         path: path.to_owned(),
         source,

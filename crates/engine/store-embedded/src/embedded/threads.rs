@@ -383,7 +383,7 @@ impl Writer {
 
     /// Closes a failed database and reopens it when the disk accepts writes.
     fn reopen(&mut self) {
-        // The fault remains until the database is open again, even if a step fails.
+        // The failure remains until the database is open again, even if a step fails.
         let Some(failure) = self
             .failure
             .as_mut()

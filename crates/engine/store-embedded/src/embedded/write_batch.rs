@@ -244,7 +244,7 @@ impl<'a> WriteBatch<'a> {
     }
 }
 
-/// Returns the fingerprint under which the row is indexed_fingerprint.
+/// Returns the fingerprint under which the row is indexed.
 pub(super) fn indexed_fingerprint(row: &Row) -> Option<Fingerprint> {
     row.fingerprint.filter(|_| row.archived.is_none())
 }

@@ -14,7 +14,7 @@ const TERM_BYTES: usize = 21;
 const SHARED: u8 = 0;
 const UNIQUE: u8 = 1;
 
-/// Columns of the table alias `t`, in the order that [`read`] expects. `bare` columns have an empty
+/// Columns of the table alias `t`, in the order that [`read_object`] expects. `bare` columns have an empty
 /// sealed content, because the content can be large.
 macro_rules! object_columns {
     () => {

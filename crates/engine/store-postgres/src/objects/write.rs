@@ -147,7 +147,7 @@ async fn write_with_retries(
     write_in_transaction(query, deadline, &Task::Groups(now, groups)).await
 }
 
-/// Writes new objects. See [`NewObjects::insert`].
+/// Writes new objects.
 async fn insert_new(
     query: &Query<'_>,
     session: &Session,

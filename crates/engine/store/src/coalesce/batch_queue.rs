@@ -133,7 +133,7 @@ impl<T> BatchQueue<T> {
 
     /// Marks the batch of this worker as completed. Clients of the batch can queue new requests
     /// before the worker takes its next batch.
-    pub(super) fn observe_batch(&self, lane: &mut LastBatch) {
+    pub(super) fn complete_batch(&self, lane: &mut LastBatch) {
         if let Some((_, weight)) = &mut lane.0 {
             self.books().carried -= std::mem::take(weight);
         }

@@ -128,7 +128,7 @@ async fn lane(shared: Arc<Shared>) {
     gather(&shared.writes).await;
     while let Some((_, batch)) = shared.writes.next(&mut last) {
         caught(shared.write(batch)).await;
-        shared.writes.observe_batch(&mut last);
+        shared.writes.complete_batch(&mut last);
         gather(&shared.writes).await;
     }
 }

@@ -16,6 +16,7 @@ pub(super) static SCHEMA: Schema = Schema {
     sections: SECTIONS,
     template_command: "sealwire-relay config template",
     secret_variable: None,
+    variables_ignore_case: true,
 };
 
 /// A list of texts.
