@@ -64,7 +64,7 @@ pub(crate) fn of_client(py: Python<'_>, error: &Error) -> PyErr {
         Error::Disconnected { .. } => "disconnected",
         Error::Connect(_) => "connect",
         Error::Tls(_) | Error::Config(_) => "config",
-        Error::RequestTooLong { .. } | Error::ReplyRefused(_) => "too_large",
+        Error::RequestTooLong { .. } | Error::ResponseTooLarge(_) => "too_large",
         Error::Payload(_) | Error::Protocol(_) | Error::Value(_) => "protocol",
     };
     let mut message = error.to_string();

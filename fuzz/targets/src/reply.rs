@@ -7,7 +7,7 @@ use sealwire_wire::control::{
 };
 use sealwire_wire::{
     Counted, Document, ErrorCode, ErrorFormat, FIELD_ERRORS_MAX, Found, Health, Info, Inspection,
-    Response, Tokens, TraceContext, decode_protocol_error, response,
+    Response, ResultCodec as _, Tokens, TraceContext, decode_protocol_error, response,
 };
 
 use crate::Seed;

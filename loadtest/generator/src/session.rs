@@ -5,7 +5,7 @@ use std::net::{TcpStream, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealwire_wire::{Document, Info, Response, Scanner, request};
+use sealwire_wire::{Document, Info, Response, ResultCodec as _, Scanner, request};
 
 use crate::ask::{PATIENCE, ask, result};
 use crate::calls::Calls;

@@ -10,6 +10,7 @@ mod replies;
 use napi::bindgen_prelude::{Buffer, Error, Result, Status};
 use napi_derive::napi;
 use sealwire_wire as wire;
+use sealwire_wire::ResultCodec as _;
 use wire::{Encoding, Format, KeyScope, Suite, TokenLookupScope, TokenizeOptions, Writing};
 
 pub use document::Expected;

@@ -186,7 +186,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             when,
             common,
         } => change_named_tokens(named, common, "changed", async |client, map, tokens| {
-            Ok(client.tokens_expire(map, tokens, when.in_s).await?)
+            Ok(client
+                .tokens_expire(map, tokens, when.in_s.map(Duration::from_secs))
+                .await?)
         }),
         TokensCommand::Archive {
             expired_s,

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sealwire_wire::{
     CommonParams, DEADLINE_MS_MAX, DocumentParams, ErrorCode, FieldError, Health, Info, Inspection,
-    Malformed, request,
+    Malformed, ResultCodec, request,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::config::ClientConfig;
 use crate::connection::{Bounds, Connection};
-use crate::error::{Error, printable, rejected_certificate};
+use crate::error::{Error, ResponseLimit, printable, rejected_certificate};
 use crate::pool::{Connector, Pool, Renewals};
 use crate::request::documents::{Decrypt, Detokenize, Encrypt, Inspect, Mask, Rewrap, Tokenize};
 use crate::retry::{Course, Retries, Setback};
@@ -31,6 +31,22 @@ use crate::state::Failure;
 use crate::tls::Dialer;
 
 /// A document in a response.
+///
+/// ```no_run
+/// # async fn example(client: sealwire_client::Client, payload: Vec<u8>) -> Result<(), sealwire_client::Error> {
+/// use sealwire_client::{Encrypt, OnError};
+///
+/// let request = Encrypt::new("shop", &payload).select(["$.card", "$.iban"]);
+/// let sealed = client.encrypt(request.on_error(OnError::Report)).await?;
+/// for position in &sealed.unmatched {
+///     eprintln!("path {position} matches nothing");
+/// }
+/// for error in &sealed.errors {
+///     eprintln!("{} is not encrypted: {}", error.path, error.code);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "workspace"), non_exhaustive)]
 pub struct Document {
@@ -51,6 +67,13 @@ pub struct Document {
 
 impl Document {
     /// Deserializes the payload into a Rust value.
+    ///
+    /// ```no_run
+    /// # fn example(tokenized: sealwire_client::Document) -> Result<(), sealwire_client::Error> {
+    /// let tokens: Vec<String> = tokenized.to_value()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Value`] if the payload does not have the structure of `T`.
@@ -87,7 +110,7 @@ pub fn to_payload<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
     rmp_serde::to_vec_named(value).map_err(|error| Error::Value(Arc::new(error)))
 }
 
-/// Counters of a client since its creation. No counter ever decreases.
+/// Counters of a client since its creation, from [`Client::stats`]. No counter ever decreases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -105,6 +128,17 @@ pub struct Stats {
 
 /// A client of one server, or of several servers that serve the same apps. Cloning is cheap, and
 /// clones share the connections. Needs a tokio runtime with I/O and time enabled.
+///
+/// ```no_run
+/// use sealwire_client::{Client, Error};
+///
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// let another = client.clone();
+/// let task = tokio::spawn(async move { another.encrypt_value("shop", "4111 1111 1111 1111").await });
+/// client.health().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<ClientState>,
@@ -219,6 +253,8 @@ impl Client {
 
     /// Encrypts a document.
     ///
+    /// See [`Encrypt`] for an example.
+    ///
     /// # Errors
     /// Any [`Error`] but `Value`.
     pub async fn encrypt(&self, request: Encrypt<'_>) -> Result<Document, Error> {
@@ -228,6 +264,8 @@ impl Client {
 
     /// Decrypts a document.
     ///
+    /// See [`Decrypt`] for an example.
+    ///
     /// # Errors
     /// Any [`Error`] but `Value`.
     pub async fn decrypt(&self, request: Decrypt<'_>) -> Result<Document, Error> {
@@ -236,6 +274,8 @@ impl Client {
     }
 
     /// Opens every envelope of a document and seals the plaintext again with the app's newest key.
+    ///
+    /// See [`Rewrap`] for an example.
     ///
     /// # Errors
     /// Any [`Error`] but `Value`.
@@ -248,6 +288,8 @@ impl Client {
     /// client draws one at random. An attempt after a lost response then gets the tokens that the
     /// first attempt made. In a collection of kind `random`, each token costs an entry in an index
     /// of the store. A client whose [`ClientConfig::repeat_sent`] is off draws no key.
+    ///
+    /// See [`Tokenize`] for an example.
     ///
     /// # Errors
     /// Any [`Error`] but `Value`.
@@ -265,6 +307,8 @@ impl Client {
 
     /// Replaces the tokens in a document by their values.
     ///
+    /// See [`Detokenize`] for an example.
+    ///
     /// # Errors
     /// Any [`Error`] but `Value`.
     pub async fn detokenize(&self, request: Detokenize<'_>) -> Result<Document, Error> {
@@ -274,6 +318,8 @@ impl Client {
 
     /// Masks the fields of a document by rules. Safe to repeat: equal requests have equal
     /// responses, except for functions that draw at random.
+    ///
+    /// See [`Mask`] for an example.
     ///
     /// # Errors
     /// Any [`Error`] but `Value`.
@@ -321,6 +367,8 @@ impl Client {
     /// Opens every envelope of a payload, with default options, and deserializes the result into a
     /// Rust value.
     ///
+    /// See [`Client::encrypt_value`] for an example.
+    ///
     /// # Errors
     /// Any [`Error`].
     pub async fn decrypt_value<T: DeserializeOwned>(
@@ -332,6 +380,8 @@ impl Client {
     }
 
     /// Returns the metadata of an envelope without opening it.
+    ///
+    /// See [`Inspect`] for an example.
     ///
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
@@ -412,6 +462,14 @@ impl Client {
     /// connection succeeds with them. The client then keeps using the earlier certificates until
     /// those expire. Files are checked before each new connection, and every ten seconds while
     /// requests are made.
+    ///
+    /// ```no_run
+    /// # fn example(client: sealwire_client::Client) {
+    /// if let Some(reason) = client.renewal_error() {
+    ///     eprintln!("the renewed certificate is not in use: {reason}");
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn renewal_error(&self) -> Option<Arc<str>> {
         let ClientState {
@@ -547,7 +605,7 @@ fn random<const N: usize>() -> Result<[u8; N], Error> {
     provider
         .secure_random
         .fill(&mut bytes)
-        .map_err(|error| Error::Tls(Arc::new(error.into())))?;
+        .map_err(|error| Error::tls(error.into()))?;
     Ok(bytes)
 }
 
@@ -577,7 +635,7 @@ impl Connection {
             Failure::TooLong => Error::RequestTooLong {
                 max: self.bounds().request_bytes_max,
             },
-            Failure::Refused(error) => Error::ReplyRefused(error.into()),
+            Failure::Refused(error) => Error::ResponseTooLarge(ResponseLimit(error)),
             Failure::Protocol(malformed) => Error::protocol(malformed),
         }
     }

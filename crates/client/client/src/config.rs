@@ -126,8 +126,10 @@ const AGES: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "workspace"), non_exhaustive)]
 pub struct ClientConfig {
-    /// The servers, `1..=128`. Each must be able to serve every request. A request goes to the less
-    /// busy of two randomly chosen endpoints that are connected, not ejected and not paused.
+    /// The servers. Each must be able to serve every request. A request goes to the less busy of two
+    /// randomly chosen endpoints that are connected, not ejected and not paused.
+    ///
+    /// Length: 1 to 128.
     pub endpoints: Vec<Endpoint>,
     /// The only certificate authorities that are trusted for server certificates.
     pub ca: Pem,
@@ -135,51 +137,78 @@ pub struct ClientConfig {
     pub certificate: Pem,
     /// This client's private key.
     pub key: Pem,
-    /// Maximum number of connections to each endpoint, `1..=1_024`, default 2. Connections are
-    /// opened on demand. One connection carries many concurrent requests; more connections spread
-    /// TLS work over more cores of the server.
+    /// Maximum number of connections to each endpoint. Connections are opened on demand. One
+    /// connection carries many concurrent requests; more connections spread TLS work over more
+    /// cores of the server.
+    ///
+    /// Range: 1 to 1,024.
+    /// Default: 2.
     pub connections: usize,
-    /// Age at which a connection is replaced, 10 s to 30 days, default 30 min. Each connection is
-    /// replaced up to a quarter earlier, so that replacements spread over time. Requests move to a
-    /// new connection once it is proven to work, and the old one closes after its last request.
-    /// Behind a TCP balancer, or a name with several addresses, a restarted server gets connections
-    /// within that age, while requests are sent. If a server permits no further connection, the
-    /// client keeps the old ones: leave room for one more per client.
+    /// Age at which a connection is replaced. Each connection is replaced up to a quarter earlier,
+    /// so that replacements spread over time. Requests move to a new connection once it is proven
+    /// to work, and the old one closes after its last request. Behind a TCP balancer, or a name with
+    /// several addresses, a restarted server gets connections within that age, while requests are
+    /// sent. If a server permits no further connection, the client keeps the old ones: leave room
+    /// for one more per client.
+    ///
+    /// Range: 10 s to 30 days.
+    /// Default: 30 min.
     pub connection_age_max: Duration,
-    /// Maximum number of concurrent requests per connection, `1..=65_536`, default 64. Further
-    /// requests wait in FIFO order.
+    /// Maximum number of concurrent requests per connection. Further requests wait in FIFO order.
+    ///
+    /// Range: 1 to 65,536.
+    /// Default: 64.
     pub in_flight_max: usize,
-    /// Timeout for TCP and TLS handshakes together, at least 1 ms, default 5 s.
+    /// Timeout for TCP and TLS handshakes together.
+    ///
+    /// Range: at least 1 ms.
+    /// Default: 5 s.
     pub connect_timeout: Duration,
-    /// Deadline of requests that set none, at least 1 ms and at most one hour, default 30 s.
+    /// Deadline of requests that set none.
+    ///
+    /// Range: 1 ms to 1 h.
+    /// Default: 30 s.
     pub deadline: Duration,
-    /// Pause after the first failed attempt to connect to an endpoint, at least 1 ms, default 50
-    /// ms. The pause doubles with each further failure. The actual pause is a random time between
-    /// half of it and all of it, so that many clients do not return at once.
+    /// Pause after the first failed attempt to connect to an endpoint. The pause doubles with each
+    /// further failure. The actual pause is a random time between half of it and all of it, so that
+    /// many clients do not return at once.
+    ///
+    /// Range: at least 1 ms.
+    /// Default: 50 ms.
     pub backoff_min: Duration,
-    /// Maximum of that pause, at least `backoff_min`, default 2 s.
+    /// Maximum of that pause.
+    ///
+    /// Range: at least `backoff_min`.
+    /// Default: 2 s.
     pub backoff_max: Duration,
-    /// Maximum number of attempts of a request, including the first, `1..=100`, default 4; 1 turns
-    /// retries off. Within its deadline, a request is retried if it was never sent, or if the
-    /// response was `overloaded`, `unavailable`, or `conflict` with a `retry_after_ms`. If another
-    /// endpoint can take the request, the retry is immediate. Otherwise the client waits for the
-    /// named time plus up to half of it. If the server named no time, the client waits for a random
-    /// part of a pause as under `backoff_min`. If the wait would exceed the deadline, the request
-    /// ends with the error that it had.
+    /// Maximum number of attempts of a request, including the first; 1 turns retries off. Within its
+    /// deadline, a request is retried if it was never sent, or if the response was `overloaded`,
+    /// `unavailable`, or `conflict` with a `retry_after_ms`. If another endpoint can take the
+    /// request, the retry is immediate. Otherwise the client waits for the named time plus up to
+    /// half of it. If the server named no time, the client waits for a random part of a pause as
+    /// under `backoff_min`. If the wait would exceed the deadline, the request ends with the error
+    /// that it had.
+    ///
+    /// Range: 1 to 100.
+    /// Default: 4.
     pub attempts_max: u32,
-    /// If true (the default), a request is also retried if its connection ended after it was sent.
-    /// Every data method is safe to repeat; a retry costs at most the repeated work. `tokenize` is
+    /// If true, a request is also retried if its connection ended after it was sent. A retry is made
+    /// only if the request is safe to repeat, and costs at most the repeated work. `tokenize` is
     /// safe by an idempotency key, which the client draws unless the request names one or this
     /// setting is off. Changes over the control listener are never retried in this way.
+    ///
+    /// Default: true.
     pub repeat_sent: bool,
-    /// Number of retries per hundred requests, `0..=100`, default 10, so that retries never
-    /// multiply an overload. One further retry per second is allowed. The whole client has one
-    /// budget, over all endpoints. Unused retries are kept, up to the number of requests that fit
-    /// on one endpoint's connections, at least 10 and at most 1,000. A retry of a request that was
-    /// never sent needs no budget.
+    /// Number of retries per hundred requests, so that retries never multiply an overload. One
+    /// further retry per second is allowed. The whole client has one budget, over all endpoints.
+    /// Unused retries are kept, up to the number of requests that fit on one endpoint's
+    /// connections, at least 10 and at most 1,000. A retry of a request that was never sent needs
+    /// no budget.
+    ///
+    /// Range: 0 to 100.
+    /// Default: 10.
     pub retry_percent: u32,
-    /// Number of consecutive failures that eject an endpoint, `1..=1_000`, default 5 as in Envoy.
-    /// The following events are failures:
+    /// Number of consecutive failures that eject an endpoint. The following events are failures:
     ///
     /// * a failed attempt to connect;
     /// * a connection that ends with requests in flight, or soon after it was opened;
@@ -198,31 +227,45 @@ pub struct ClientConfig {
     ///
     /// An ejected endpoint gets no requests while another endpoint is available. If all endpoints
     /// are ejected, all are used. The only endpoint of a client is never ejected.
+    ///
+    /// Range: 1 to 1,000.
+    /// Default: 5, as in Envoy.
     pub eject_after: u32,
-    /// Length of the first ejection, at least 1 ms, default 1 s. The second consecutive ejection is
-    /// twice as long, the third three times. Each is up to a quarter longer, so that clients do not
-    /// return together. After an ejection, the client sends a `health` request. If it fails, the
-    /// endpoint is ejected again. If it succeeds, the endpoint gets one request at a time until it
-    /// has done the work of one. Until then its next failure ejects it, and so does a missed
-    /// deadline if the others do better. The default is short, because the probe delays no request.
+    /// Length of the first ejection. The second consecutive ejection is twice as long, the third
+    /// three times. Each is up to a quarter longer, so that clients do not return together. After
+    /// an ejection, the client sends a `health` request. If it fails, the endpoint is ejected again.
+    /// If it succeeds, the endpoint gets one request at a time until it has done the work of one.
+    /// Until then its next failure ejects it, and so does a missed deadline if the others do better.
+    /// The default is short, because the probe delays no request.
+    ///
+    /// Range: at least 1 ms.
+    /// Default: 1 s.
     pub ejection_min: Duration,
-    /// Longest ejection without that quarter, at least `ejection_min`, default 30 s. After a longer
-    /// healthy time, ejections start again at `ejection_min`.
+    /// Longest ejection without that quarter. After a longer healthy time, ejections start again at
+    /// `ejection_min`.
+    ///
+    /// Range: at least `ejection_min`.
+    /// Default: 30 s.
     pub ejection_max: Duration,
-    /// Longest request in bytes, at least 1 KiB, default 64 MiB, which is the servers' default
-    /// limit. A longer request would close the connection and so disrupt other requests.
+    /// Longest request in bytes. A longer request would close the connection and so disrupt other
+    /// requests.
+    ///
+    /// Range: at least 1 KiB.
+    /// Default: 64 MiB, which is the servers' default limit.
     pub request_bytes_max: usize,
-    /// Longest response in bytes, at least 1 KiB, default 256 MiB, which is the servers' default
-    /// limit.
+    /// Longest response in bytes.
+    ///
+    /// Range: at least 1 KiB.
+    /// Default: 256 MiB, which is the servers' default limit.
     pub reply_bytes_max: usize,
 }
 
 impl ClientConfig {
-    /// Maximum number of endpoints. Every request examines each endpoint.
+    /// Maximum number of endpoints, because every request examines each endpoint.
     pub const ENDPOINTS_MAX: usize = 128;
 
     /// Creates a configuration for one server with default values. Further servers can be pushed to
-    /// `endpoints`.
+    /// `endpoints`. `address` and `server_name` are those of an [`Endpoint`].
     pub fn new(
         address: impl Into<String>,
         server_name: impl Into<String>,

@@ -12,6 +12,25 @@ use sealwire_wire::{Malformed, RpcError, ScanError};
 
 /// The reason why a request has no result. Cheap to clone, because requests that waited for one
 /// connection share its failure.
+///
+/// ```no_run
+/// use sealwire_client::{Client, Decrypt, Error, ErrorCode};
+///
+/// # async fn example(client: Client, sealed: Vec<u8>) {
+/// match client.decrypt(Decrypt::new("shop", &sealed).context("orders")).await {
+///     Ok(opened) => println!("{} bytes", opened.payload.len()),
+///     Err(Error::Rpc(error)) => match error.code {
+///         ErrorCode::CannotOpen => println!("another context, another key, or changed bytes"),
+///         ErrorCode::Forbidden => println!("ask the operator for a role: {}", error.message),
+///         code if code.is_retryable() => println!("still {code} after all retries"),
+///         code => println!("{code}: {}", error.message),
+///     },
+///     Err(Error::Deadline) => println!("no response in time"),
+///     Err(Error::Disconnected { why, .. }) => println!("the work may have been done: {why}"),
+///     Err(error) => println!("{error}"),
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "workspace"), non_exhaustive)]
 pub enum Error {
@@ -26,6 +45,7 @@ pub enum Error {
     /// The connection ended after it took the request and before the response arrived. The server
     /// may or may not have done the work.
     #[error("disconnected: {why}")]
+    #[cfg_attr(not(feature = "workspace"), non_exhaustive)]
     Disconnected {
         /// The reason, for people.
         why: Arc<str>,
@@ -37,7 +57,7 @@ pub enum Error {
     /// before any response. A retry helps only after the certificate was replaced, here or in the
     /// server's configuration.
     #[error("{}", tls_text(.0))]
-    Tls(#[source] Arc<rustls::Error>),
+    Tls(#[source] TlsError),
     /// The configuration is invalid, or one of its files cannot be read.
     #[error("configuration: {0}")]
     Config(Arc<str>),
@@ -46,13 +66,14 @@ pub enum Error {
     Payload(InvalidMessage),
     /// The request is longer than this client's `request_bytes_max`. Nothing was sent.
     #[error("the request is longer than {max} bytes")]
+    #[cfg_attr(not(feature = "workspace"), non_exhaustive)]
     RequestTooLong {
         /// The limit in bytes.
         max: usize,
     },
     /// The response exceeds this client's limits and was discarded. The server did the work.
-    #[error("reply refused: {0}")]
-    ReplyRefused(ResponseLimit),
+    #[error("the response exceeds a limit of this client: {0}")]
+    ResponseTooLarge(ResponseLimit),
     /// The server violated the protocol. The connection was closed.
     #[error("protocol: {0}")]
     Protocol(InvalidMessage),
@@ -62,21 +83,20 @@ pub enum Error {
     Value(#[source] Arc<dyn std::error::Error + Send + Sync>),
 }
 
-/// The reason why bytes are not the expected MessagePack value.
+/// The reason why TLS cannot be used. The text is for people.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct TlsError(Arc<rustls::Error>);
+
+/// The reason why bytes are not the expected MessagePack value. The text is for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
 pub struct InvalidMessage(Malformed);
 
-/// The limit that a response exceeds.
+/// The limit that a response exceeds. The text is for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
-pub struct ResponseLimit(ScanError);
-
-impl From<ScanError> for ResponseLimit {
-    fn from(error: ScanError) -> Self {
-        Self(error)
-    }
-}
+pub struct ResponseLimit(pub(crate) ScanError);
 
 /// Returns a server's error with a message that is safe to show on a terminal. A server must not
 /// move the cursor, start a line or change the direction of the text.
@@ -111,14 +131,29 @@ impl Error {
         Self::Protocol(InvalidMessage(malformed))
     }
 
-    /// Returns the error for a document that lacks values of the request. A program that decodes
-    /// documents itself returns it.
+    /// Returns the error of a TLS library.
+    pub(crate) fn tls(error: rustls::Error) -> Self {
+        Self::Tls(TlsError(Arc::new(error)))
+    }
+
+    /// Returns the error for a document that lacks values of the request. Programs of this
+    /// workspace that decode documents themselves return it.
+    #[cfg(feature = "workspace")]
+    #[doc(hidden)]
     #[must_use]
     pub fn incomplete_document() -> Self {
         Self::protocol(Malformed::Truncated)
     }
 
     /// Returns the error of the server, if the server responded with one.
+    ///
+    /// ```no_run
+    /// # fn example(error: sealwire_client::Error) {
+    /// use sealwire_client::ErrorCode;
+    ///
+    /// let is_missing = error.rpc().is_some_and(|error| error.code == ErrorCode::NotFound);
+    /// # }
+    /// ```
     #[must_use]
     pub fn rpc(&self) -> Option<&RpcError> {
         match self {
@@ -169,11 +204,11 @@ pub(crate) fn certificate_alert(error: &io::Error) -> Option<AlertDescription> {
 
 /// Returns the error for a certificate that the server rejected with this alert.
 pub(crate) fn rejected_certificate(alert: AlertDescription) -> Error {
-    Error::Tls(Arc::new(rustls::Error::AlertReceived(alert)))
+    Error::tls(rustls::Error::AlertReceived(alert))
 }
 
-fn tls_text(error: &rustls::Error) -> &'static str {
-    match error {
+fn tls_text(error: &TlsError) -> &'static str {
+    match &*error.0 {
         rustls::Error::AlertReceived(alert) => certificate_advice(*alert).unwrap_or("TLS set-up"),
         _ => "TLS set-up",
     }

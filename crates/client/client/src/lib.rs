@@ -138,11 +138,32 @@
 //!
 //! The requests of operators, on apps, collections, roles and root keys, are in [`control`].
 //!
+//! # Features
+//!
+//! No feature is on by default.
+//!
+//! * `public-keys`: checks the public keys of an app, and seals documents to them without an engine
+//!   (module `public_keys`). Links the cryptography of fields.
+//! * `workspace`: for the crates of the engine only, see below.
+//!
 //! # Compatibility
 //!
 //! Requests are built by methods. Structs of results and enums can grow, and so are
-//! `non_exhaustive`. The feature `workspace` is for the crates of the engine only: it makes them
-//! exhaustive, and an application that enables it loses this promise.
+//! `non_exhaustive`. The feature `workspace` makes them exhaustive, so an application that enables
+//! it loses this promise. Without it, a `match` needs an arm for later variants. This one does not
+//! compile:
+//!
+#![cfg_attr(not(feature = "workspace"), doc = "```compile_fail,E0004")]
+#![cfg_attr(feature = "workspace", doc = "```")]
+//! # fn example(encoding: sealwire_client::Encoding) -> &'static str {
+//! use sealwire_client::Encoding;
+//!
+//! match encoding {
+//!     Encoding::Text => "a string",
+//!     Encoding::Binary => "bytes",
+//! }
+//! # }
+//! ```
 
 mod addresses;
 mod client;
@@ -170,7 +191,7 @@ mod tests;
 
 pub use client::{Client, Document, Stats, to_payload};
 pub use config::{ClientConfig, Endpoint, Pem};
-pub use error::{Error, InvalidMessage, ResponseLimit};
+pub use error::{Error, InvalidMessage, ResponseLimit, TlsError};
 pub use pacer::{Pacer, PacerStats, RetryLimits};
 pub use request::RequestOptions;
 pub use request::documents::{

@@ -3,9 +3,10 @@
 //! A write whose response was lost may have been made. So the client repeats a write only if that
 //! is safe: an addition with an idempotency key, and a change of the expiry.
 
-use bytes::Bytes;
+use std::time::Duration;
+
 use sealwire_wire::{
-    self as wire, Counted, Objects, ObjectsChanged, ObjectsOperation, ObjectsRequest,
+    self as wire, Counted, Objects, ObjectsChanged, ObjectsOperation, ObjectsRequest, ResultCodec,
     SubjectErased, SubjectExport, SubjectFound, SubjectsOperation, SubjectsRequest, TokenMap,
     request,
 };
@@ -19,11 +20,12 @@ use crate::request::tokens::{CollectionTarget, Listing, Sweep};
 use crate::retry::Course;
 
 impl Client {
-    /// Adds objects: all of them or none. `add.objects` is a MessagePack array of maps of property
-    /// names to values.
+    /// Adds objects: all of them or none. The objects are maps of property names to values.
+    ///
+    /// See [`AddObjects`] for an example.
     ///
     /// # Errors
-    /// Any [`Error`] but `Value`; so for every method here.
+    /// Any [`Error`] but `Value`.
     pub async fn objects_add(
         &self,
         target: CollectionTarget<'_>,
@@ -35,16 +37,16 @@ impl Client {
         } else {
             Course::once_on_tokens()
         };
-        let result = self
-            .objects(target, ObjectsOperation::Add(add.0), course)
-            .await?;
-        ObjectsChanged::decode(&result).map_err(Error::protocol)
+        self.objects(target, ObjectsOperation::Add(add.0), course)
+            .await
     }
 
     /// Returns objects by id.
     ///
+    /// See [`PropertyDisclosure`] for an example.
+    ///
     /// # Errors
-    /// As above.
+    /// Any [`Error`] but `Value`.
     pub async fn objects_get(
         &self,
         target: CollectionTarget<'_>,
@@ -55,8 +57,7 @@ impl Client {
             ids: ids.to_vec(),
             disclosure: disclosure.0,
         };
-        Objects::decode(&self.objects(target, operation, Course::on_tokens()).await?)
-            .map_err(Error::protocol)
+        self.objects(target, operation, Course::on_tokens()).await
     }
 
     /// Changes objects: all of them or none. `changes` is a MessagePack array of maps
@@ -81,21 +82,19 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As above.
+    /// Any [`Error`] but `Value`.
     pub async fn objects_update(
         &self,
         target: CollectionTarget<'_>,
         changes: &[u8],
     ) -> Result<ObjectsChanged, Error> {
         request::check_payload(changes).map_err(Error::payload)?;
-        let result = self
-            .objects(
-                target,
-                ObjectsOperation::Update { changes },
-                Course::once_on_tokens(),
-            )
-            .await?;
-        ObjectsChanged::decode(&result).map_err(Error::protocol)
+        self.objects(
+            target,
+            ObjectsOperation::Update { changes },
+            Course::once_on_tokens(),
+        )
+        .await
     }
 
     /// Removes objects permanently: all of them or none. `versions`: the version that each object
@@ -113,7 +112,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As above.
+    /// Any [`Error`] but `Value`.
     pub async fn objects_delete(
         &self,
         target: CollectionTarget<'_>,
@@ -124,19 +123,17 @@ impl Client {
             ids: ids.to_vec(),
             versions,
         };
-        Counted::decode(
-            &self
-                .objects(target, operation, Course::once_on_tokens())
-                .await?,
-        )
-        .map_err(Error::protocol)
+        self.objects(target, operation, Course::once_on_tokens())
+            .await
     }
 
     /// Returns a page of the objects for which all clauses hold. `clauses` is a MessagePack array
     /// of maps `{property, eq | in | prefix}`.
     ///
+    /// See [the crate](crate#objects) for an example.
+    ///
     /// # Errors
-    /// As above.
+    /// Any [`Error`] but `Value`.
     pub async fn objects_query(
         &self,
         target: CollectionTarget<'_>,
@@ -151,14 +148,27 @@ impl Client {
             after: page.0.after,
             limit: page.0.limit,
         };
-        Objects::decode(&self.objects(target, operation, Course::on_tokens()).await?)
-            .map_err(Error::protocol)
+        self.objects(target, operation, Course::on_tokens()).await
     }
 
     /// Returns a page of a collection's objects.
     ///
+    /// ```no_run
+    /// # async fn example(client: sealwire_client::Client) -> Result<(), sealwire_client::Error> {
+    /// use sealwire_client::{CollectionTarget, Listing, PropertyDisclosure};
+    ///
+    /// let customers = CollectionTarget::new("shop", "customers");
+    /// let names = PropertyDisclosure::new().properties(["name"]);
+    /// let page = client.objects_list(customers, Listing::new().limit(500), names).await?;
+    /// for object in page.objects.iter().flatten() {
+    ///     println!("{} in version {}", object.id, object.version);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
-    /// As above.
+    /// Any [`Error`] but `Value`.
     pub async fn objects_list(
         &self,
         target: CollectionTarget<'_>,
@@ -169,77 +179,115 @@ impl Client {
             listing: listing.0,
             disclosure: disclosure.0,
         };
-        Objects::decode(&self.objects(target, operation, Course::on_tokens()).await?)
-            .map_err(Error::protocol)
+        self.objects(target, operation, Course::on_tokens()).await
     }
 
-    /// Sets when objects expire, in seconds from now; `None` removes the expiry.
+    /// Sets when objects expire: after this time from now, in seconds, rounded up. Zero: at once.
+    /// `None`: never.
+    ///
+    /// ```no_run
+    /// # async fn example(client: sealwire_client::Client) -> Result<(), sealwire_client::Error> {
+    /// use std::time::Duration;
+    /// use sealwire_client::CollectionTarget;
+    ///
+    /// let customers = CollectionTarget::new("shop", "customers");
+    /// let counted = client
+    ///     .objects_expire(customers, &["01941f29-7c00-71d8-8e2a-5b6f7c1d0e93"], Duration::from_secs(86_400))
+    ///     .await?;
+    /// println!("{} objects expire in a day", counted.count);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// As above.
+    /// Any [`Error`] but `Value`.
     pub async fn objects_expire(
         &self,
         target: CollectionTarget<'_>,
         ids: &[&str],
-        expires_s: Option<u64>,
+        time: impl Into<Option<Duration>>,
     ) -> Result<Counted, Error> {
         let operation = ObjectsOperation::Expire {
             ids: ids.to_vec(),
-            expires_s,
+            expires_s: time.into().map(crate::request::seconds),
         };
-        Counted::decode(&self.objects(target, operation, Course::on_tokens()).await?)
-            .map_err(Error::protocol)
+        self.objects(target, operation, Course::on_tokens()).await
     }
 
     /// Runs one step of archiving expired objects.
     ///
+    /// ```no_run
+    /// # async fn example(client: sealwire_client::Client) -> Result<(), sealwire_client::Error> {
+    /// use sealwire_client::{CollectionTarget, Sweep};
+    ///
+    /// let customers = CollectionTarget::new("shop", "customers");
+    /// let archived = client.objects_archive(customers, Sweep::new().limit(10_000)).await?;
+    /// println!("{} objects archived", archived.count);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
-    /// As above.
+    /// Any [`Error`] but `Value`.
     pub async fn objects_archive(
         &self,
         target: CollectionTarget<'_>,
         sweep: Sweep<'_>,
     ) -> Result<Counted, Error> {
-        let result = self
-            .objects(
-                target,
-                ObjectsOperation::Archive(sweep.0),
-                Course::on_tokens(),
-            )
-            .await?;
-        Counted::decode(&result).map_err(Error::protocol)
+        self.objects(
+            target,
+            ObjectsOperation::Archive(sweep.0),
+            Course::on_tokens(),
+        )
+        .await
     }
 
     /// Runs one step of removing archived objects permanently.
     ///
+    /// ```no_run
+    /// # async fn example(client: sealwire_client::Client) -> Result<(), sealwire_client::Error> {
+    /// use sealwire_client::{CollectionTarget, Sweep};
+    ///
+    /// let customers = CollectionTarget::new("shop", "customers");
+    /// let removed = client.objects_prune(customers, Sweep::new()).await?;
+    /// println!("{} objects removed", removed.count);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
-    /// As above.
+    /// Any [`Error`] but `Value`.
     pub async fn objects_prune(
         &self,
         target: CollectionTarget<'_>,
         sweep: Sweep<'_>,
     ) -> Result<Counted, Error> {
-        let result = self
-            .objects(
-                target,
-                ObjectsOperation::Prune(sweep.0),
-                Course::on_tokens(),
-            )
-            .await?;
-        Counted::decode(&result).map_err(Error::protocol)
+        self.objects(
+            target,
+            ObjectsOperation::Prune(sweep.0),
+            Course::on_tokens(),
+        )
+        .await
     }
 
     /// Returns how a data subject is known, and whether it was erased.
     ///
+    /// ```no_run
+    /// # async fn example(client: sealwire_client::Client) -> Result<(), sealwire_client::Error> {
+    /// use sealwire_client::SubjectTarget;
+    ///
+    /// let ada = SubjectTarget::by_name("shop", "ada@example.com");
+    /// let found = client.subjects_find(ada).await?;
+    /// println!("{} has a key: {}, erased: {:?}", found.id, found.known, found.erased);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
-    /// As above.
+    /// Any [`Error`] but `Value`.
     pub async fn subjects_find(&self, target: SubjectTarget<'_>) -> Result<SubjectFound, Error> {
-        SubjectFound::decode(
-            &self
-                .subjects(target, SubjectsOperation::Find, Course::on_tokens())
-                .await?,
-        )
-        .map_err(Error::protocol)
+        self.subjects(target, SubjectsOperation::Find, Course::on_tokens())
+            .await
     }
 
     /// Returns a page of the objects of a data subject, all of one collection.
@@ -263,28 +311,28 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As above.
+    /// Any [`Error`] but `Value`.
     pub async fn subjects_export(
         &self,
         target: SubjectTarget<'_>,
         page: Page<'_>,
     ) -> Result<SubjectExport, Error> {
         let wire::control::Page { after, limit } = page.0;
-        let result = self
-            .subjects(
-                target,
-                SubjectsOperation::Export { after, limit },
-                Course::on_tokens(),
-            )
-            .await?;
-        SubjectExport::decode(&result).map_err(Error::protocol)
+        self.subjects(
+            target,
+            SubjectsOperation::Export { after, limit },
+            Course::on_tokens(),
+        )
+        .await
     }
 
     /// Removes the key of a data subject, and then its objects, permanently. Repeat
     /// the request with the version of the result while the result is not `done`.
     ///
+    /// See [`SubjectTarget`] for an example.
+    ///
     /// # Errors
-    /// As above.
+    /// Any [`Error`] but `Value`.
     pub async fn subjects_erase(
         &self,
         target: SubjectTarget<'_>,
@@ -297,22 +345,20 @@ impl Client {
         } else {
             Course::once_on_tokens()
         };
-        let result = self
-            .subjects(
-                target,
-                SubjectsOperation::Erase { version, created },
-                course,
-            )
-            .await?;
-        SubjectErased::decode(&result).map_err(Error::protocol)
+        self.subjects(
+            target,
+            SubjectsOperation::Erase { version, created },
+            course,
+        )
+        .await
     }
 
-    async fn subjects(
+    async fn subjects<T: ResultCodec>(
         &self,
         target: SubjectTarget<'_>,
         operation: SubjectsOperation<'_>,
         course: Course,
-    ) -> Result<Bytes, Error> {
+    ) -> Result<T, Error> {
         let encode = |out: &mut Vec<u8>, msgid, options| {
             let target = wire::SubjectTarget {
                 options,
@@ -320,15 +366,16 @@ impl Client {
             };
             request::subjects(out, msgid, &SubjectsRequest { target, operation });
         };
-        self.call_on_data(target.0.options, course, encode).await
+        let result = self.call_on_data(target.0.options, course, encode).await?;
+        T::decode(&result).map_err(Error::protocol)
     }
 
-    async fn objects(
+    async fn objects<T: ResultCodec>(
         &self,
         target: CollectionTarget<'_>,
         operation: ObjectsOperation<'_>,
         course: Course,
-    ) -> Result<Bytes, Error> {
+    ) -> Result<T, Error> {
         let encode = |out: &mut Vec<u8>, msgid, options| {
             let map = TokenMap {
                 options,
@@ -337,6 +384,7 @@ impl Client {
             let operation = operation.clone();
             request::objects(out, msgid, &ObjectsRequest { map, operation });
         };
-        self.call_on_data(target.0.options, course, encode).await
+        let result = self.call_on_data(target.0.options, course, encode).await?;
+        T::decode(&result).map_err(Error::protocol)
     }
 }

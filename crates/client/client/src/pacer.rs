@@ -40,7 +40,7 @@ const TIMER: Duration = Duration::from_millis(1);
 /// Longest pause of a job, unless the server names a longer one.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Time limits of one request of a job.
+/// Time limits of one request of a job, for [`Pacer::run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RetryLimits {
@@ -191,7 +191,7 @@ impl PacerState {
     }
 }
 
-/// Counters of a pacer since its creation.
+/// Counters of a pacer since its creation, from [`Pacer::stats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PacerStats {
@@ -259,6 +259,8 @@ impl Pacer {
     /// permit, that time starts again whenever another request of the job succeeds. Such a wait
     /// only shows that the job is long. A retry never starts before the end of the pause that the
     /// server named.
+    ///
+    /// See [`Pacer`] for an example.
     ///
     /// # Errors
     /// The first error that a retry does not help, or else the last error before the time was over.

@@ -112,7 +112,43 @@ impl<'a> RequestOptions<'a> {
     common_parameters!();
 }
 
+/// Returns whole seconds, rounded up, so that nothing expires or is removed earlier than requested.
+pub(crate) fn seconds(time: Duration) -> u64 {
+    time.as_secs()
+        .saturating_add(u64::from(time.subsec_nanos() > 0))
+}
+
 /// Returns whole milliseconds, at least 1. The client bounds a deadline when it sends a request.
 pub(crate) fn milliseconds(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_rounded_up() {
+        for (time, expect) in [
+            (Duration::ZERO, 0),
+            (Duration::from_nanos(1), 1),
+            (Duration::from_millis(1_500), 2),
+            (Duration::from_secs(90), 90),
+            (Duration::MAX, u64::MAX),
+        ] {
+            assert_eq!(seconds(time), expect, "{time:?}");
+        }
+    }
+
+    #[test]
+    fn milliseconds_are_at_least_one() {
+        for (time, expect) in [
+            (Duration::ZERO, 1),
+            (Duration::from_micros(999), 1),
+            (Duration::from_millis(2_000), 2_000),
+            (Duration::MAX, u32::MAX),
+        ] {
+            assert_eq!(milliseconds(time), expect, "{time:?}");
+        }
+    }
 }

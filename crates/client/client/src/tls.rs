@@ -189,16 +189,16 @@ fn text(pem: &Pem) -> Result<Zeroizing<Vec<u8>>, Error> {
 fn load([ca, certificate, key]: &[Pem; 3]) -> Result<Arc<rustls::ClientConfig>, Error> {
     let mut roots = RootCertStore::empty();
     for root in certificates(ca)? {
-        roots.add(root).map_err(tls)?;
+        roots.add(root).map_err(Error::tls)?;
     }
     let private_key = tls_files::key_of(&text(key)?).map_err(|error| unusable(key, error))?;
 
     let config = rustls::ClientConfig::builder_with_provider(tls_files::provider())
         .with_protocol_versions(&[&version::TLS13])
-        .map_err(tls)?
+        .map_err(Error::tls)?
         .with_root_certificates(roots)
         .with_client_auth_cert(certificates(certificate)?, private_key)
-        .map_err(tls)?;
+        .map_err(Error::tls)?;
     Ok(Arc::new(config))
 }
 
@@ -208,10 +208,6 @@ fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, Error> {
 
 fn unusable(pem: &Pem, error: impl fmt::Display) -> Error {
     Error::Config(format!("{pem:?}: {error}").into())
-}
-
-fn tls(error: rustls::Error) -> Error {
-    Error::Tls(Arc::new(error))
 }
 
 #[cfg(test)]

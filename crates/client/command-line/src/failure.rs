@@ -168,7 +168,9 @@ fn code_of(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> &
         Some(RequestError::Disconnected { .. }) => "disconnected",
         Some(RequestError::Connect(_)) => "connect",
         Some(RequestError::Tls(_) | RequestError::Config(_)) => "config",
-        Some(RequestError::RequestTooLong { .. } | RequestError::ReplyRefused(_)) => "too_large",
+        Some(RequestError::RequestTooLong { .. } | RequestError::ResponseTooLarge(_)) => {
+            "too_large"
+        }
         Some(RequestError::Payload(_) | RequestError::Protocol(_) | RequestError::Value(_)) => {
             "protocol"
         }

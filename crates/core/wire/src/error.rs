@@ -221,11 +221,10 @@ impl Detail {
 /// The form of errors in the responses of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ErrorFormat {
-    /// A map, see [`RpcError::encode`].
+    /// A map.
     #[default]
     Map,
-    /// A string, see [`RpcError::to_text`]: for clients whose library decodes the error slot as a
-    /// string.
+    /// A string, for clients whose library decodes the error slot as a string.
     Text,
 }
 
@@ -267,6 +266,7 @@ impl RpcError {
 
     /// Creates an `overloaded` error with the hints of the contract: the pause before a retry, the
     /// reason, and, if known, the predicted time of the request. Times are in milliseconds.
+    #[cfg_attr(not(feature = "exhaustive"), doc(hidden))]
     pub fn overloaded(
         reason: OverloadReason,
         retry_after_ms: u32,
@@ -283,6 +283,7 @@ impl RpcError {
 
     /// Creates a `forbidden` error with the name of the operation and the missing part of the
     /// permission.
+    #[cfg_attr(not(feature = "exhaustive"), doc(hidden))]
     pub fn not_granted(message: String, operation: &'static str, missing: &'static str) -> Self {
         Self::new(ErrorCode::Forbidden, message)
             .with(Detail::text("operation", operation))
@@ -304,7 +305,7 @@ impl RpcError {
     }
 
     /// Appends the error as one map.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let keys =
             2 + u32::from(self.retry_after_ms.is_some()) + u32::from(!self.details.is_empty());
         write::map_len(out, keys);
@@ -336,7 +337,7 @@ impl RpcError {
 
     /// Formats the error as `code: message`. If it has hints, a tab and a JSON object follow, which
     /// holds the other keys of the map. The text has no other tab and no other control character.
-    pub fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let message: String = self
             .message
             .chars()
@@ -375,7 +376,7 @@ impl RpcError {
     }
 
     /// Appends the error in the given format.
-    pub fn encode_as(&self, out: &mut Vec<u8>, format: ErrorFormat) {
+    pub(crate) fn encode_as(&self, out: &mut Vec<u8>, format: ErrorFormat) {
         match format {
             ErrorFormat::Map => self.encode(out),
             ErrorFormat::Text => write::str(out, &self.to_text()),
@@ -384,11 +385,8 @@ impl RpcError {
 
     /// Reads an error and ignores unknown keys. An error that is a plain string, as other
     /// MessagePack-RPC servers send, becomes `internal` with this message.
-    ///
-    /// # Errors
-    /// Returns [`Malformed`] if the value is neither a string nor a map with a `code` and a
-    /// `message`.
-    pub fn decode(reader: &mut TokenReader<'_>) -> Result<Self, Malformed> {
+    /// Rejects a value that is neither a string nor a map with a `code` and a `message`.
+    pub(crate) fn decode(reader: &mut TokenReader<'_>) -> Result<Self, Malformed> {
         if let Token::Str(_) = reader.peek()? {
             return Ok(Self::new(
                 ErrorCode::Internal,

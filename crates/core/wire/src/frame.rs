@@ -202,6 +202,7 @@ impl ScanError {
     }
 }
 
+#[cfg_attr(not(feature = "exhaustive"), doc(hidden))]
 impl From<ScanError> for RpcError {
     fn from(error: ScanError) -> Self {
         let rpc = Self::new(error.code(), error.to_string());

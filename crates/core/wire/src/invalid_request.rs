@@ -105,6 +105,7 @@ impl InvalidRequest {
     }
 }
 
+#[cfg_attr(not(feature = "exhaustive"), doc(hidden))]
 impl From<InvalidRequest> for RpcError {
     fn from(error: InvalidRequest) -> Self {
         Self::new(error.code(), error.to_string())

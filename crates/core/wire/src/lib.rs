@@ -75,7 +75,8 @@ pub use request_decoder::{Request, decode_cancel, decode_errors};
 pub use response_decoder::{Document, FieldError, Response, decode_protocol_error};
 pub use results::{
     Counted, Found, Health, Info, Inspection, Object, ObjectVersion, Objects, ObjectsChanged,
-    SubjectErased, SubjectExport, SubjectFound, SubjectToken, Token, Tokens, ValueKind,
+    ResultCodec, SubjectErased, SubjectExport, SubjectFound, SubjectToken, Token, Tokens,
+    ValueKind,
 };
 pub use scan::Scanner;
 pub use trace::TraceContext;

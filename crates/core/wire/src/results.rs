@@ -28,6 +28,20 @@ pub use objects::{
 };
 pub use tokens::{Counted, Found, Token, Tokens};
 
+/// The codec of a result. It is a trait because applications get results from `sealwire-client`, and
+/// must not depend on the codec.
+#[cfg_attr(not(feature = "exhaustive"), doc(hidden))]
+pub trait ResultCodec: Sized {
+    /// Appends the result as one map.
+    fn encode(&self, out: &mut Vec<u8>);
+
+    /// Decodes the result of a response. Ignores unknown keys.
+    ///
+    /// # Errors
+    /// Returns [`Malformed`] if a required key is missing or a value has another type.
+    fn decode(result: &[u8]) -> Result<Self, Malformed>;
+}
+
 names! {
     /// The datatype in the header of an envelope.
     #[derive(Default)]
@@ -79,9 +93,8 @@ pub struct Inspection {
     pub debug: Option<bool>,
 }
 
-impl Inspection {
-    /// Appends the result as one map.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+impl ResultCodec for Inspection {
+    fn encode(&self, out: &mut Vec<u8>) {
         let mut map = Map::begin(out);
         map.text("format", self.format.name());
         map.number("version", self.version.map(u64::from));
@@ -97,11 +110,7 @@ impl Inspection {
         map.flag("debug", self.debug);
     }
 
-    /// Decodes the result of an `inspect` response.
-    ///
-    /// # Errors
-    /// Returns [`Malformed`] if a required key is missing or this build does not know a value.
-    pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
+    fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
         let mut format = None;
         let mut version = None;
@@ -180,9 +189,8 @@ pub struct Info {
     pub limits: Vec<(String, u64)>,
 }
 
-impl Info {
-    /// Appends the result as one map.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+impl ResultCodec for Info {
+    fn encode(&self, out: &mut Vec<u8>) {
         write::map_len(out, 10);
         write_text(out, "name", &self.name);
         write_text(out, "version", &self.version);
@@ -207,11 +215,7 @@ impl Info {
             .for_each(|(key, limit)| write_number(out, key, *limit));
     }
 
-    /// Decodes the result of an `info` response. Absent lists stay empty.
-    ///
-    /// # Errors
-    /// Returns [`Malformed`] if a value has another type.
-    pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
+    fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
         let mut info = Self::default();
         for _ in 0..reader.map_len()? {
@@ -244,18 +248,13 @@ impl Info {
 #[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Health;
 
-impl Health {
-    /// Appends `{status: "ok"}`.
-    pub fn encode(self, out: &mut Vec<u8>) {
+impl ResultCodec for Health {
+    fn encode(&self, out: &mut Vec<u8>) {
         write::map_len(out, 1);
         write_text(out, "status", "ok");
     }
 
-    /// Decodes the result of a `health` response.
-    ///
-    /// # Errors
-    /// Returns [`Malformed`] if the status is not `ok`.
-    pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
+    fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
         let mut status = None;
         for _ in 0..reader.map_len()? {
@@ -347,17 +346,12 @@ fn decode_map<T: DeserializeOwned>(result: &[u8]) -> Result<T, Malformed> {
 /// Implements the codec of results that are maps of the fields of their type.
 macro_rules! maps {
     ($($result:ident),+) => {$(
-        impl $result {
-            /// Appends the result as one map.
-            pub fn encode(&self, out: &mut Vec<u8>) {
+        impl super::ResultCodec for $result {
+            fn encode(&self, out: &mut Vec<u8>) {
                 super::encode_map(self, out);
             }
 
-            /// Decodes the result of a response.
-            ///
-            /// # Errors
-            /// Returns [`Malformed`] if a required key is missing or a value has another type.
-            pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
+            fn decode(result: &[u8]) -> Result<Self, sealwire_msgpack::Malformed> {
                 super::decode_map(result)
             }
         }

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use sealwire_access::Permit;
 use sealwire_wire::control::{Control, Instances, RootOperation};
-use sealwire_wire::{ErrorCode, Info, Method, Methods, RpcError};
+use sealwire_wire::{ErrorCode, Info, Method, Methods, ResultCodec as _, RpcError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};

@@ -443,7 +443,7 @@ fn failure_of(scope: &Scope, error: &Error, rule_of: impl Fn(usize) -> Option<us
         Error::Tls(_) | Error::Config(_) => {
             Reason::EngineDenied("the relay's certificate or configuration")
         }
-        Error::Payload(_) | Error::ReplyRefused(_) | Error::Protocol(_) | Error::Value(_) => {
+        Error::Payload(_) | Error::ResponseTooLarge(_) | Error::Protocol(_) | Error::Value(_) => {
             Reason::EngineDenied("the engine's response violates the protocol")
         }
     };

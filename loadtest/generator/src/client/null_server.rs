@@ -19,8 +19,8 @@ use rustls::ServerConfig;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 use sealwire_wire::{
-    ErrorCode, ErrorFormat, FrameLayout, Info, MessageHeader, Method, PROTOCOL, RpcError, Scanner,
-    response,
+    ErrorCode, ErrorFormat, FrameLayout, Info, MessageHeader, Method, PROTOCOL, ResultCodec as _,
+    RpcError, Scanner, response,
 };
 
 use crate::fault::Fault;

@@ -47,7 +47,7 @@ impl Outcome {
             Error::Rpc(error) => Self::Error(error.code.name()),
             Error::Deadline if is_unplaced => Self::Unreachable,
             Error::Deadline => Self::Timeout,
-            Error::Protocol(_) | Error::ReplyRefused(_) => Self::Error(PROTOCOL),
+            Error::Protocol(_) | Error::ResponseTooLarge(_) => Self::Error(PROTOCOL),
             // The last four concern the certificates and the request, and occur before anything is
             // sent.
             Error::Disconnected { .. }

@@ -134,7 +134,11 @@ pub(super) fn expire(named: &Named, when: &When, common: &Common) -> Result<(), 
         &read_names(&named.ids)?,
         common,
         "changed",
-        async |client, ids, _| client.objects_expire(common.map(), ids, when.in_s).await,
+        async |client, ids, _| {
+            client
+                .objects_expire(common.map(), ids, when.in_s.map(Duration::from_secs))
+                .await
+        },
     )
 }
 

@@ -623,14 +623,19 @@ fn expired_objects_are_gone_and_archived_and_pruned() {
             assert_eq!(
                 vault
                     .client
-                    .objects_expire(map(), &ids[..2], Some(0))
+                    .objects_expire(map(), &ids[..2], Duration::ZERO)
                     .await
                     .unwrap()
                     .count,
                 2
             );
             assert_eq!(
-                code(vault.client.objects_expire(map(), &ids, Some(0)).await),
+                code(
+                    vault
+                        .client
+                        .objects_expire(map(), &ids, Duration::ZERO)
+                        .await
+                ),
                 ErrorCode::NotFound
             );
             assert!(vault.get(&ids).await[..2].iter().all(Option::is_none));

@@ -471,7 +471,7 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
             // Expired tokens count as absent, and their values get new tokens.
             let some: Vec<&str> = tokens[..10].iter().map(String::as_str).collect();
             let expired = client
-                .tokens_expire(map, &[&some[..], &[&unknown]].concat(), Some(0))
+                .tokens_expire(map, &[&some[..], &[&unknown]].concat(), Duration::ZERO)
                 .await
                 .unwrap();
             assert_eq!((expired.count, expired.missing), (10, vec![10]));
@@ -513,7 +513,10 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
             let gone = strings(&tokenize(&client, "random", &values(50, 3)).await);
             let gone: Vec<&str> = gone.iter().map(String::as_str).collect();
             let map = CollectionTarget::new(APP, "random");
-            client.tokens_expire(map, &gone, Some(0)).await.unwrap();
+            client
+                .tokens_expire(map, &gone, Duration::ZERO)
+                .await
+                .unwrap();
             let sweep = async |sweep: Sweep<'_>, archives: bool| {
                 let (mut total, mut after) = (0, None::<String>);
                 loop {

@@ -82,7 +82,7 @@ impl<'a> AppOperation<'a> {
     pub fn delete(key: impl Into<Option<&'a str>>, delay: impl Into<Option<Duration>>) -> Self {
         Self(wire::AppOperation::Delete {
             key: key.into(),
-            delay_s: delay.into().map(|delay| delay.as_secs()),
+            delay_s: delay.into().map(crate::request::seconds),
         })
     }
 
@@ -246,24 +246,24 @@ impl CollectionSettings {
         Self::default()
     }
 
-    /// Sets the time after which new tokens or objects expire, in whole seconds. `None`: never.
+    /// Sets the time after which new tokens or objects expire, in seconds, rounded up. `None`: never.
     ///
     /// Range: 1 to 3,155,760,000 s.
     /// Default: unchanged.
     #[must_use]
     pub fn expires_after(mut self, time: impl Into<Option<Duration>>) -> Self {
-        self.expires_s = Some(time.into().map(|time| time.as_secs()));
+        self.expires_s = Some(time.into().map(crate::request::seconds));
         self
     }
 
-    /// Sets how long an archived row is kept, in whole seconds. `None`: until an operator prunes
+    /// Sets how long an archived row is kept, in seconds, rounded up. `None`: until an operator prunes
     /// it.
     ///
     /// Range: 0 to 3,155,760,000 s.
     /// Default: unchanged.
     #[must_use]
     pub fn retention(mut self, time: impl Into<Option<Duration>>) -> Self {
-        self.retention_s = Some(time.into().map(|time| time.as_secs()));
+        self.retention_s = Some(time.into().map(crate::request::seconds));
         self
     }
 }
@@ -318,18 +318,18 @@ impl<'a> CreateCollection<'a> {
         ///
         /// Default: [`Suite::Xaes`].
         suite(suite: impl Into<Option<Suite>>) => |inner| inner.suite = suite.into();
-        /// Sets the time after which new tokens or objects expire, in whole seconds.
+        /// Sets the time after which new tokens or objects expire, in seconds, rounded up.
         ///
         /// Range: 1 to 3,155,760,000 s.
         /// Default: never.
         expires_after(time: impl Into<Option<Duration>>) => |inner|
-            inner.expires_s = time.into().map(|time| time.as_secs());
-        /// Sets how long an archived row is kept, in whole seconds.
+            inner.expires_s = time.into().map(crate::request::seconds);
+        /// Sets how long an archived row is kept, in seconds, rounded up.
         ///
         /// Range: 0 to 3,155,760,000 s.
         /// Default: until an operator prunes it.
         retention(time: impl Into<Option<Duration>>) => |inner|
-            inner.retention_s = time.into().map(|time| time.as_secs());
+            inner.retention_s = time.into().map(crate::request::seconds);
     }
 }
 

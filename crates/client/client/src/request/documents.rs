@@ -321,12 +321,12 @@ impl<'a> Tokenize<'a> {
         /// Default: none.
         tags(tags: impl IntoIterator<Item = &'a str>) => |inner|
             inner.writing.tags = tags.into_iter().collect();
-        /// Sets the time after which new tokens expire, in whole seconds.
+        /// Sets the time after which new tokens expire, in seconds, rounded up.
         ///
         /// Range: 1 to 3,155,760,000 s.
         /// Default: that of the collection.
         expires_after(time: impl Into<Option<Duration>>) => |inner|
-            inner.writing.expires_s = time.into().map(|time| time.as_secs());
+            inner.writing.expires_s = time.into().map(crate::request::seconds);
         /// Sets a key under which a repeated request gets the tokens of the first request.
         ///
         /// Length: 1 to 64 bytes.

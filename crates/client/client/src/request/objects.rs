@@ -51,12 +51,12 @@ impl<'a> AddObjects<'a> {
         /// Default: none.
         tags(tags: impl IntoIterator<Item = &'a str>) => |inner|
             inner.tags = tags.into_iter().collect();
-        /// Sets the time after which the objects expire, in whole seconds.
+        /// Sets the time after which the objects expire, in seconds, rounded up.
         ///
         /// Range: 1 to 3,155,760,000 s.
         /// Default: that of the collection.
         expires_after(time: impl Into<Option<Duration>>) => |inner|
-            inner.expires_s = time.into().map(|time| time.as_secs());
+            inner.expires_s = time.into().map(crate::request::seconds);
         /// Sets a key under which a repeated request returns the objects of the first request. The
         /// client repeats a request whose response was lost only if it has a key.
         ///

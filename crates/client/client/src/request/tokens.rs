@@ -152,12 +152,12 @@ impl<'a> Sweep<'a> {
     }
 
     parameters! {
-        /// Sets the least time since a row expired or was archived, in whole seconds.
+        /// Sets the least time since a row expired or was archived, in seconds, rounded up.
         ///
         /// Default to archive: 0.
         /// Default to prune: 30 days.
         older(time: impl Into<Option<Duration>>) => |inner|
-            inner.older_s = time.into().map(|time| time.as_secs());
+            inner.older_s = time.into().map(crate::request::seconds);
         /// Only counts the rows if true.
         ///
         /// Default: false.

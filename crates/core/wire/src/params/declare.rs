@@ -57,6 +57,7 @@ pub(crate) trait BytesValue<'a>: Parameter<'a> + Default + PartialEq {}
 impl<'a> BytesValue<'a> for &'a [u8] {}
 
 /// Shares texts and bytes of the message from which a request was decoded.
+#[cfg_attr(not(feature = "exhaustive"), doc(hidden))]
 pub trait Source {
     /// A text that does not borrow the message.
     type Text;
@@ -71,6 +72,7 @@ pub trait Source {
 }
 
 /// Parameters that can outlive the borrow of their message.
+#[cfg_attr(not(feature = "exhaustive"), doc(hidden))]
 pub trait Own<S: Source> {
     /// The same parameters with the texts and bytes of the source.
     type Owned;

@@ -1,7 +1,6 @@
 //! The results of the control methods. Names are strings, so that an older client can print names
 //! that it does not know.
 
-use sealwire_msgpack::Malformed;
 use serde::{Deserialize, Serialize};
 
 use super::maps;

@@ -1,6 +1,5 @@
 //! The results of the methods on the rows of key versions.
 
-use sealwire_msgpack::Malformed;
 use serde::{Deserialize, Serialize};
 
 use super::maps;

@@ -7,7 +7,7 @@ use std::fmt;
 use sealwire_msgpack::{Malformed, TokenReader, write};
 use serde::{Deserialize, Serialize};
 
-use super::{MISSING, maps, read_strings, wire_len};
+use super::{MISSING, ResultCodec, maps, read_strings, wire_len};
 use crate::map::Map;
 use crate::response_decoder::expect_end;
 
@@ -210,9 +210,8 @@ pub struct SubjectExport {
 
 maps!(ObjectsChanged, SubjectFound, SubjectErased);
 
-impl SubjectExport {
-    /// Appends the result as one map.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+impl ResultCodec for SubjectExport {
+    fn encode(&self, out: &mut Vec<u8>) {
         let mut map = Map::begin(out);
         map.text("collection", &self.collection);
         map.key("objects");
@@ -239,11 +238,7 @@ impl SubjectExport {
         map.number("generation", Some(self.generation));
     }
 
-    /// Decodes the result of a response. Ignores unknown keys.
-    ///
-    /// # Errors
-    /// Returns [`Malformed`] if a required key is missing or a value has another type.
-    pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
+    fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
         let mut collection = None;
         let mut objects = None;
@@ -284,9 +279,8 @@ impl SubjectExport {
     }
 }
 
-impl Objects {
-    /// Appends the result as one map.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+impl ResultCodec for Objects {
+    fn encode(&self, out: &mut Vec<u8>) {
         let mut map = Map::begin(out);
         map.key("objects");
         write::array_len(map.out, wire_len(self.objects.len()));
@@ -300,11 +294,7 @@ impl Objects {
         map.number("generation", Some(self.generation));
     }
 
-    /// Decodes the result of a response. Ignores unknown keys.
-    ///
-    /// # Errors
-    /// Returns [`Malformed`] if a required key is missing or a value has another type.
-    pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
+    fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
         let mut objects = None;
         let mut next = None;

@@ -1,6 +1,5 @@
 //! The results of the methods on tokens. Times are seconds since 1970-01-01 UTC.
 
-use sealwire_msgpack::Malformed;
 use serde::{Deserialize, Serialize};
 
 use super::maps;

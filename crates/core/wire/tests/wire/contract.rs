@@ -5,6 +5,7 @@
 
 use sealwire_msgpack::{Token, TokenReader};
 
+use sealwire_wire::ResultCodec as _;
 use sealwire_wire::*;
 
 const PAGE: &str = include_str!("../../../../../proto/README.md");

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use sealwire_msgpack::TokenReader;
 
 use crate::requests::{decode, payload_by_skipping};
+use sealwire_wire::ResultCodec as _;
 use sealwire_wire::*;
 
 const LIMITS: Limits = Limits {

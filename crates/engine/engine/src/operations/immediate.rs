@@ -5,7 +5,8 @@ use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_wire::shared::Source;
 use sealwire_wire::{
-    Encapsulation, Encoding, Envelope, Format, Health, Inspect, Inspection, ValueKind, response,
+    Encapsulation, Encoding, Envelope, Format, Health, Inspect, Inspection, ResultCodec as _,
+    ValueKind, response,
 };
 
 use crate::apps::Apps;

@@ -24,7 +24,7 @@ use sealwire_access::Operation as AccessOperation;
 use sealwire_wire::shared::{
     AddObjects, Listing, ObjectsOperation, PropertyDisclosure, Sweep as SweepStep,
 };
-use sealwire_wire::{ErrorCode, ItemError};
+use sealwire_wire::{ErrorCode, ItemError, ResultCodec as _};
 use tokio::time::Instant;
 
 use crate::apps::Apps;

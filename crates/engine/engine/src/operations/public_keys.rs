@@ -3,6 +3,7 @@
 use crate::jobs::cost::OperationKind;
 use crate::jobs::error::RequestFailure;
 use sealwire_settings::Limits;
+use sealwire_wire::ResultCodec as _;
 
 use crate::apps::Apps;
 use crate::operation::{MessageSize, Operation, Plan, PlanContext};

@@ -21,7 +21,8 @@ use sealwire_store::{
 };
 use sealwire_wire::shared::{Own, Source, SubjectsOperation};
 use sealwire_wire::{
-    Object, SubjectErased, SubjectExport, SubjectFound, SubjectName, SubjectToken, SubjectsRequest,
+    Object, ResultCodec as _, SubjectErased, SubjectExport, SubjectFound, SubjectName,
+    SubjectToken, SubjectsRequest,
 };
 use tokio::time::Instant;
 

@@ -12,7 +12,7 @@ use sealwire_msgpack::TokenReader;
 use sealwire_records::token::RowBuffer;
 use sealwire_store::{Filter, Fingerprint, FoundRow, Page, Row, SubjectId, TokenId};
 use sealwire_wire::shared::{Listing, Sweep, TokenSearch, TokensOperation};
-use sealwire_wire::{Counted, Found, Token};
+use sealwire_wire::{Counted, Found, ResultCodec as _, Token};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sealwire_wire::{
     Disposition, ErrorCode, ErrorFormat, FrameLayout, Limits, MessageHeader, Methods, Notification,
-    Request, RpcError, Scan, Scanner, decode_errors, response,
+    Request, ResultCodec as _, RpcError, Scan, Scanner, decode_errors, response,
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};

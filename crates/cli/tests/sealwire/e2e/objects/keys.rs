@@ -201,7 +201,7 @@ fn an_old_version_is_emptied_counted_and_deleted() {
             // One object is expired, and one is archived. Both count.
             vault
                 .client
-                .objects_expire(map(), &ids[..1], Some(0))
+                .objects_expire(map(), &ids[..1], Duration::ZERO)
                 .await
                 .unwrap();
             vault
@@ -211,7 +211,7 @@ fn an_old_version_is_emptied_counted_and_deleted() {
                 .unwrap();
             vault
                 .client
-                .objects_expire(map(), &ids[1..2], Some(0))
+                .objects_expire(map(), &ids[1..2], Duration::ZERO)
                 .await
                 .unwrap();
             let values = doc(r#"["4111", "4222", "4333", 7, true]"#);

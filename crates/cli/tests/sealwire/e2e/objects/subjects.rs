@@ -1,5 +1,7 @@
 //! Tests of data subjects: exported, erased on every store, and known to the audit trail by an id.
 
+use std::time::Duration;
+
 use sealwire_client::control::PropertySpec;
 use sealwire_client::{
     AddObjects, CollectionTarget, Listing, Page, PropertyDisclosure, SubjectErased, SubjectErasure,
@@ -176,7 +178,7 @@ async fn fill(vault: &Vault) -> Vec<String> {
     let expire = async |id: &String| {
         vault
             .client
-            .objects_expire(map(), &[id], Some(0))
+            .objects_expire(map(), &[id], Duration::ZERO)
             .await
             .unwrap()
     };

@@ -10,7 +10,7 @@ use crate::jobs::tokens::{now, value_of};
 use sealwire_msgpack::TokenReader;
 use sealwire_records::objects::OpenedObject;
 use sealwire_store::{Filter, MapView, ObjectId, ObjectRow, SubjectId, matching};
-use sealwire_wire::{Object, Objects};
+use sealwire_wire::{Object, Objects, ResultCodec as _};
 
 use super::query::Query;
 use super::{Listing, ObjectsRun, page_limit};

@@ -19,7 +19,9 @@ use sealwire_store::{
     ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten, SubjectClaim,
     SubjectId,
 };
-use sealwire_wire::{Counted, ErrorCode, ItemError, ObjectVersion, ObjectsChanged};
+use sealwire_wire::{
+    Counted, ErrorCode, ItemError, ObjectVersion, ObjectsChanged, ResultCodec as _,
+};
 
 use super::payload::{
     ERRORS_MAX, ObjectChange, ValueReader, invalid_item, parse_change, property_path, split_items,
