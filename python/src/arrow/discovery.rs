@@ -263,10 +263,7 @@ impl EngineTrial<'_, '_> {
         )? {
             Ok(masked) => match answers(&masked.payload, columns) {
                 Ok(mut values) => Ok(values.pop()),
-                Err(_) => Err(errors::of_client(
-                    py,
-                    &Error::incomplete_document(),
-                )),
+                Err(_) => Err(errors::of_client(py, &Error::incomplete_document())),
             },
             Err(error) if is_unfit(&error) => Ok(None),
             Err(error) => Err(errors::of_client(py, &error)),

@@ -376,8 +376,8 @@ async fn send_all(
             }
         };
         let masked = masked.map_err(failed)?;
-        let mut values = answers(&masked.payload, &columns)
-            .map_err(|_| failed(Error::incomplete_document()))?;
+        let mut values =
+            answers(&masked.payload, &columns).map_err(|_| failed(Error::incomplete_document()))?;
         Ok((order, number, rule, Bytes::from(values.swap_remove(0))))
     };
     let parts = stream::iter(Parts::new(masks, batching.batch_fields).enumerate()).map(send);
