@@ -171,7 +171,7 @@ pub struct Info {
     pub name: String,
     /// The program's version.
     pub version: String,
-    /// The version of the contract, [`crate::PROTOCOL`].
+    /// The version of the contract that the server follows.
     pub protocol: u32,
     /// The current generation.
     pub generation: u64,
