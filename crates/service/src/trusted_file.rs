@@ -215,6 +215,23 @@ pub fn read(path: &Path, kind: FileKind, bytes_max: u64) -> Result<Zeroizing<Vec
     TrustedFile::open(path, kind)?.read(bytes_max)
 }
 
+/// Maximum length of a password file, in bytes.
+const PASSWORD_BYTES_MAX: u64 = 4 << 10;
+
+/// Reads the password in a secret file, without the line break at its end.
+///
+/// # Errors
+/// [`FileError`]; [`FileErrorReason::Io`] if the content is not UTF-8.
+pub fn read_password(path: &Path) -> Result<String, FileError> {
+    let bytes = read(path, FileKind::Secret, PASSWORD_BYTES_MAX)?;
+    // The error contains no part of the password.
+    let text = std::str::from_utf8(&bytes).map_err(|error| FileError {
+        path: path.to_owned(),
+        reason: io::Error::new(io::ErrorKind::InvalidData, error).into(),
+    })?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
 /// Quotes a path for a shell, so that the path is a single argument and not an option.
 #[must_use]
 pub fn quoted(path: &Path) -> String {

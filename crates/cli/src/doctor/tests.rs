@@ -636,6 +636,7 @@ async fn a_database_says_what_it_would_lose() {
     let database = server.database().unwrap();
     let mut deployment = Deployment::new();
     deployment.write("password", server.password());
+    deployment.mode("password", 0o600);
     deployment.config.push_str(&format!(
         "[state]\nmode = \"postgres\"\n[postgres]\nurl = \"{}\"\npassword_file = \"password\"\n",
         database.socket_url()

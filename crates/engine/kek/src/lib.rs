@@ -36,7 +36,7 @@ pub use pkcs11::{Pkcs11Options, Pkcs11Provider};
 pub use recovery::{RecoveryError, RecoveryKey, RecoveryPublicKey, SharesProvider};
 pub use sealwire_crypto::WRAPPED_BYTES_MAX;
 pub use secret_file::{SECRET_FILE_BYTES_MAX, read_secret_file};
-pub use settings::{ProviderSettings, SettingsError};
+pub use settings::ProviderSettings;
 pub use shares::{JoinError, Share, ShareError, SplitError};
 
 /// The bytes of a root key, wiped on drop. A separate allocation ensures that moves leave no copies

@@ -22,13 +22,12 @@
 //! [`TransitOptions`] for the meaning of each setting.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
-use sealwire_service::settings::{ends_in_key, is_key};
+use sealwire_service::settings::{Problem, ends_in_key, hint, is_key};
 use sealwire_service::trusted_file::FileKind;
 
 use crate::{
@@ -76,27 +75,6 @@ pub enum ProviderSettings {
     },
 }
 
-/// The problem of a setting. Texts never contain a value.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct SettingsError {
-    /// The provider's name, or `?` if it is not a name.
-    pub provider: String,
-    /// The setting's name, if the error concerns one setting and its name can be shown.
-    pub setting: Option<String>,
-    /// The problem, as a sentence without the value.
-    pub problem: String,
-}
-
-impl fmt::Display for SettingsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "provider `{}`: ", self.provider)?;
-        if let Some(setting) = &self.setting {
-            write!(f, "{setting}: ")?;
-        }
-        f.write_str(&self.problem)
-    }
-}
-
 impl ProviderSettings {
     /// Reads settings of the provider `name`. Relative paths are joined to `folder`.
     ///
@@ -107,13 +85,9 @@ impl ProviderSettings {
         kind: &str,
         table: &BTreeMap<String, String>,
         folder: &Path,
-    ) -> Result<Self, SettingsError> {
+    ) -> Result<Self, Problem> {
         let provider = if is_name(name) { name } else { "?" };
-        let error = |problem: &str| SettingsError {
-            provider: provider.into(),
-            setting: None,
-            problem: problem.to_owned(),
-        };
+        let error = |problem: &str| Problem::new(format!("provider `{provider}`"), problem);
         if !is_name(name) {
             return Err(error(
                 "the name must be of 1 to 64 characters of a to z, 0 to 9, `-` and `_`",
@@ -309,19 +283,20 @@ struct SettingsReader<'a> {
 type ValueCheck = fn(&str) -> Result<(), &'static str>;
 
 impl<'a> SettingsReader<'a> {
-    fn error(&self, setting: &str, problem: impl Into<String>) -> SettingsError {
-        SettingsError {
-            provider: self.provider.to_owned(),
-            setting: Some(setting.to_owned()),
-            problem: problem.into(),
-        }
+    fn error(&self, setting: &str, problem: impl Into<String>) -> Problem {
+        Problem::new(format!("provider `{}`: {setting}", self.provider), problem)
     }
 
-    fn missing(&self, setting: &str) -> SettingsError {
+    /// Creates a problem of the provider as a whole.
+    fn provider_error(&self, problem: String) -> Problem {
+        Problem::new(format!("provider `{}`", self.provider), problem)
+    }
+
+    fn missing(&self, setting: &str) -> Problem {
         self.error(setting, format!("missing, and kind {} needs it", self.kind))
     }
 
-    fn optional(&mut self, setting: &'static str) -> Result<Option<&'a str>, SettingsError> {
+    fn optional(&mut self, setting: &'static str) -> Result<Option<&'a str>, Problem> {
         self.known.push(setting);
         let Some(value) = self.table.get(setting) else {
             return Ok(None);
@@ -340,7 +315,7 @@ impl<'a> SettingsReader<'a> {
         &mut self,
         setting: &'static str,
         check: ValueCheck,
-    ) -> Result<Option<String>, SettingsError> {
+    ) -> Result<Option<String>, Problem> {
         let Some(value) = self.optional(setting)? else {
             return Ok(None);
         };
@@ -348,29 +323,25 @@ impl<'a> SettingsReader<'a> {
         Ok(Some(value.to_owned()))
     }
 
-    fn checked(
-        &mut self,
-        setting: &'static str,
-        check: ValueCheck,
-    ) -> Result<String, SettingsError> {
+    fn checked(&mut self, setting: &'static str, check: ValueCheck) -> Result<String, Problem> {
         self.optional_checked(setting, check)?
             .ok_or_else(|| self.missing(setting))
     }
 
-    fn optional_path(&mut self, setting: &'static str) -> Result<Option<PathBuf>, SettingsError> {
+    fn optional_path(&mut self, setting: &'static str) -> Result<Option<PathBuf>, Problem> {
         let path = self.optional_checked(setting, file_path)?;
         Ok(path.map(|path| self.folder.join(path)))
     }
 
-    fn text(&mut self, setting: &'static str) -> Result<String, SettingsError> {
+    fn text(&mut self, setting: &'static str) -> Result<String, Problem> {
         self.checked(setting, |_| Ok(()))
     }
 
-    fn optional_text(&mut self, setting: &'static str) -> Result<Option<String>, SettingsError> {
+    fn optional_text(&mut self, setting: &'static str) -> Result<Option<String>, Problem> {
         self.optional_checked(setting, |_| Ok(()))
     }
 
-    fn text_or(&mut self, setting: &'static str, default: &str) -> Result<String, SettingsError> {
+    fn text_or(&mut self, setting: &'static str, default: &str) -> Result<String, Problem> {
         Ok(self
             .optional_text(setting)?
             .unwrap_or_else(|| default.to_owned()))
@@ -381,7 +352,7 @@ impl<'a> SettingsReader<'a> {
         &mut self,
         setting: &'static str,
         default: Duration,
-    ) -> Result<Duration, SettingsError> {
+    ) -> Result<Duration, Problem> {
         let Some(value) = self.optional(setting)? else {
             return Ok(default);
         };
@@ -396,27 +367,23 @@ impl<'a> SettingsReader<'a> {
     }
 
     /// Converts an error of options, `KIND.SETTING PROBLEM`.
-    fn option_error(&self, error: &ProviderError) -> SettingsError {
+    fn option_error(&self, error: &ProviderError) -> Problem {
         let text = error.to_string();
         let parts = text
             .strip_prefix(self.kind.name())
             .and_then(|text| text.strip_prefix('.'));
         match parts.and_then(|text| text.split_once(' ')) {
             Some((setting, problem)) => self.error(setting, problem),
-            None => SettingsError {
-                provider: self.provider.to_owned(),
-                setting: None,
-                problem: text,
-            },
+            None => self.provider_error(text),
         }
     }
 
-    fn path(&mut self, setting: &'static str) -> Result<PathBuf, SettingsError> {
+    fn path(&mut self, setting: &'static str) -> Result<PathBuf, Problem> {
         self.optional_path(setting)?
             .ok_or_else(|| self.missing(setting))
     }
 
-    fn pkcs11(&mut self) -> Result<Pkcs11Options, SettingsError> {
+    fn pkcs11(&mut self) -> Result<Pkcs11Options, Problem> {
         let options = Pkcs11Options {
             module: self.path("module")?,
             token: self.optional_checked("token", |label| {
@@ -444,7 +411,7 @@ impl<'a> SettingsReader<'a> {
         Ok(options)
     }
 
-    fn aws_kms(&mut self) -> Result<AwsKmsOptions, SettingsError> {
+    fn aws_kms(&mut self) -> Result<AwsKmsOptions, Problem> {
         let (key_id, region) = (self.text("key_id")?, self.text("region")?);
         let credentials = match self.optional("credentials")?.unwrap_or("environment") {
             "environment" => AwsCredentials::Environment,
@@ -475,7 +442,7 @@ impl<'a> SettingsReader<'a> {
         Ok(options)
     }
 
-    fn transit(&mut self) -> Result<TransitOptions, SettingsError> {
+    fn transit(&mut self) -> Result<TransitOptions, Problem> {
         let (address, key) = (self.text("address")?, self.text("key")?);
         let login = match &*self.text("auth")? {
             "token" => TransitLogin::TokenFile(self.path("token_file")?),
@@ -504,7 +471,7 @@ impl<'a> SettingsReader<'a> {
         Ok(options)
     }
 
-    fn secret_id(&mut self) -> Result<SecretIdSource, SettingsError> {
+    fn secret_id(&mut self) -> Result<SecretIdSource, Problem> {
         let (file, wrapped) = (
             self.optional_path("secret_id_file")?,
             self.optional_path("wrapped_secret_id_file")?,
@@ -525,7 +492,7 @@ impl<'a> SettingsReader<'a> {
         }
     }
 
-    fn reject_unknown(&self) -> Result<(), SettingsError> {
+    fn reject_unknown(&self) -> Result<(), Problem> {
         let Some(setting) = self
             .table
             .keys()
@@ -540,14 +507,11 @@ impl<'a> SettingsReader<'a> {
                 .bytes()
                 .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
         {
-            return Err(self.error(setting, format!("unknown; {has}")));
+            let hint = hint(setting, self.known.iter().copied());
+            return Err(self.error(setting, format!("unknown; {has}{hint}")));
         }
         let problem = format!("a setting is unknown, and its name is not one to show; {has}");
-        Err(SettingsError {
-            provider: self.provider.to_owned(),
-            setting: None,
-            problem,
-        })
+        Err(self.provider_error(problem))
     }
 }
 

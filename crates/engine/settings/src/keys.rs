@@ -129,7 +129,7 @@ const SECTIONS: &[Section] = &[
             "url", Kind::Text, Literal::Text(""),
                 "postgres://user@host:5432/database, without password. Of several hosts, separated by commas, the first that\naccepts writes is used. Socket: postgres:///database?user=user&host=/var/run/postgresql.";
             "password_file", Kind::OptionalPath, Literal::Text(""),
-                "Password file, read for each connection. Empty: none.";
+                "Password file, read for each connection. A secret file: mode 600, or 640 if root owns it. Empty: none.";
             "ca", Kind::OptionalPath, Literal::Text(""),
                 "PEM file of the server certificate's authority. Required for TCP with TLS.";
             "client_certificate", Kind::OptionalPath, Literal::Text(""),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -255,10 +255,6 @@ pub(super) fn invalid_setting(key: &'static str, what: &str) -> StoreError {
         key,
         what: what.to_owned(),
     }
-}
-
-pub(super) fn unreadable(key: &'static str, path: &Path, source: &std::io::Error) -> StoreError {
-    invalid_setting(key, &format!("{}: {source}", path.display()))
 }
 
 #[cfg(test)]

@@ -16,9 +16,10 @@ use tokio_postgres::{Client, Config, Connection, Error, Row, Socket, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::citus;
-use super::options::{ConnectTarget, Settings, unreadable};
+use super::options::{ConnectTarget, Settings, invalid_setting};
 use super::sqlstate::{SqlFault, describe};
 use super::tls;
+use sealwire_service::trusted_file;
 use sealwire_store::StoreError;
 
 /// The half of a connection that a task must poll.
@@ -234,9 +235,9 @@ fn read_password(settings: &Settings) -> Result<Option<String>, StoreError> {
     let Some(path) = &settings.options.password_file else {
         return Ok(settings.options.password.clone());
     };
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| unreadable("postgres.password_file", path, &source))?;
-    Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+    let password = trusted_file::read_password(path)
+        .map_err(|error| invalid_setting("postgres.password_file", &error.to_string()))?;
+    Ok(Some(password))
 }
 
 fn connect_config(settings: &Settings, target: &ConnectTarget, password: Option<&str>) -> Config {

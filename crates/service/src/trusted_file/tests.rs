@@ -375,3 +375,32 @@ fn volumes_of_kubernetes_are_read() {
         "{found}"
     );
 }
+
+#[test]
+fn password_files_are_secret_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    let long = "p".repeat(5_000);
+    for (mode, text, expected) in [
+        (0o600, &b"pass word\r\n"[..], Ok("pass word")),
+        (0o600, b"", Ok("")),
+        (0o644, b"hunter2", Err("other users can read")),
+        (0o620, b"hunter2", Err("its group can change it")),
+        (0o600, b"hunter2\xff", Err("invalid utf-8")),
+        (0o600, long.as_bytes(), Err("at most 4096 bytes")),
+    ] {
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+        match (
+            read_password(&file).map_err(|error| error.to_string()),
+            expected,
+        ) {
+            (Ok(password), Ok(expected)) => assert_eq!(password, expected),
+            (Err(error), Err(expected)) => {
+                assert!(error.contains(expected), "{error}");
+                assert!(!error.contains("hunter2"), "{error}");
+            }
+            (result, _) => panic!("{mode:o}: {result:?}"),
+        }
+    }
+}

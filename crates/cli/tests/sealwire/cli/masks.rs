@@ -1400,7 +1400,7 @@ fn a_database_is_discovered_and_its_rules_are_taken() {
         INSERT INTO orders SELECT n, 'canary' || n || '@mail.test' FROM generate_series(1, 60) n;";
     database.sql(schema).unwrap();
     let dev = Dev::start();
-    dev.write("password", server.password());
+    super::write_secret(&dev.path().join("password"), server.password());
     let ca = server.certificates().ca.display().to_string();
     let (from, to) = (database.tls_url(), target.tls_url());
     let source = [

@@ -33,7 +33,7 @@ impl Shop {
         database
             .sql(&format!("SET ROLE sealwire; {schema}"))
             .unwrap();
-        dev.write("password", Postgres::shared().password());
+        super::write_secret(&dev.path().join("password"), Postgres::shared().password());
         dev.write("rewrap.toml", rules);
         Self { dev, database }
     }

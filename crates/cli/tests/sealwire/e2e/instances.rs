@@ -1,6 +1,8 @@
 //! Tests of several engines on one database: changes reach all, and engines come and go without a
 //! failed request.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,6 +34,7 @@ async fn three() -> (Harness, Vec<Server>) {
         config.postgres.ca = Some(Postgres::shared().certificates().ca.clone());
         let password = config.state.folder.with_extension("password");
         std::fs::write(&password, Postgres::shared().password()).unwrap();
+        std::fs::set_permissions(&password, Permissions::from_mode(0o600)).unwrap();
         config.postgres.password_file = Some(password);
     })
     .await;

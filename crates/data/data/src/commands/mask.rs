@@ -182,7 +182,7 @@ struct Databases {
     /// postgres:///NAME?host=/FOLDER
     #[arg(long, value_name = "URL")]
     from: String,
-    /// File with its password
+    /// File with its password (mode 600)
     #[arg(long, value_name = "FILE")]
     from_password_file: Option<PathBuf>,
     /// Authority that its certificate must come from
@@ -191,7 +191,7 @@ struct Databases {
     /// Database to fill
     #[arg(long, value_name = "URL")]
     to: String,
-    /// File with its password
+    /// File with its password (mode 600)
     #[arg(long, value_name = "FILE")]
     to_password_file: Option<PathBuf>,
     /// Authority that its certificate must come from

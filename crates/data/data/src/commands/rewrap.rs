@@ -56,7 +56,7 @@ pub(super) struct DatabaseArgs {
     /// postgres:///NAME?user=USER&host=/FOLDER
     #[arg(long, value_name = "URL")]
     database: String,
-    /// File with its password
+    /// File with its password (mode 600)
     #[arg(long, value_name = "FILE")]
     database_password_file: Option<PathBuf>,
     /// Authority that its certificate must come from

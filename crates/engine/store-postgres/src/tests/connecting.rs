@@ -1,5 +1,7 @@
 //! Tests of connecting to a server, and of the error messages.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -46,6 +48,10 @@ async fn connection_errors_contain_advice() {
     let others = Certificates::make(folder.path(), "certified").unwrap();
     let password_file = folder.path().join("password");
     std::fs::write(&password_file, format!("{}\r\n", server.password())).unwrap();
+    std::fs::set_permissions(&password_file, Permissions::from_mode(0o600)).unwrap();
+    let exposed_file = folder.path().join("exposed");
+    std::fs::copy(&password_file, &exposed_file).unwrap();
+    std::fs::set_permissions(&exposed_file, Permissions::from_mode(0o644)).unwrap();
     let base = options(server, database.tls_url());
     let (port, name) = (server.port(), database.name());
     let certified = PostgresOptions {
@@ -110,6 +116,15 @@ async fn connection_errors_contain_advice() {
                 ..base.clone()
             },
             "postgres.password_file: /nowhere",
+        ),
+        (
+            "a file that others can read",
+            PostgresOptions {
+                password: None,
+                password_file: Some(exposed_file),
+                ..base.clone()
+            },
+            "other users can read",
         ),
         (
             "no certificate",

@@ -65,7 +65,7 @@ pub(super) struct Args {
     /// postgres:///NAME?host=/FOLDER
     #[arg(long, value_name = "URL")]
     database: Option<String>,
-    /// File with its password
+    /// File with its password (mode 600)
     #[arg(long, value_name = "FILE", requires = "database")]
     password_file: Option<PathBuf>,
     /// Authority that its certificate must come from

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use sealwire_service::tls_files::client_config;
+use sealwire_service::trusted_file;
 use tokio::task::JoinSet;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::{DbError, SqlState};
@@ -82,8 +83,8 @@ impl Endpoint {
         let password = match &options.password_file {
             None => options.password.clone(),
             Some(path) => {
-                let text = std::fs::read_to_string(path).map_err(JobError::io(path))?;
-                Some(text.trim_end_matches(['\r', '\n']).to_owned())
+                let password = trusted_file::read_password(path);
+                Some(password.map_err(|error| JobError::Plan(format!("{origin}: {error}")))?)
             }
         };
         if let Some(password) = &password {
