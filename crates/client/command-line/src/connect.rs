@@ -1,6 +1,7 @@
 //! Arguments that describe a connection to an engine, and the connection itself.
 
 use std::path::{Path, PathBuf};
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use sealwire_client::{Client, ClientConfig, Endpoint, Error, ErrorCode, Pem};
@@ -182,6 +183,9 @@ impl ConnectArgs {
 
     /// Runs the requests of a command on a new runtime.
     pub fn run<T>(&self, requests: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        // A runtime's code is compiled for each type of future that it blocks on. One type per result
+        // keeps the programs small.
+        let requests: Pin<&mut dyn Future<Output = Result<T, Failure>>> = pin!(requests);
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?
