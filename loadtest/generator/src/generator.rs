@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_in_an_open_loop_counts_and_in_a_closed_one_it_does_not() {
+    fn waiting_counts_in_an_open_loop_and_not_in_a_closed_one() {
         let open =
             long_after_a_stall(serde_json::json!({"open": {"per_s": 300, "arrivals": "even"}}));
         // The expected requests are those of the first 0.8 s, of 300 that were due in the second.

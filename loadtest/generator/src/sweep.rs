@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_later_does_not_take_what_was_found() {
+    fn later_failures_keep_the_knee_that_was_found() {
         let failing = |fault: Fault| {
             move |load: &Load| {
                 if rate(load) > 300.0 {

@@ -1,8 +1,8 @@
-//! Generates documents of a given size, and checks that a response's payload is what the document
-//! should have become.
+//! Generates documents of a given size, and checks the payload of a response against the document of
+//! its request.
 //!
-//! A document is a function of its size and a seed, so a check can regenerate it. It is one map of
-//! `field_000000: text`, and every value is a field.
+//! A document is a function of its size and a seed, so a check can regenerate it. The document is a map
+//! of `field_000000: text`, and every value is a field.
 
 use napi_derive::napi;
 use sealwire_msgpack::{Malformed, TokenReader, write};
@@ -92,7 +92,7 @@ pub(crate) fn check(payload: &[u8], expected: &Expected) -> Result<Option<String
                     "p256-psk" => (|chars| matches!(chars, [b'B', b'Q'..=b'f']), 52),
                     other => return Err(format!("suite: {other} is not in the contract")),
                 };
-            let own = match expected.key_scope.as_deref().unwrap_or("request") {
+            let separate_headers = match expected.key_scope.as_deref().unwrap_or("request") {
                 "request" => Some(false),
                 "field" => Some(true),
                 // An epoch can end within a request.
@@ -105,7 +105,7 @@ pub(crate) fn check(payload: &[u8], expected: &Expected) -> Result<Option<String
                     chars,
                     header,
                     is_of_suite: is_of_suite([text[4], text[5]]),
-                    own,
+                    separate_headers,
                 };
                 envelope(text, before, &shape)
             })
@@ -115,12 +115,12 @@ pub(crate) fn check(payload: &[u8], expected: &Expected) -> Result<Option<String
             if right {
                 Ok(())
             } else {
-                Err("is no new token")
+                Err("is not a new token")
             }
         }),
         other => {
             return Err(format!(
-                "holds: {other} is none of envelopes, tokens, values"
+                "holds must be envelopes, tokens or values, not {other}"
             ));
         }
     };
@@ -140,36 +140,49 @@ fn values(payload: &[u8], expected: &Expected) -> Result<Result<(), String>, Str
     })
 }
 
-/// How an envelope has to look.
+/// The expected form of an envelope.
 struct Shape {
-    /// Its length.
+    /// Length of the envelope, in characters.
     chars: usize,
-    /// Length of its header.
+    /// Length of the envelope's header, in characters.
     header: usize,
-    /// True if its header names the suite asked for.
+    /// True if the header names the suite of the request.
     is_of_suite: bool,
-    /// True if each field has a header of its own; `None` if either is right.
-    own: Option<bool>,
+    /// True if each field must have a separate header, false if fields must share one. `None` accepts
+    /// both.
+    separate_headers: Option<bool>,
+}
+
+impl Shape {
+    /// Returns the header of an envelope, after its prefix `sw1:`.
+    fn header_of<'a>(&self, text: &'a [u8]) -> Option<&'a [u8]> {
+        text.get(4..4 + self.header)
+    }
 }
 
 fn envelope(text: &[u8], before: Option<&[u8]>, shape: &Shape) -> Result<(), &'static str> {
     if !text.starts_with(b"sw1:A") && !text.starts_with(b"sw1:B") {
-        return Err("is no envelope");
+        return Err("is not an envelope");
     }
     if !shape.is_of_suite {
         return Err("is sealed with another suite");
     }
     if text.len() != shape.chars {
-        return Err("is no envelope of its size");
+        return Err("has not the length of an envelope of this field");
     }
-    let header = |text: &[u8]| text.get(4..4 + shape.header).map(<[u8]>::to_vec);
-    match (before, shape.own) {
+    match (before, shape.separate_headers) {
         (Some(before), _) if before == text => Err("is the envelope of the field before it"),
-        (Some(before), Some(own)) if (header(before) != header(text)) != own => {
+        (Some(before), Some(separate))
+            if (shape.header_of(before) != shape.header_of(text)) != separate =>
+        {
             Err("is not of the key scope asked for")
         }
         _ => Ok(()),
     }
+}
+
+fn malformed(why: Malformed) -> String {
+    format!("the document: {why}")
 }
 
 /// Checks that `payload` is a map with the keys of a document, each to a string that `right`
@@ -179,7 +192,6 @@ fn each<'a>(
     fields: u32,
     right: impl Fn(&'a [u8], Option<&'a [u8]>) -> Result<(), &'static str>,
 ) -> Result<(), String> {
-    let malformed = |why: Malformed| format!("the document: {why}");
     let mut reader = TokenReader::new(payload);
     let found = reader.map_len().map_err(malformed)?;
     if found != fields {

@@ -23,7 +23,7 @@ pub use replies::{Replies, Reply};
 pub struct Request {
     /// The app.
     pub app: String,
-    /// One MessagePack value.
+    /// The document: a MessagePack value.
     pub payload: Option<Buffer>,
     /// Number of fields of a generated document.
     pub fields: Option<u32>,
@@ -144,7 +144,7 @@ pub fn read_info(result: Buffer) -> Result<Info> {
         methods,
         key_scopes,
         ..
-    } = wire::Info::decode(&result).map_err(|malformed| refused(malformed.to_string()))?;
+    } = wire::Info::decode(&result).map_err(|malformed| invalid(malformed.to_string()))?;
     Ok(Info {
         name,
         version,
@@ -160,13 +160,13 @@ pub fn read_info(result: Buffer) -> Result<Info> {
 pub fn document(fields: u32, field_bytes: u32, seed: Option<u32>) -> Result<Buffer> {
     document::make(fields, field_bytes, seed.unwrap_or(0))
         .map(Buffer::from)
-        .map_err(refused)
+        .map_err(invalid)
 }
 
 /// Returns the mismatch of a response's payload as a sentence; `null` if it is as expected.
 #[napi(catch_unwind)]
 pub fn check(payload: Buffer, expected: Expected) -> Result<Option<String>> {
-    document::check(&payload, &expected).map_err(refused)
+    document::check(&payload, &expected).map_err(invalid)
 }
 
 /// Panics, to test that a panic becomes an exception.
@@ -175,21 +175,22 @@ pub fn panic_for_test() {
     panic!("asked to");
 }
 
-fn refused(why: String) -> Error {
+fn invalid(why: String) -> Error {
     Error::new(Status::InvalidArg, why)
 }
 
 fn named<T>(key: &str, name: Option<&str>, from_name: fn(&str) -> Option<T>) -> Result<Option<T>> {
-    let known = |name| {
-        from_name(name).ok_or_else(|| refused(format!("{key}: {name} is not in the contract")))
-    };
-    name.map(known).transpose()
+    let Some(name) = name else { return Ok(None) };
+    match from_name(name) {
+        None => Err(invalid(format!("{key}: {name} is not in the contract"))),
+        known => Ok(known),
+    }
 }
 
 fn collection(call: &Request) -> Result<&str> {
     call.collection
         .as_deref()
-        .ok_or_else(|| refused("collection is missing".into()))
+        .ok_or_else(|| invalid("collection is missing".into()))
 }
 
 /// Fills in the common parts of a document request, and calls `append` to encode it.
@@ -203,7 +204,7 @@ fn frame<W: Default>(
         (Some(payload), None) => {
             // Two values, or half a value, would shift every later message of the connection.
             wire::request::check_payload(payload)
-                .map_err(|malformed| refused(format!("payload: {malformed}")))?;
+                .map_err(|malformed| invalid(format!("payload: {malformed}")))?;
             payload
         }
         (None, Some(fields)) => {
@@ -212,10 +213,10 @@ fn frame<W: Default>(
                 call.field_bytes.unwrap_or(16),
                 call.seed.unwrap_or(0),
             )
-            .map_err(refused)?;
+            .map_err(invalid)?;
             &made
         }
-        _ => return Err(refused("a call has either payload or fields".into())),
+        _ => return Err(invalid("a call has either payload or fields".into())),
     };
     let mut out = Vec::with_capacity(payload.len() + 256);
     let call = wire::DocumentParams {

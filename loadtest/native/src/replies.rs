@@ -11,7 +11,7 @@ use sealwire_wire::{
 /// Largest accepted response: an engine's default limit.
 const REPLY_BYTES_MAX: u64 = 256 << 20;
 
-/// One response, or the engine's final error notification before it closes the connection.
+/// A response, or the engine's final error notification before it closes the connection.
 #[napi(object)]
 #[derive(Default)]
 pub struct Reply {

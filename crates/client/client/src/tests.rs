@@ -439,7 +439,7 @@ async fn a_reply_beyond_the_limit_fails_its_call_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_answer_ends_the_connection() {
+async fn malformed_responses_end_the_connection() {
     for (nonsense, both_fail) in [
         (&b"\x94\x01\x00\xc0\xdb\xff\xff\xff\xff"[..], true), // a result of 4 GiB
         (b"\x94\x00\x00\xa4info\x90", true),                  // a request

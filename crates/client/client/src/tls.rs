@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_usable_is_named_and_the_key_never_shown() {
+    fn unusable_tls_files_are_named_and_keys_never_shown() {
         let party = party();
         let check = |change: &dyn Fn(&mut ClientConfig), expect: &str| {
             let mut config = config("localhost:1", "localhost", &party.ca, &party);

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_exists_is_kept_unless_asked() {
+    fn existing_files_are_kept_unless_asked() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("key.pem");
         write(&file, b"first", Access::Owner, Existing::Keep).unwrap();

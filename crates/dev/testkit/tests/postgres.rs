@@ -30,7 +30,7 @@ fn until(what: &str, done: impl Fn() -> bool) {
 }
 
 #[test]
-fn what_is_committed_outlives_every_stop() {
+fn committed_rows_outlive_every_stop() {
     let server = Postgres::start(Options::default()).unwrap();
     let database = server.database().unwrap();
     database.sql("CREATE TABLE kept(n int)").unwrap();

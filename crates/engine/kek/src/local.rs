@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_no_key_is_rejected_and_never_repeated() {
+    async fn malformed_keys_are_rejected_and_never_repeated() {
         for content in [
             &DIGITS[1..],
             &format!("{DIGITS}0"),

@@ -77,7 +77,7 @@ mod tests {
     use sealwire_access::PrincipalKind;
 
     #[test]
-    fn what_takes_a_restart_is_named() {
+    fn changes_that_need_a_restart_are_named() {
         type Change = fn(&mut Config);
         fn control(config: &mut Config) -> &mut ControlListen {
             config.control.as_mut().unwrap()

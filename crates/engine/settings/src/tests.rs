@@ -597,7 +597,7 @@ fn variables_of_others_are_left_alone() {
 }
 
 #[test]
-fn no_refusal_repeats_a_value() {
+fn problems_never_repeat_a_value() {
     const SECRET: &str = "hunter2hunter2";
     for key in keys::all() {
         let value = if matches!(key.kind, Kind::Number { .. } | Kind::Flag | Kind::Fraction) {

@@ -800,7 +800,7 @@ async fn a_part_of_another_copy_is_refused() {
 }
 
 #[tokio::test]
-async fn what_differs_is_named_and_the_mark_stays() {
+async fn differences_are_named_and_the_mark_stays() {
     let source = filled().await;
     let Content { rows, objects, .. } = everything(&source).await;
     let place = |id: [u8; 16], map: MapId| {

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_listens_is_found_and_its_cpu_read() {
+    fn listening_processes_are_found_and_their_cpu_read() {
         let listener_ = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener_.local_addr().unwrap().to_string();
         assert_eq!(listener(&address), Some(std::process::id()));

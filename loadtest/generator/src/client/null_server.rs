@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_opens_however_much_came_after_and_what_has_no_room_is_refused() {
+    fn sealed_values_open_however_many_follow_and_values_without_room_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
         certs::fill(folder.path()).unwrap();
         let mut null = NullServer::new(folder.path(), 0).unwrap();

@@ -359,7 +359,7 @@ fn a_sweep_that_the_generator_ends_has_no_knee() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_before_anybody_is_called() {
+fn scenarios_that_cannot_run_are_rejected_before_any_request() {
     let null = Null::start(0);
     let mix = |name: &str, text: &str| {
         let file = null.folder().join(name);

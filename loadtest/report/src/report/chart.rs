@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_is_in_the_series_and_nothing_else_is() {
+    fn series_hold_all_measured_points_and_no_others() {
         let mut chart = chart();
         chart.line(0, LineStyle::Solid, &[(0.0, 0.0), (10.0, 10.0)]);
         chart.dots(7, "dot", &[(5.0, 5.0, "<5>".into())]);

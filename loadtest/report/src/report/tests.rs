@@ -209,7 +209,7 @@ fn absurd_numbers_draw_a_page_all_the_same() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_files_are_named() {
     let folder = std::env::temp_dir().join(format!("sealwire-report-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let file = |name: &str, bytes: &[u8]| {

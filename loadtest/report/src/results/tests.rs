@@ -45,7 +45,7 @@ fn each_schema_is_read_as_what_it_is() {
 }
 
 #[test]
-fn what_is_no_figure_is_refused() {
+fn values_that_are_no_figures_are_rejected() {
     let without = |key: &str| {
         let mut run = run();
         run.as_object_mut().unwrap().remove(key);

@@ -609,7 +609,7 @@ async fn short_deadlines_eject_who_is_silent_and_not_who_is_slow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_answers_a_missed_deadline_is_not_silent() {
+async fn engines_that_respond_to_missed_deadlines_are_not_silent() {
     for (does, alive) in [
         (ServerBehaviour::Late(0), true),
         (ServerBehaviour::Late(2), true),

@@ -18,7 +18,7 @@ fn config() -> ClientConfig {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_pass_is_tried_again_and_nothing_else() {
+async fn retries_follow_errors_that_may_pass_and_no_others() {
     use ErrorCode::*;
     for (does, attempts, ms) in [
         (says(Overloaded, Some(100)), 4, 300..=450),
@@ -153,7 +153,7 @@ async fn another_endpoint_is_asked_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_endpoint_is_asked_once_and_then_the_shortest_pause_is_kept() {
+async fn retries_ask_each_endpoint_once_and_then_keep_the_shortest_pause() {
     let (client, engines) = engines::<3>(config());
     warm(&client).await;
     for (engine, ms) in engines.iter().zip([900, 100, 900]) {

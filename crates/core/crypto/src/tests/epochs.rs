@@ -132,7 +132,7 @@ fn an_epoch_is_one_apps_alone() {
 }
 
 #[test]
-fn other_scopes_never_touch_it_nor_it_a_ready_key() {
+fn epochs_are_not_used_by_other_scopes_and_use_no_ready_key() {
     let keys = app("shop");
     for suite in DHKEM {
         let version = keys.newest(suite).unwrap();

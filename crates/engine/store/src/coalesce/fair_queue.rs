@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_out_is_not_taken_and_costs_no_turn() {
+    fn removed_entries_are_not_taken_and_cost_no_turn() {
         let mut ring = Ring::new(2);
         let places: Vec<QueueSlot> = (0..4).map(|n| ring.push(n % 2, 1, n)).collect();
         assert_eq!(ring.remove(places[0]), Some(0));

@@ -91,7 +91,7 @@ async fn a_lone_call_is_sent_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_goes_together_within_bounds() {
+async fn waiting_requests_are_batched_within_bounds() {
     let rows = |n: u128, bytes: usize| Row {
         sealed: vec![0; bytes].into(),
         ..row(n)
@@ -382,7 +382,7 @@ async fn a_look_up_that_fails_fails_for_those_who_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_late_is_not_sent() {
+async fn requests_past_their_deadline_are_not_sent() {
     let store = Faulty::slow(ms(10), Duration::ZERO);
     let coalescer = over(&store, ONE);
     let map = fresh();
@@ -571,7 +571,7 @@ impl Observer for Log {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_trip_is_told() {
+async fn batches_are_reported_to_the_observer() {
     let (store, log) = (
         Faulty::slow(ms(10), Duration::ZERO),
         Arc::new(Log::default()),

@@ -28,7 +28,7 @@ fn pacer(dirty: f64) -> AdmissionQueue<u32> {
 }
 
 #[test]
-fn who_waits_is_let_in_along_the_curve() {
+fn waiting_writes_are_admitted_along_the_curve() {
     // D, the weight of a request, and its wait in microseconds. `None` if the request would not
     // fit.
     let cases = [
@@ -69,7 +69,7 @@ fn who_waits_is_let_in_along_the_curve() {
 }
 
 #[test]
-fn what_is_granted_counts_when_the_rate_changes() {
+fn granted_permits_count_when_the_rate_changes() {
     let mut pacer = pacer(900.0);
     pacer.offer(ms(50), 1.0, None, || 1).unwrap();
     // Half of it is granted at 333 per second, the rest at 1,000.
@@ -105,7 +105,7 @@ fn the_rate_is_that_of_a_store_with_enough_to_do() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_are_let_in_in_order_and_in_time() {
+async fn waiting_writes_are_admitted_in_order_and_in_time() {
     let throttle = WriteThrottle::new(BOUNDS);
     let first = throttle.reserve(600, 0, None).await.unwrap();
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -161,7 +161,7 @@ async fn bytes_count_as_rows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_goes_gives_up_place_and_room() {
+async fn dropped_writes_give_up_place_and_room() {
     let throttle = WriteThrottle::new(BOUNDS);
     let all = throttle.reserve(1_000, 0, None).await.unwrap();
     let waits = reserve(&throttle, 10, None);
