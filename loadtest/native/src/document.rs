@@ -115,12 +115,12 @@ pub(crate) fn check(payload: &[u8], expected: &Expected) -> Result<Option<String
             if right {
                 Ok(())
             } else {
-                Err("is no new token")
+                Err("is not a new token")
             }
         }),
         other => {
             return Err(format!(
-                "holds: {other} is none of envelopes, tokens, values"
+                "holds: {other} must be envelopes, tokens or values"
             ));
         }
     };
@@ -154,13 +154,13 @@ struct Shape {
 
 fn envelope(text: &[u8], before: Option<&[u8]>, shape: &Shape) -> Result<(), &'static str> {
     if !text.starts_with(b"sw1:A") && !text.starts_with(b"sw1:B") {
-        return Err("is no envelope");
+        return Err("is not an envelope");
     }
     if !shape.is_of_suite {
         return Err("is sealed with another suite");
     }
     if text.len() != shape.chars {
-        return Err("is no envelope of its size");
+        return Err("is an envelope of another size");
     }
     let header = |text: &[u8]| text.get(4..4 + shape.header).map(<[u8]>::to_vec);
     match (before, shape.own) {

@@ -49,7 +49,7 @@ pub enum Error {
         max: usize,
     },
     /// The response exceeds this client's limits and was discarded. The server did the work.
-    #[error("reply refused: {0}")]
+    #[error("the response exceeds this client's limits ({0}); the engine has done the work")]
     ReplyRefused(ScanError),
     /// The server violated the protocol. The connection was closed.
     #[error("protocol: {0}")]
@@ -115,8 +115,13 @@ pub(crate) fn rejected_certificate(alert: AlertDescription) -> Error {
 
 fn tls_text(error: &rustls::Error) -> &'static str {
     match error {
-        rustls::Error::AlertReceived(alert) => certificate_advice(*alert).unwrap_or("TLS set-up"),
-        _ => "TLS set-up",
+        rustls::Error::AlertReceived(alert) => {
+            certificate_advice(*alert).unwrap_or("the server ended the TLS handshake")
+        }
+        rustls::Error::InconsistentKeys(_) => {
+            "the private key does not belong to this client's certificate"
+        }
+        _ => "the certificates of this client cannot be used",
     }
 }
 
