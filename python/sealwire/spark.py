@@ -279,7 +279,7 @@ class _Path:
         name, *steps = [text] if text in schema.names else text.replace("[*]", ".[*]").split(".")
         if schema.names.count(name) != 1:
             count = schema.names.count(name)
-            raise ValueError(f"column {text}: there is no {name}" if count == 0 else f"column {text}: {name} is there {count} times")
+            raise ValueError(f"column {text}: {name} does not exist" if count == 0 else f"column {text}: {name} is there {count} times")
         self.top, self._steps = name, steps
         self.field = schema[name]
         for step in steps:
@@ -290,7 +290,7 @@ class _Path:
             return StructField("", data_type.elementType, data_type.containsNull)
         if step != "[*]" and isinstance(data_type, StructType) and step in data_type.names:
             return data_type[step]
-        raise ValueError(f"column {self.text}: there is no {step}")
+        raise ValueError(f"column {self.text}: {step} does not exist")
 
     def note(self):
         """The key of the note in the metadata of the top-level column."""

@@ -144,11 +144,15 @@ impl Drop for Pkcs11Guard {
 }
 
 fn run_command() -> ExitCode {
+    if let Some(arguments) = data_program::help_arguments() {
+        return program::exit_status(data_program::run_with(arguments), false);
+    }
     let pkcs11 = Pkcs11Guard;
     let (Args { command }, as_json) = match program::parse_arguments() {
         Ok(parsed) => parsed,
         Err(status) => return status,
     };
+    let as_json = as_json || matches!(&command, Command::Mask(args) if args.wants_json());
     let done = match command {
         Command::Dev(args) => dev::run(&args),
         Command::Serve(args) => serve::run(&args),

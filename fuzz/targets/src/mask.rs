@@ -98,7 +98,7 @@ fn apply_mask(mask: &Mask, text: &str, integer: i64, float: f64) {
                 let masked = Value::read(&out).expect("one scalar");
                 let mut alone = Vec::new();
                 masked.write(&mut alone);
-                assert_eq!(alone, out, "nothing behind it");
+                assert_eq!(alone, out, "nothing follows the value");
                 if matches!(mask.function().name(), "email" | "hash") {
                     assert_ne!(masked, value);
                 }

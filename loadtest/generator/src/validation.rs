@@ -203,7 +203,7 @@ fn bottleneck(load: &Load, part: &Part) -> Option<String> {
     if matches!(load.drive, ArrivalRule::Closed { .. }) {
         return part.queued.filter(|share| *share > QUEUED_MAX).map(|share| {
             let share = share * 100.0;
-            format!("its thread was ready and had no core for {share:.0} % of the time; run it on a machine of its own")
+            format!("its thread was ready and had no core for {share:.0} % of the time; run it on another machine")
         });
     }
     let p99s = load
@@ -222,8 +222,8 @@ pub(crate) fn late(lag: &Spread, p99: f64, name: &str) -> Option<String> {
     let lag = lag.quantile_us(0.99);
     (lag > LAG_P99_MAX_US && lag > p99 * LAG_SHARE_MAX).then(|| {
         format!(
-            "1 of 100 calls was sent {lag:.0} us or more behind its time, where p99 of {name} is {p99:.0} us; \
-             run it on a machine of its own, or lower the load"
+            "1 of 100 calls was sent {lag:.0} us or more late, where p99 of {name} is {p99:.0} us; \
+             run it on another machine, or lower the load"
         )
     })
 }

@@ -220,7 +220,7 @@ fn sampled(
     };
     // The producer can have written the text of the error, which can hold values.
     py.detach(read_all)
-        .map_err(|_| PyValueError::new_err("the stream failed or is no valid Arrow data"))?;
+        .map_err(|_| PyValueError::new_err("the stream failed or is not valid Arrow data"))?;
     Ok(samples)
 }
 

@@ -71,7 +71,7 @@ impl ArrowData {
                 .detach(|| reader.map(checked).collect::<Result<Vec<_>, _>>());
             // The producer can have written the text of the error, which can hold values.
             let batches = batches.map_err(|_| {
-                PyValueError::new_err("the stream failed or is no valid Arrow data")
+                PyValueError::new_err("the stream failed or is not valid Arrow data")
             })?;
             return Ok(Self {
                 kind: Kind::Table,

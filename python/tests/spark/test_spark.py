@@ -303,7 +303,7 @@ class Spark(unittest.TestCase):
         frame = self.spark.createDataFrame([("a", "b")], "`Sealwire_Result` string, `x.y` string")
         masked = sw.mask(frame, self.engine, masks={"x.y": "redact"})
         self.assertEqual([tuple(row) for row in masked.collect()], [("a", "[redacted]")])
-        with self.assertRaisesRegex(ValueError, "there is no sealwire_result"):
+        with self.assertRaisesRegex(ValueError, "sealwire_result does not exist"):
             sw.mask(frame, self.engine, masks={"sealwire_result": "redact"})
 
     def test_a_noted_type_is_only_a_type(self):
@@ -342,8 +342,8 @@ class Spark(unittest.TestCase):
 
         # One task, since each failure is repeated three times.
         frame, remote = self.people.coalesce(1), self.engine
-        rejects("there is no nothing", lambda: sw.encrypt(frame, remote, columns=["nothing"]))
-        rejects("there is no street", lambda: sw.encrypt(frame, remote, columns=["customer.street"]))
+        rejects("nothing does not exist", lambda: sw.encrypt(frame, remote, columns=["nothing"]))
+        rejects("street does not exist", lambda: sw.encrypt(frame, remote, columns=["customer.street"]))
         rejects("customer is a struct", lambda: sw.encrypt(frame, remote, columns=["customer"]))
         rejects("each of them once", lambda: sw.encrypt(frame, remote, columns=["email", "email"]))
         rejects("list of names", lambda: sw.encrypt(frame, remote, columns="email"))

@@ -324,7 +324,7 @@ async fn suites_of_app(control: &ControlTarget, name: &str) -> Result<Vec<Suite>
     let app = apps
         .iter()
         .find(|app| app.app == name)
-        .ok_or_else(|| format!("there is no app {name}"))?;
+        .ok_or_else(|| format!("app {name} does not exist; `sealwire apps list` shows which do"))?;
     let suites = Suite::ALL.iter().copied().filter(|suite| {
         app.keys
             .iter()

@@ -463,8 +463,8 @@ fn print_report(folder: &Path, report: &Report) {
 fn summary_of(report: &Report) -> String {
     let count = report.findings.len() as u64 + report.findings_omitted;
     match count {
-        1 => "the audit trail did not verify: 1 finding".to_owned(),
-        count => format!("the audit trail did not verify: {count} findings"),
+        1 => "the audit trail did not verify: 1 finding, listed above".to_owned(),
+        count => format!("the audit trail did not verify: {count} findings, listed above"),
     }
 }
 

@@ -15,6 +15,7 @@ use sealwire_command_line::documents::FormatName;
 pub(super) use sealwire_command_line::documents::{
     Common, DecryptArgs, DocumentProgress, EncryptArgs, FileArgs, SuiteName,
 };
+use sealwire_command_line::failure::InvalidArguments;
 use sealwire_command_line::object_store::is_object;
 use sealwire_payload::{WalkLimits, json};
 use sealwire_service::output::errln;
@@ -130,7 +131,10 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
         return data_program::run();
     }
     if !args.types.is_empty() {
-        return Err("--type is for Parquet: values of JSON come back with their types".into());
+        return Err(InvalidArguments(
+            "--type is for Parquet: values of JSON come back with their types".to_owned(),
+        )
+        .into());
     }
     let on_error = if args.report {
         OnError::Report
@@ -355,7 +359,7 @@ fn explained_of(args: &FileArgs, failure: Failure) -> Failure {
 
 /// Returns the error for a path that matches nothing.
 fn no_match(args: &FileArgs, path: &str) -> Failure {
-    let hint = "correct it, or go on without with --allow-unmatched";
+    let hint = "correct it, or add --allow-unmatched to ignore it";
     format!(
         "--select {path} matches nothing in {}: {hint}",
         args.file.display()
@@ -385,16 +389,25 @@ pub(super) fn explained(failure: Failure) -> Failure {
         });
     match (error.code, path) {
         (ErrorCode::CannotOpen, Some(path)) => {
-            let hint = "another app or context, a disabled key, or altered; --report lists all such fields and opens the others";
-            format!("{path} does not open: {hint}").into()
+            format!(
+                "{path} does not open: it was sealed for another app or with another context, its key is disabled, or it was \
+                 altered; --report lists all such fields and opens the others"
+            )
+            .into()
         }
         (ErrorCode::Forbidden, Some(path)) => format!(
             "{path}: {}; `evervault.open_roles` lists the roles that open",
             error.message
         )
         .into(),
-        (ErrorCode::NotFound, _) => {
-            format!("{error}; `sealwire apps list` shows which there are").into()
+        (ErrorCode::NotFound, _) if error.message.contains("has no collection") => {
+            format!("{error}; `sealwire collections list APP` shows all collections").into()
+        }
+        (ErrorCode::NotFound, _) if error.message.starts_with("no app") => {
+            format!("{error}; `sealwire apps list` shows all apps").into()
+        }
+        (ErrorCode::BadRequest, Some(path)) if !error.message.contains(&path) => {
+            format!("{path}: {error}").into()
         }
         _ => failure,
     }

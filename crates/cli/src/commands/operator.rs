@@ -352,21 +352,20 @@ pub(super) fn explain_error(failure: Failure) -> Failure {
         Error::Rpc(RpcError {
             code: ErrorCode::Forbidden,
             message,
-            details,
             ..
         }) => {
-            let text = format!("{message}; --cert and --key name an operator's certificate");
-            // The principal lacks a role. Another certificate may have it.
-            if details.is_empty() {
-                text
-            } else {
-                format!("{text}, and `sealwire principals grant` gives it a role")
-            }
+            // Another certificate may have the role, or be listed.
+            format!("{message}. Check that --cert and --key are those of an operator")
         }
         Error::Rpc(rpc)
             if rpc.code == ErrorCode::NotFound && rpc.message.starts_with("no method") =>
         {
-            format!("{error}: is this the control listener (control.address)?")
+            format!(
+                "{error} at this address. Give the address of the control listener (control.address) with --connect"
+            )
+        }
+        Error::Rpc(rpc) if rpc.code == ErrorCode::NotFound && rpc.message.starts_with("no app") => {
+            format!("{error}; `sealwire apps list` shows all apps")
         }
         Error::Disconnected { .. } | Error::Deadline => {
             format!(

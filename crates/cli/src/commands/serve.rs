@@ -152,15 +152,18 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
         // Reads the key-encryption key and the settings of providers. Connecting to the database
         // would upgrade its schema.
         Unsealer::open(&config)?;
-        "its database is not asked".to_owned()
+        "the database is not checked".to_owned()
     } else {
         match runtime::start(&config)?.block_on(count_apps(&config)) {
+            Ok(1) => "1 app".to_owned(),
             Ok(count) => format!("{count} apps"),
-            Err(StartError::Store(StoreError::InUse { .. })) => "its apps are in use".to_owned(),
+            Err(StartError::Store(StoreError::InUse { .. })) => {
+                "the apps are not checked while an engine uses the state".to_owned()
+            }
             Err(error) => return Err(error.into()),
         }
     };
-    outln!("{} is good: {apps}", args.config.config.display());
+    outln!("{} is valid: {apps}", args.config.config.display());
     for certificate in &tls.certificates {
         outln!("  {certificate}");
     }

@@ -12,7 +12,7 @@ const CHECK: &str = "files";
 /// The effect of an exposed file.
 const EXPOSED: &str = "other users can read or replace the secret";
 /// The effect of a file that others can replace.
-const REPLACEABLE: &str = "anyone who can replace the file decides what the engine trusts, so the engine rejects the file";
+const REPLACEABLE: &str = "anyone who can replace the file chooses whom the engine trusts, so the engine rejects the file";
 
 /// Checks access to files with secrets, and to files whose content is trusted.
 pub(super) fn check_modes(report: &mut Report, config: &Config) {

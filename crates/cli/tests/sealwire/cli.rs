@@ -2,6 +2,7 @@
 
 mod keys;
 mod masks;
+mod messages;
 mod objects;
 mod recovery;
 mod rewraps;
@@ -461,7 +462,7 @@ fn configuration_is_checked_before_anything_starts() {
         );
     }
     ok(path, &[&DEV[..], &["--demo-only"]].concat());
-    assert!(ok(path, &["config", "check"]).contains("is good: 1 apps"));
+    assert!(ok(path, &["config", "check"]).contains("is valid: 1 app"));
     std::fs::write(
         path.join("reference.toml"),
         ok(path, &["config", "template"]),
@@ -701,7 +702,11 @@ fn keys_are_rotated_disabled_and_enabled_under_a_running_engine() {
             .success()
     });
 
-    dev.may_not(&["apps", "rotate", "nobody"], 1, "there is no app nobody");
+    dev.may_not(
+        &["apps", "rotate", "nobody"],
+        1,
+        "app nobody does not exist",
+    );
     dev.may_not(
         &["apps", "rotate", "demo", "--suite", "rot13"],
         2,
@@ -1298,7 +1303,7 @@ fn settings_are_set_shown_checked_and_followed() {
     dev.may_not(
         &["apps", "set", "nobody", "--epoch-ms", "1"],
         1,
-        "there is no app nobody",
+        "app nobody does not exist",
     );
     assert_eq!(epochs(), both(0));
     soon(|| !sealwire(path, &dev.arguments(&shared)).status.success());
@@ -1377,7 +1382,7 @@ fn rotations_that_are_killed_lose_no_key() {
     }
     let folder = dev.end();
     assert!(
-        ok(folder.path(), &["config", "check"]).contains("is good: 1 apps"),
+        ok(folder.path(), &["config", "check"]).contains("is valid: 1 app"),
         "every key unwraps"
     );
 }
@@ -1500,7 +1505,7 @@ fn collections_are_kept_and_apps_stopped_and_brought_back() {
     dev.may_not(
         &["collections", "list", "nobody"],
         1,
-        "there is no app nobody",
+        "app nobody does not exist",
     );
 
     dev.write("mine.json", "\"x\"");
@@ -1674,14 +1679,14 @@ fn clients_without_permission_for_apps_get_a_remedy() {
     dev.may_not(
         &[&["apps", "list"], &client[..]].concat(),
         1,
-        "--cert and --key name an operator's certificate",
+        "Check that --cert and --key are those of an operator",
     );
     let list = ["apps", "list", "--connect"];
     refused(
         dev.path(),
         &[&list[..], &[&dev.connect]].concat(),
         1,
-        "is this the control listener (control.address)?",
+        "Give the address of the control listener (control.address)",
     );
     refused(
         dev.path(),
@@ -1864,7 +1869,7 @@ fn roles_are_made_given_asked_about_and_taken_away() {
     dev.may_not(
         &["principals", "grant", "cn:Anna", "none"],
         1,
-        "there is no role none",
+        "role none does not exist",
     );
     dev.may_not(
         &["principals", "grant", "not a host", "support"],
@@ -1910,12 +1915,12 @@ fn roles_are_made_given_asked_about_and_taken_away() {
     dev.may_not(
         &["principals", "check", "Anna", "encrypt", "demo"],
         1,
-        "this principal has none",
+        "this principal has no role",
     );
     dev.may_not(
         &["roles", "delete", "support"],
         1,
-        "cn:Anna has role support",
+        "role support is in use by cn:Anna",
     );
     dev.operate(&["principals", "revoke", "cn:Anna"]);
     dev.operate(&["roles", "delete", "support"]);
@@ -2083,7 +2088,7 @@ fn exposed_key_files_are_rejected_by_every_command() {
     for good in [0o600, 0o400, 0o640, 0o440] {
         chmod("kek", good);
         assert!(
-            ok(path, &["config", "check"]).contains("is good"),
+            ok(path, &["config", "check"]).contains("is valid"),
             "{good:o}"
         );
     }
@@ -2104,7 +2109,7 @@ fn exposed_key_files_are_rejected_by_every_command() {
         refused(path, &check, 1, remedy);
         std::os::unix::fs::chown(home.join(file), Some(0), None).unwrap();
     }
-    assert!(ok(path, &["config", "check"]).contains("is good"));
+    assert!(ok(path, &["config", "check"]).contains("is valid"));
 }
 
 /// Runs a program whose standard output nobody reads. `all`: nor its standard error.

@@ -72,7 +72,7 @@ pub enum Error {
         max: usize,
     },
     /// The response exceeds this client's limits and was discarded. The server did the work.
-    #[error("the response exceeds a limit of this client: {0}")]
+    #[error("the response exceeds this client's limits ({0}); the engine has done the work")]
     ResponseTooLarge(ResponseLimit),
     /// The server violated the protocol. The connection was closed.
     #[error("protocol: {0}")]
@@ -209,8 +209,13 @@ pub(crate) fn rejected_certificate(alert: AlertDescription) -> Error {
 
 fn tls_text(error: &TlsError) -> &'static str {
     match &*error.0 {
-        rustls::Error::AlertReceived(alert) => certificate_advice(*alert).unwrap_or("TLS set-up"),
-        _ => "TLS set-up",
+        rustls::Error::AlertReceived(alert) => {
+            certificate_advice(*alert).unwrap_or("the server ended the TLS handshake")
+        }
+        rustls::Error::InconsistentKeys(_) => {
+            "the private key does not belong to this client's certificate"
+        }
+        _ => "the certificates of this client cannot be used",
     }
 }
 

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{RootCertStore, version};
+use rustls::{CertificateError, RootCertStore, version};
 use sealwire_service::tls_files::{self, CERTIFICATE, ContentDigest};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::Instant;
@@ -163,7 +163,34 @@ impl Dialer {
 }
 
 fn connect(error: io::Error) -> Error {
-    Error::Connect(Arc::new(error))
+    Error::Connect(Arc::new(explained(error)))
+}
+
+/// Replaces the terms of the TLS library and the resolver by the likely cause. The kind of the error
+/// stays, because retries depend on it.
+fn explained(error: io::Error) -> io::Error {
+    let tls_error = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let text = match tls_error {
+        Some(rustls::Error::InvalidMessage(_)) => {
+            "the port does not speak TLS. Is it the port of admin.address? Use that of listen.address"
+                .to_owned()
+        }
+        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            "this client does not trust the issuer of the server's certificate. Check the file of the authority (CA)"
+                .to_owned()
+        }
+        Some(rustls::Error::InvalidCertificate(CertificateError::BadSignature)) => {
+            "the server's certificate is not signed by the authority (CA) of this client, but by another one with its name"
+                .to_owned()
+        }
+        None if error.kind() == io::ErrorKind::InvalidInput && error.raw_os_error().is_none() => {
+            format!("{error}; an address is HOST:PORT")
+        }
+        _ => return error,
+    };
+    io::Error::new(error.kind(), text)
 }
 
 /// Error text for a client whose configuration has PEM text in place of a file name.
@@ -207,7 +234,11 @@ fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, Error> {
 }
 
 fn unusable(pem: &Pem, error: impl fmt::Display) -> Error {
-    Error::Config(format!("{pem:?}: {error}").into())
+    let place = match pem {
+        Pem::File(path) => path.display().to_string(),
+        Pem::Bytes(_) => "a PEM text".to_owned(),
+    };
+    Error::Config(format!("{place}: {error}").into())
 }
 
 #[cfg(test)]
@@ -360,7 +391,7 @@ mod tests {
             &address,
             "localhost",
             &client.ca,
-            "invalid peer certificate",
+            "the server's certificate is not signed by the authority",
         )
         .await;
         refused(&address, "example.com", &server.ca, "not valid for name").await;
@@ -487,7 +518,7 @@ mod tests {
         );
         check(
             &|config| config.ca = pem("nothing"),
-            "Bytes(7 bytes): contains no PEM certificate",
+            "a PEM text: contains no PEM certificate",
         );
         check(
             &|config| config.ca = pem(&party.key),
@@ -495,7 +526,7 @@ mod tests {
         );
         check(
             &|config| config.certificate = pem(""),
-            "Bytes(0 bytes): contains no PEM certificate",
+            "a PEM text: contains no PEM certificate",
         );
         check(
             &|config| config.key = pem(&party.leaf),
@@ -507,7 +538,7 @@ mod tests {
         );
         check(
             &|config| config.key = Pem::File("/nonexistent/key".into()),
-            "File(/nonexistent/key): ",
+            "/nonexistent/key: ",
         );
         // Text in place of a path: whole, without its last line break, on one line, a single line
         // of it, and its middle.
@@ -536,7 +567,7 @@ mod tests {
         }
         check(
             &|config| config.certificate = pem(&super::tests::party().leaf),
-            "TLS set-up",
+            "the private key does not belong to this client's certificate",
         );
     }
 
@@ -570,7 +601,7 @@ mod tests {
         assert!(
             dialer
                 .renewal_error()
-                .is_some_and(|error| error.contains("TLS set-up"))
+                .is_some_and(|error| error.contains("the private key does not belong"))
         );
         fs::write(&key, old.key.clone() + "\n\n").unwrap();
         let third = dialer.refreshed();

@@ -1,5 +1,6 @@
 //! Arguments that describe a connection to an engine, and the connection itself.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -73,10 +74,12 @@ impl ConnectArgs {
         Client::connect(self.config(&addresses, dev_folder::CLIENT_CERT))
             .await
             .map_err(|error| {
-                RequestFailure::failure(
-                    format!("{}: {}", addresses.join(", "), chain(&error)),
-                    error,
-                )
+                let addresses = addresses.join(", ");
+                let text = match error {
+                    Error::Connect(ref cause) => unreachable_text(&addresses, cause),
+                    _ => format!("{addresses}: {}", chain(&error)),
+                };
+                RequestFailure::failure(text, error)
             })
     }
 
@@ -99,12 +102,10 @@ impl ConnectArgs {
         change(&mut config);
         Client::connect(config).await.map_err(|error| {
             let addresses = addresses.join(", ");
-            let cause = chain(&error);
-            let advice = "start one with `sealwire serve` or `sealwire dev`, or give another address with --connect";
             let text = match error {
                 Error::Rpc(_) => return error.into(),
-                Error::Connect(_) => format!("no engine answers at {addresses} ({cause}): {advice}"),
-                _ => format!("{addresses}: {cause}"),
+                Error::Connect(ref cause) => unreachable_text(&addresses, cause),
+                _ => format!("{addresses}: {}", chain(&error)),
             };
             RequestFailure::failure(text, error)
         })
@@ -193,6 +194,19 @@ impl ConnectArgs {
     }
 }
 
+/// Returns the text for addresses with which no TLS connection could be made.
+fn unreachable_text(addresses: &str, cause: &io::Error) -> String {
+    match cause.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
+            format!("cannot connect to {addresses}: {cause}")
+        }
+        _ => format!(
+            "no engine answers at {addresses} ({cause}): start one with `sealwire serve` or `sealwire dev`, or give another \
+             address with --connect"
+        ),
+    }
+}
+
 /// Returns the pause before a retry, or `None` if a retry cannot succeed.
 pub fn retry_pause(error: &Error) -> Option<Duration> {
     match error {
@@ -211,7 +225,6 @@ pub fn retry_pause(error: &Error) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
     use std::sync::Arc;
 
     use sealwire_client::RpcError;

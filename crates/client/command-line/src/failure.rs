@@ -46,6 +46,18 @@ impl Error for InvalidConfig {
     }
 }
 
+/// Arguments that the parser accepts, but whose values are invalid.
+#[derive(Debug)]
+pub struct InvalidArguments(pub String);
+
+impl fmt::Display for InvalidArguments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for InvalidArguments {}
+
 /// Returns a failure with another text and the same code for programs.
 pub fn reworded(failure: &(dyn Error + 'static), text: String) -> Failure {
     match request_error(failure) {
@@ -175,6 +187,7 @@ fn code_of(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> &
             "protocol"
         }
         None if failure.is::<InvalidConfig>() => "config",
+        None if failure.is::<InvalidArguments>() => "usage",
         None if failure.is::<io::Error>() => "io",
         None => "failed",
     }
@@ -206,6 +219,7 @@ fn remedy_for(
         }
         Some(_) => None,
         None if failure.is::<InvalidConfig>() => Some("Run `sealwire config check`."),
+        None if failure.is::<InvalidArguments>() => Some("See --help of the command."),
         None => None,
     }
 }

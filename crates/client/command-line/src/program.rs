@@ -48,6 +48,8 @@ pub fn exit_status(done: Result<(), Failure>, as_json: bool) -> ExitCode {
             errln!("{}", failure::report(&*failure, as_json));
             if failure.is::<failure::InvalidConfig>() {
                 ExitCode::from(EXIT_CONFIG)
+            } else if failure.is::<failure::InvalidArguments>() {
+                ExitCode::from(EXIT_USAGE)
             } else {
                 ExitCode::FAILURE
             }

@@ -238,8 +238,15 @@ impl Denied {
             };
             text.push_str("; access.mode \"observe\" denies it, because ");
             text.push_str(why);
+        } else if self.is_solved_by_grant() {
+            text.push_str("; an administrator can grant it with `sealwire principals grant`");
         }
         text
+    }
+
+    /// Returns true if another role would permit the request.
+    fn is_solved_by_grant(&self) -> bool {
+        !matches!(self.missing, Missing::Time | Missing::Reason)
     }
 
     fn missing_text(&self) -> String {
@@ -250,7 +257,7 @@ impl Denied {
             (None, _) => String::new(),
         };
         match self.missing {
-            Missing::Role => format!("no role grants {operation}{on}: this principal has none"),
+            Missing::Role => format!("this principal has no role, so {operation}{on} is denied"),
             Missing::Operation => format!("no role of this principal grants {operation}"),
             Missing::App if self.app.is_none() => {
                 format!("no role of this principal grants {operation} on all apps")

@@ -21,36 +21,36 @@ pub enum RoleError {
     )]
     Name,
     /// The name belongs to the built-in role, which cannot be changed.
-    #[error("role administrator is built in: give yours another name")]
+    #[error("role administrator is built in and cannot be changed; choose another name")]
     BuiltIn,
     /// Too many grants.
     #[error("a role has at most {GRANTS_MAX} grants")]
     Grants,
     /// The grant is without operations.
-    #[error("a grant must name an operation")]
+    #[error("a grant must name at least one operation, such as decrypt")]
     NoOperation,
     /// The grant is without apps or collections, or has too many.
     #[error("a grant must name 1 to {NAMES_MAX} apps and as many collections, or all with \"*\"")]
     Names,
     /// The name cannot be an app or collection name.
-    #[error("\"{0}\" is not the name of an app, a collection or a property")]
+    #[error("\"{0}\" cannot be the name of an app, a collection or a property")]
     NotAName(String),
     /// The word is not the name of an operation.
     #[error(
-        "\"{0}\" is not an operation: encrypt, decrypt, tokenize, tokens.*, apps.rotate and the like"
+        "\"{0}\" is not an operation. Examples are encrypt, decrypt, tokenize, tokens.* and apps.rotate"
     )]
     NoSuchOperation(String),
     /// The word is not a part of a grant, or the part occurs twice.
     #[error(
-        "\"{0}\" has no place there: after the operations come apps=, collections=, properties=, mask=, hourly=, until= and reason, each once"
+        "\"{0}\" is not a part of a grant: after the operations come apps=, collections=, properties=, mask=, hourly=, until= and reason, each once"
     )]
     Part(String),
     /// The grant is without apps.
-    #[error("a grant must say on which apps: apps=NAME,NAME, or apps=* for all")]
+    #[error("a grant must name its apps: add apps=NAME,NAME, or apps=* for all")]
     NoApps,
     /// The grant has a reason or an hourly limit but names control operations. Control requests
     /// carry no reason and no fields.
-    #[error("a reason and a number of fields by the hour are for data operations only")]
+    #[error("reason and hourly work only with data operations, such as decrypt; remove them")]
     ReasonOfControl,
     /// The hourly limit is outside 1 to [`HOURLY_MAX`].
     #[error("hourly must be 1 to {HOURLY_MAX}")]
@@ -64,14 +64,14 @@ pub enum RoleError {
     #[error("{0} needs properties=NAME,NAME, or properties=* for all and future ones")]
     NoProperties(Operation),
     /// A grant names properties, and no operation that applies to them.
-    #[error("properties= is for objects.add, objects.get, objects.update and objects.query")]
+    #[error(
+        "properties= works only with objects.add, objects.get, objects.update and objects.query; remove it"
+    )]
     PropertiesOfNone,
     /// The time of `until=` is invalid.
     #[error("until must be a time such as 2027-01-31T00:00:00Z")]
     Until,
     /// A grant with a mask names an operation that does not return values.
-    #[error(
-        "a mask is for decrypt, detokenize and objects.get alone: {0} needs a grant of its own"
-    )]
+    #[error("a mask fits only decrypt, detokenize and objects.get; put {0} into a separate grant")]
     MaskOf(Operation),
 }

@@ -80,7 +80,7 @@ pub enum PrincipalError {
     #[error("the client certificate has a malformed URI")]
     Uri,
     /// No name of an accepted kind.
-    #[error("the client certificate has no name of a kind that is accepted here")]
+    #[error("the client certificate has no name of a kind in access.name_order of the engine")]
     Nameless,
 }
 

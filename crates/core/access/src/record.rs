@@ -116,8 +116,9 @@ impl GrantRecord {
     fn to_grant(&self) -> Result<Grant, RecordError> {
         let mut operations = Operations::NONE;
         for name in &self.operations {
-            let known = Operation::from_name(name)
-                .ok_or_else(|| RecordError(format!("{name:?} is no operation of this program")))?;
+            let known = Operation::from_name(name).ok_or_else(|| {
+                RecordError(format!("this program does not have the operation {name:?}"))
+            })?;
             operations = operations.and(known.into());
         }
 

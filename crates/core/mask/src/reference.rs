@@ -96,7 +96,7 @@ pub(crate) const ROWS: [FunctionRow; 26] = [
         unique_for: "; 2^20 for spellings of one address in different case",
         reversible: NO,
         form: "an address of `example.com`, `.net` or `.org`",
-        learns: "which addresses are equal, and which are but for case",
+        learns: "which addresses are equal, and which differ only in case",
     },
     FunctionRow {
         function: "email(keep=domain)",
@@ -143,7 +143,7 @@ pub(crate) const ROWS: [FunctionRow; 26] = [
         takes: "as above",
         is_consistent: true,
         unique: Unique::No,
-        unique_for: ": of 16 digits 5 are free, 100,000 cards for each bank and ending",
+        unique_for: ": of 16 digits 5 are free, 100,000 cards for each bank and last 4 digits",
         reversible: NO,
         form: "kept, never passes Luhn, so it is nobody's card; the first 6 and last 4 digits stay",
         learns: "as above; of the first 6 digits the bank",
@@ -311,7 +311,7 @@ pub fn reference() -> String {
         let unique = match row.unique {
             Unique::No => "no".to_owned(),
             Unique::Yes => "yes".to_owned(),
-            Unique::Nearly(bits) => format!("but for one pair in 2^{bits}"),
+            Unique::Nearly(bits) => format!("yes, except one pair in 2^{bits}"),
         };
         let consistent = if row.is_consistent { "yes" } else { "no" };
         writeln!(

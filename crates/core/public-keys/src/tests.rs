@@ -294,13 +294,19 @@ fn a_signed_text_that_is_wrong_is_refused_by_name() {
         (good.replace("\"p256\"", "\"p521\""), "no key"),
         (
             good.replace("\"app\":\"shop\"", "\"app\":\"a/b\""),
-            "not a text of public keys",
+            "the text does not contain public keys",
         ),
-        (good.replace(point, "!"), "not a text of public keys"),
-        (good.replace(point, "AAAA"), "not a text of public keys"),
+        (
+            good.replace(point, "!"),
+            "the text does not contain public keys",
+        ),
+        (
+            good.replace(point, "AAAA"),
+            "the text does not contain public keys",
+        ),
         (
             good.replace(&point[..20], &"A".repeat(20)),
-            "not a text of public keys",
+            "the text does not contain public keys",
         ),
         (good.replace(point, point_of_other), "does not have that id"),
         (
@@ -309,9 +315,9 @@ fn a_signed_text_that_is_wrong_is_refused_by_name() {
         ),
         (
             good.replace(&id.to_string(), "zz"),
-            "not a text of public keys",
+            "the text does not contain public keys",
         ),
-        (String::new(), "not a text of public keys"),
+        (String::new(), "the text does not contain public keys"),
     ] {
         assert_ne!(text, good);
         let found = verify(&signed(&text)).unwrap_err().to_string();
@@ -330,24 +336,30 @@ fn a_signed_text_that_is_wrong_is_refused_by_name() {
     for (text, error) in [
         (
             good.replace("\"p256\"", "\"p256-mlkem768\""),
-            "not a text of public keys",
+            "the text does not contain public keys",
         ),
         (
             of_hybrid.replace("\"p256-mlkem768\"", "\"p256\""),
-            "not a text of public keys",
+            "the text does not contain public keys",
         ),
         (altered(|key| key[0] ^= 1), "does not have that id"),
         (altered(|key| key[1_183] ^= 1), "does not have that id"),
         (
             altered(|key| key[..2].copy_from_slice(&[0xff, 0xff])),
-            "not a text of public keys",
+            "the text does not contain public keys",
         ),
-        (altered(|key| key[1_248] ^= 1), "not a text of public keys"),
+        (
+            altered(|key| key[1_248] ^= 1),
+            "the text does not contain public keys",
+        ),
         (
             altered(|key| key.truncate(1_248)),
-            "not a text of public keys",
+            "the text does not contain public keys",
         ),
-        (altered(|key| key.push(0)), "not a text of public keys"),
+        (
+            altered(|key| key.push(0)),
+            "the text does not contain public keys",
+        ),
     ] {
         let found = verify(&signed(&text)).unwrap_err().to_string();
         assert!(found.contains(error), "{error}: {found}");

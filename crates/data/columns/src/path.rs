@@ -309,7 +309,7 @@ fn items(lists: &ArrayRef, present: Option<&NullBuffer>) -> (ArrayRef, Option<Nu
 
 /// Returns the error for a path with a name that the schema does not have.
 fn missing(path: &str, name: &str) -> ColumnError {
-    problem(path, format!("there is no {name}"))
+    problem(path, format!("{name} does not exist"))
 }
 
 /// Returns the items, and the mask of items to which a present list refers.

@@ -39,7 +39,7 @@ pub enum ResolveError {
         path: String,
     },
     /// A rule matches no column.
-    #[error("rule {} names {target}, and there is no such column: there are {}", .rule + 1, listed(.columns))]
+    #[error("rule {} names {target}, which does not exist. The columns are {}", .rule + 1, listed(.columns))]
     Unmet {
         /// Index of the rule.
         rule: usize,
@@ -474,7 +474,7 @@ impl Leaves {
 /// Returns the path of a leaf's subject, and the number of steps to their common struct. The error
 /// says why the column cannot be the subject.
 fn subject_path(leaf: &FoundLeaf, subject: &str) -> Result<(Path, usize), &'static str> {
-    const MISSING: &str = "there is no such column beside it";
+    const MISSING: &str = "no column beside it has this name";
     let scope = leaf.scope.as_ref().ok_or(MISSING)?;
     let mut named = scope
         .fields
@@ -539,7 +539,7 @@ fn function_problem(field: &Field, function: &Function) -> Option<&'static str> 
     let result = match function.kind() {
         FunctionKind::Keep => return None,
         FunctionKind::Null if field.is_nullable() => return None,
-        FunctionKind::Null => return Some("the column holds no nulls"),
+        FunctionKind::Null => return Some("the column is declared not nullable"),
         FunctionKind::Redact { with } => redacted(data_type, with.as_deref()),
         FunctionKind::Fixed(literal) => constant(literal),
         FunctionKind::Partial { .. }

@@ -182,7 +182,7 @@ pub fn named_type(name: &str) -> Result<DataType, ColumnError> {
     };
     let data_type = known.ok_or_else(|| {
         ColumnError::Note(format!(
-            "there is no type {name:?} to restore: write it as pyarrow does"
+            "type {name:?} is unknown; write it as pyarrow does"
         ))
     })?;
     check_noted(&data_type)?;

@@ -19,6 +19,6 @@ pub fn check_document(file: &str, printed: &str, command: &str) {
         .take_while(|(held, printed)| held == printed)
         .count();
     panic!(
-        "{file} is not what the code says, from line {line} on. Write it with\n    cargo run --release -- {command} > {file}"
+        "{file} differs from the code from line {line} on. Write it with\n    cargo run --release -- {command} > {file}"
     );
 }

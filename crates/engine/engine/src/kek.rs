@@ -1,6 +1,7 @@
 //! Reads the key-encryption key of a configuration.
 
 use sealwire_crypto::Kek;
+use sealwire_kek::ProviderError;
 use zeroize::Zeroizing;
 
 /// The key-encryption key cannot be read.
@@ -20,12 +21,19 @@ pub fn read_kek(from: &sealwire_settings::KekSource) -> Result<Kek, KekError> {
         // Errors of the reader name the file.
         sealwire_settings::KekSource::File(path) => (
             path.display().to_string(),
-            sealwire_kek::read_secret_file(path).map_err(|error| KekError(error.to_string()))?,
+            sealwire_kek::read_secret_file(path).map_err(|error| match error {
+                ProviderError::NotFound(_) => KekError(format!(
+                    "{}: the file of the setting kek.file does not exist. Restore it, or correct the setting. No other key \
+                     opens the stored keys",
+                    path.display()
+                )),
+                error => KekError(error.to_string()),
+            })?,
         ),
         sealwire_settings::KekSource::Environment(name) => {
             let place = format!("environment variable {name}");
             let text = std::env::var(name)
-                .map_err(|_| KekError(format!("{place}: not set, or not text")))?;
+                .map_err(|_| KekError(format!("{place} of the setting kek.env_var is not set, or not UTF-8 text")))?;
             (place, Zeroizing::new(text.into_bytes()))
         }
     };

@@ -30,7 +30,7 @@ use sealwire_apps::{FindKek, Freshness, ROOT_RECORD, RootEntry, RootRecord, Root
 use sealwire_crypto::{Kek, RootKey};
 use sealwire_kek::recovery::recovery_key_of;
 use sealwire_kek::{Pkcs11Provider, Provider, ProviderError, ProviderSettings, WrapSlot};
-use sealwire_service::trusted_file::FileKind;
+use sealwire_service::trusted_file::{FileErrorReason, FileKind};
 use sealwire_settings::{Config, KekSource};
 use sealwire_store::StoreError;
 use sealwire_telemetry::metrics::{Metrics, ProviderOperation, ProviderOutcome};
@@ -89,7 +89,14 @@ impl Providers {
         // root key.
         let bytes =
             sealwire_service::trusted_file::read(file, FileKind::Public, PROVIDERS_BYTES_MAX)
-                .map_err(|error| file_error(file, error.reason))?;
+                .map_err(|error| match error.reason {
+                    FileErrorReason::Io(ref io) if io.kind() == io::ErrorKind::NotFound => file_error(
+                        file,
+                        "the file of the setting kek.providers does not exist. Restore it, or correct the setting. The stored \
+                         keys are not affected",
+                    ),
+                    reason => file_error(file, reason),
+                })?;
         let text = std::str::from_utf8(&bytes).map_err(|_| file_error(file, "must be text"))?;
         let tables: BTreeMap<String, BTreeMap<String, String>> =
             toml::from_str(text).map_err(|error| {
@@ -155,7 +162,10 @@ impl Providers {
                 "provider {name}: keys of kind {} are made where they are kept",
                 settings.kind()
             ))),
-            None => Err(KekError(provider_text(name, "not configured here"))),
+            None => Err(KekError(provider_text(
+                name,
+                "not configured here: kek.providers has no provider with this name",
+            ))),
         }
     }
 
@@ -171,10 +181,12 @@ impl Providers {
         root: &RootKey,
         number: u32,
     ) -> Result<RootSlot, StoreError> {
-        let configured = self
-            .0
-            .get(name)
-            .ok_or_else(|| provider_error(name, "not configured here"))?;
+        let configured = self.0.get(name).ok_or_else(|| {
+            provider_error(
+                name,
+                "not configured here: kek.providers has no provider with this name",
+            )
+        })?;
         let provider = configured
             .provider
             .as_ref()
@@ -262,7 +274,9 @@ impl Providers {
             number: slot.number,
         };
         let usable = match self.0.get(&slot.provider) {
-            None => Err("not configured here".to_owned()),
+            None => {
+                Err("not configured here: kek.providers has no provider with this name".to_owned())
+            }
             Some(configured) => configured.provider.as_ref().map_err(ToString::to_string),
         };
         let provider = usable.map_err(|reason| {

@@ -62,13 +62,13 @@ pub enum PublicKeyError {
     #[error("must be `swr1:` and 1,700 characters of base64url")]
     Form,
     /// The checksum does not match: a character was altered.
-    #[error("a character was altered: the checksum does not match")]
+    #[error("the checksum does not match, so a character is wrong; compare it with the original")]
     Checksum,
     /// A later version of this program made the key.
-    #[error("version {0} of the form is unknown")]
+    #[error("format version {0} is unknown; a newer program wrote it")]
     Version(u8),
     /// The bytes are not a public key, or their key has another id.
-    #[error("not a public key, or not the one of its id")]
+    #[error("this is not a public key, or its id belongs to another key")]
     Key,
 }
 
@@ -79,7 +79,9 @@ pub enum RecoveryError {
     #[error(transparent)]
     Join(#[from] JoinError),
     /// The shares match each other, but join to another key than they name.
-    #[error("the shares do not join to the key that they name: one of them is false")]
+    #[error(
+        "the shares do not yield the recovery key that they name, so at least one of them is false"
+    )]
     OtherKey,
     /// The copy belongs to another recovery key.
     #[error("the copy is sealed to another recovery key")]

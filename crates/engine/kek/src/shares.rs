@@ -50,13 +50,13 @@ pub struct Share {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
     /// The text has another prefix or another length than a share.
-    #[error("must be `sws1:` and 87 characters of base64url")]
+    #[error("a share is `sws1:` and 87 characters of base64url; this text is not")]
     Form,
     /// The checksum does not match: a character was altered.
-    #[error("a character was altered: the checksum does not match")]
+    #[error("the checksum does not match, so a character is wrong; compare it with the original")]
     Checksum,
     /// A later version of this program made the share.
-    #[error("version {0} of the form is unknown")]
+    #[error("format version {0} is unknown; a newer program wrote it")]
     Version(u8),
     /// The index, total and threshold contradict each other.
     #[error("share {index} of {total} with threshold {threshold} does not exist")]
@@ -92,7 +92,7 @@ pub enum SplitError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
     /// There are fewer shares than the threshold.
-    #[error("{given} shares were given, {threshold} are needed")]
+    #[error("{threshold} different shares are needed; given: {given}")]
     TooFew {
         /// The number of shares that were given.
         given: usize,
@@ -120,7 +120,7 @@ pub enum JoinError {
         position: usize,
     },
     /// More shares than needed were given, and they do not lie on one polynomial.
-    #[error("the shares contradict each other: one of them is false")]
+    #[error("the shares contradict each other, so at least one of them is false")]
     Contradiction,
 }
 

@@ -274,7 +274,7 @@ fn log_nameless_certificate(
         .flatten()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    tracing::warn!(%error, sha256, suppressed, "rejected a client certificate that names no principal; see access.name_order");
+    tracing::warn!(%error, sha256, suppressed, "rejected a client certificate without a name that can be a principal; see access.name_order");
 }
 
 /// Returns how long the next handshake must wait. `before` and `now` hold the network time used by

@@ -506,7 +506,7 @@ impl Serve for Arc<ControlService> {
 fn not_listed() -> RpcError {
     RpcError::new(
         ErrorCode::Forbidden,
-        "this certificate may not send control requests; control.principals lists the certificates that may",
+        "this is the control listener (control.address), and control.principals does not list this certificate; requests for data go to listen.address",
     )
 }
 

@@ -74,7 +74,7 @@ const SECTIONS: &[Section] = &[
             "name_order", IDENTITY, Literal::NoEntries,
                 "Kinds of certificate names that identify a principal, in order of preference. A certificate without any of\nthem, or with an invalid name of one of them, is rejected. Empty: [\"spiffe\", \"dns\", \"cn\"].";
             "cache_entries", Kind::Number { unit: "principals", min: 1, max: 1 << 20 }, Literal::Number(10_000),
-                "Principals in the permission cache. Others cost a store lookup per request.";
+                "Principals in the permission cache. A principal outside the cache costs a store lookup per request.";
             "cache_s", Kind::Number { unit: "s", min: 1, max: 86_400 }, Literal::Number(300),
                 "Cache time-to-live, jittered between 25 % and 100 %. A role change clears the cache.";
             "cache_negative_s", Kind::Number { unit: "s", min: 1, max: 86_400 }, Literal::Number(30),
@@ -118,7 +118,7 @@ const SECTIONS: &[Section] = &[
             "anchor_file", Kind::OptionalPath, Literal::Text(""),
                 "File outside the store with its highest generation, for a store with a root key: an older state that was put back\nis noticed. Empty: `anchor.json` in audit.folder, if the audit log is on.";
             "on_rollback", Kind::Choice(&["refuse", "read_only"]), Literal::Text("refuse"),
-                "What an engine does with an older state. \"read_only\": serve it without changes, and raise an alert.";
+                "Reaction to an older state. \"refuse\": stop. \"read_only\": serve it without changes, and raise an alert.";
         ),
     },
     Section {
@@ -160,7 +160,7 @@ const SECTIONS: &[Section] = &[
             "providers", Kind::OptionalPath, Literal::Text(""),
                 "TOML file of more providers, one table each. Each can unwrap the store's root key, as can the key above, whose\nname is `local`. Empty: none.";
             "root_key", Kind::Choice(&["optional", "required"]), Literal::Text("optional"),
-                "\"required\": refuse a store without a root key. Set it after `kek init`: who writes the store could else remove\nthe root key and add keys under an earlier key-encryption key.";
+                "\"required\": the engine does not start with a store that lacks a root key. Set it after `kek init`: who writes the store could else remove\nthe root key and add keys under an earlier key-encryption key.";
             "probe_interval_s", Kind::Number { unit: "s", min: 0, max: 604_800 }, Literal::Number(86_400),
                 "Time between two checks of a slot, randomly shortened by up to a quarter: its provider unwraps the root key. A slot\nthat fails is checked each hour and changes nothing else. 0: no checks.";
         ),
@@ -171,13 +171,13 @@ const SECTIONS: &[Section] = &[
         doc: "Threads for cryptography only.",
         keys: keys!("crypto":
             "threads", Kind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
-                "0: one per core. These threads never wait, so more are useless.";
+                "0: one per core. More are useless, because these threads never wait.";
             "precomputed_tables", Kind::Number { unit: "key versions", min: 0, max: 65_536 }, Literal::Number(64),
                 "Number of busiest P-256 key versions with a precomputed table. A table makes Diffie-Hellman five times faster,\nand takes 150 KB and 20 ms to compute. 0: none.";
             "ready_keys", Kind::Number { unit: "keys", min: 0, max: 1_024 }, Literal::Number(16),
                 "Single-use ephemeral keys made ahead per such key version by idle crypto threads. If `precomputed_tables` is 0,\nonly for the busiest version. 0: none; required if a machine snapshot can be resumed twice.";
             "open_key_cache_entries", Kind::Number { unit: "keys", min: 0, max: 1 << 20 }, Literal::Number(4_096),
-                "Cached key schedules of opened envelopes, about 1 KiB each. They save a Diffie-Hellman per further field with\nthe same ephemeral key. 0: none outlives its request.";
+                "Cached key schedules of opened envelopes, about 1 KiB each. Each saves a Diffie-Hellman per further field with\nthe same ephemeral key. 0: none outlives its request.";
             "open_key_cache_s", Kind::Number { unit: "s", min: 1, max: 3_600 }, Literal::Number(60),
                 "Cache time-to-live from the first use. Entries of disabled keys are removed at once.";
         ),
@@ -190,7 +190,7 @@ const SECTIONS: &[Section] = &[
             "legacy", Kind::Flag, Literal::Flag(false),
                 "Read tags and file versions that the vendor abandoned. Enable only while moving old data: the role of such\nvalues can be stripped.";
             "open_roles", ROLES, Literal::NoEntries,
-                "Data roles whose values are opened for every client of the app. Other data roles are `forbidden`.\n\"*\": every role.";
+                "Data roles whose values are opened for every client of the app. Fields of all other data roles are `forbidden`.\n\"*\": every role.";
         ),
     },
     Section {
@@ -199,7 +199,7 @@ const SECTIONS: &[Section] = &[
         doc: "Threads for I/O and TLS.",
         keys: keys!("network":
             "threads", Kind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
-                "0: one per eight cores, from one to four. These threads do the cryptography of small requests only; see `schedule.inline_us`.";
+                "0: one per eight cores, from one to four. Small requests do their cryptography on these threads; see `schedule.inline_us`.";
         ),
     },
     Section {
@@ -208,7 +208,7 @@ const SECTIONS: &[Section] = &[
         doc: "Admission and scheduling. crates/core/schedule/README.md shows the effect of each setting.",
         keys: keys!("schedule":
             "wait_max_ms", Kind::Number { unit: "ms", min: 1, max: 3_600_000 }, Literal::Number(250),
-                "Predicted wait at which requests of ordinary size are rejected as `overloaded`. Delays grow from a quarter of\nit. Requests not begun after twice this time are rejected, too; larger ones after twice their predicted wait.\nRecommended: a quarter of the time that clients wait.";
+                "Predicted wait at which requests of ordinary size are rejected as `overloaded`. Delays grow from a quarter of\nit. Requests that wait for twice this time are rejected, too; larger ones after twice their predicted wait.\nRecommended: a quarter of the time that clients wait.";
             "slice_us", Kind::Number { unit: "us", min: 10, max: 100_000 }, Literal::Number(100),
                 "Length of a slice. Shorter: small requests wait less. Longer: fewer scheduling decisions. 50 to 250 is similar.";
             "inline_us", Kind::Number { unit: "us", min: 0, max: 1_000 }, Literal::Number(30),
@@ -271,7 +271,7 @@ const SECTIONS: &[Section] = &[
             "endpoint", Kind::OptionalUrl, Literal::Text(""),
                 "Collector URL in plain HTTP, on this machine, such as http://127.0.0.1:4318/v1/traces. Empty: no spans.";
             "sample_ratio", Kind::Fraction, Literal::Number(0),
-                "Fraction of requests without a trace context that are traced. Other requests follow the sampled flag of their\n`traceparent`.";
+                "Fraction of requests without a trace context that are traced. The other requests follow the sampled flag of their\n`traceparent`.";
             "spans_per_s_max", Kind::Number { unit: "spans", min: 1, max: 10_000 }, Literal::Number(100),
                 "Maximum spans per second. Further requests are counted, not traced.";
             "queue_spans", Kind::Number { unit: "spans", min: 1, max: 1 << 16 }, Literal::Number(2_048),

@@ -640,7 +640,7 @@ impl Config {
         if control.principals.is_empty() && !own_ca {
             problems.push(Problem::new(
                 "control.principals",
-                "must not be empty unless control.client_ca is an authority of its own: any client could change the keys",
+                "is empty, and control.client_ca is that of the data listener, so any client could change keys. List the operators, or set a separate control.client_ca",
             ));
         }
         let others = [
@@ -649,9 +649,8 @@ impl Config {
         ];
         for (other, address) in others {
             if Some(control.address) == address && control.address.port() != 0 {
-                let message = format!(
-                    "must differ from {other}: the control methods have a port of their own"
-                );
+                let message =
+                    format!("is the same as {other}. Operators' requests need a separate port");
                 problems.push(Problem::new("control.address", message));
             }
         }
@@ -664,22 +663,23 @@ impl Config {
             .message_bytes_max
             .saturating_add(self.limits.reply_bytes_max);
         if self.schedule.memory_bytes() / 2 < (one_call + CALL_BYTES) as u64 {
-            problems.push(Problem::new(
-                "schedule.memory_mib",
-                "must be more than twice limits.message_bytes_max + limits.reply_bytes_max, or the longest request never \
-                 fits: one client alone gets a half",
-            ));
+            let needed = (2 * (one_call + CALL_BYTES) as u64).div_ceil(1 << 20);
+            let message = format!(
+                "must be at least {needed} MiB, because the longest request (limits.message_bytes_max + \
+                 limits.reply_bytes_max) must fit into the half that one client can get"
+            );
+            problems.push(Problem::new("schedule.memory_mib", message));
         }
         if self.listen.address.is_none() && self.control.is_none() {
             problems.push(Problem::new(
                 "listen.address",
-                "must not be empty when control.address is empty too: this engine would listen nowhere",
+                "is empty, and so is control.address, so the engine would listen nowhere. Set at least one of them",
             ));
         }
         if self.listen.address == Some(self.admin.address) && self.admin.address.port() != 0 {
             problems.push(Problem::new(
                 "admin.address",
-                "must differ from listen.address: health has a port of its own",
+                "is the same as listen.address. Health checks and metrics need a separate port",
             ));
         }
         if let Some(control) = &self.control {
@@ -688,7 +688,7 @@ impl Config {
         if self.state.mode == Mode::Postgres && self.postgres.url.is_empty() {
             problems.push(Problem::new(
                 "postgres.url",
-                "must not be empty when state.mode is \"postgres\"",
+                "is empty, but state.mode is \"postgres\". Set it to the URL of the database, such as \"postgres://sealwire@db.internal/sealwire\"",
             ));
         }
         if self

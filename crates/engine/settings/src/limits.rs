@@ -147,44 +147,37 @@ impl Limits {
             (
                 self.reply_bytes_max >= self.message_bytes_max,
                 "reply_bytes_max",
-                "message_bytes_max",
-                "must not be smaller: a payload with nothing to seal comes back at its own size",
+                "must be at least limits.message_bytes_max, because a payload without sealed fields comes back at its length",
             ),
             (
                 self.bytes_per_connection_max >= one_call,
                 "bytes_per_connection_max",
-                "message_bytes_max",
-                "must be at least message_bytes_max + reply_bytes_max, or the longest call never fits",
+                "must be at least limits.message_bytes_max + limits.reply_bytes_max, or the longest request never fits",
             ),
             (
                 self.connections_per_principal_max <= self.connections_max,
                 "connections_per_principal_max",
-                "connections_max",
-                "must not be larger",
+                "must be at most limits.connections_max",
             ),
             (
                 self.in_flight_per_principal_max >= self.in_flight_per_connection_max,
                 "in_flight_per_principal_max",
-                "in_flight_per_connection_max",
-                "must not be smaller: one connection could not use its own",
+                "must be at least limits.in_flight_per_connection_max, or one connection cannot use its limit",
             ),
             (
                 self.handshakes_max <= self.connections_max,
                 "handshakes_max",
-                "connections_max",
-                "must not be larger",
+                "must be at most limits.connections_max",
             ),
             (
                 self.deadline_ms_default <= self.deadline_ms_max,
                 "deadline_ms_default",
-                "deadline_ms_max",
-                "must not be larger",
+                "must be at most limits.deadline_ms_max",
             ),
         ];
-        for (holds, key, other, rule) in rules {
+        for (holds, key, rule) in rules {
             if !holds {
-                let message = format!("{rule} (against limits.{other})");
-                problems.push(Problem::new(format!("limits.{key}"), message));
+                problems.push(Problem::new(format!("limits.{key}"), rule));
             }
         }
     }

@@ -20,8 +20,8 @@ pub(super) fn text() -> String {
 const MARKDOWN_HEAD: &str = "\
 # Configuration
 
-One TOML file, given by `--config`; it needs only the keys that differ from their defaults. Relative paths are taken from its
-folder. The environment variable `SEALWIRE_<SECTION>_<KEY>` overrides a key. A list is in TOML there, or separated by commas.
+A TOML file, given by `--config`, with the keys that differ from their defaults. Relative paths start at its folder.
+ The environment variable `SEALWIRE_<SECTION>_<KEY>` overrides a key. A list is in TOML there, or separated by commas.
 `sealwire config check` lists all problems of a file at once, by line and key; unknown keys are problems, too.
 `sealwire config template` prints this as a file to start from.
 

@@ -296,7 +296,7 @@ fn wrong_files_are_refused_by_key_and_line() {
         ),
         (
             "[listen]\naddress = \"\"",
-            "listen.address: must not be empty when control.address is empty too",
+            "listen.address: is empty, and so is control.address",
         ),
         (
             "[listen]\naddress = [1]",
@@ -304,7 +304,7 @@ fn wrong_files_are_refused_by_key_and_line() {
         ),
         (
             "[listen]\naddress = \"127.0.0.1:7444\"",
-            "admin.address: must differ",
+            "admin.address: is the same as listen.address",
         ),
         (
             "[control]\naddress = \"nowhere\"",
@@ -312,15 +312,15 @@ fn wrong_files_are_refused_by_key_and_line() {
         ),
         (
             "[control]\naddress = \"127.0.0.1:1\"",
-            "control.principals: must not be empty unless",
+            "control.principals: is empty, and control.client_ca is that of",
         ),
         (
             "[control]\naddress = \"127.0.0.1:1\"\nclient_ca = \"tls/client-ca.pem\"",
-            "control.principals: must not be empty unless",
+            "control.principals: is empty, and control.client_ca is that of",
         ),
         (
             "[control]\naddress = \"127.0.0.1:7443\"\nclient_ca = \"ops.pem\"",
-            "control.address: must differ",
+            "control.address: is the same as listen.address",
         ),
         (
             "[control]\nprincipals = [\"\"]",
@@ -388,7 +388,7 @@ fn wrong_files_are_refused_by_key_and_line() {
         ),
         (
             "[tls]\nkey = \"\"",
-            "line 2: tls.key: must be a path, which is not empty",
+            "line 2: tls.key: must be the path of a file or folder, in quotes and not empty",
         ),
         (
             "[tls]\nkey = \"a\\u0000b\"",
@@ -420,19 +420,19 @@ fn wrong_files_are_refused_by_key_and_line() {
         ),
         (
             "[limits]\ndepth_max = 0",
-            "line 2: limits.depth_max: must be a whole number in 4..=1024 levels",
+            "line 2: limits.depth_max: must be a whole number from 4 to 1_024 levels",
         ),
         (
             "[limits]\ndepth_max = -1",
-            "line 2: limits.depth_max: must be a whole number in 4..=1024 levels",
+            "line 2: limits.depth_max: must be a whole number from 4 to 1_024 levels",
         ),
         (
             "[limits]\ndepth_max = 99999999999999999999",
-            "line 2: limits.depth_max: must be a whole number in 4..=1024 levels",
+            "line 2: limits.depth_max: must be a whole number from 4 to 1_024 levels",
         ),
         (
             "[limits]\ndepth_max = 5.0",
-            "limits.depth_max: must be a whole number in",
+            "limits.depth_max: must be a whole number from",
         ),
         (
             "[limits]\ndepth_max = \"64\"",
@@ -440,11 +440,11 @@ fn wrong_files_are_refused_by_key_and_line() {
         ),
         (
             "[schedule]\nmemory_mib = 640",
-            "schedule.memory_mib: must be more than twice limits.message_bytes_max",
+            "schedule.memory_mib: must be at least",
         ),
         (
             "[schedule]\nwait_max_ms = 0",
-            "schedule.wait_max_ms: must be a whole number in 1..=3600000 ms",
+            "schedule.wait_max_ms: must be a whole number from 1 to 3_600_000 ms",
         ),
         (
             "[schedule]\norder = \"lifo\"",
@@ -484,9 +484,9 @@ fn wrong_files_are_refused_by_key_and_line() {
         ),
         (
             "[listen]\naddress = \"127.0.0.1:1\"\naddress = \"127.0.0.1:2\"",
-            "line 3: not valid TOML",
+            "line 3: this key or section occurs twice. Remove one of them",
         ),
-        ("[listen]\naddress = ", "line 2: not valid TOML"),
+        ("[listen]\naddress = ", "line 2: is not valid TOML"),
     ] {
         let mut refused = refusal(text, &[]);
         if let Some((line, problem)) = refused.split_once(": ")
@@ -508,22 +508,22 @@ fn wrong_variables_are_refused_by_name() {
         (
             "SEALWIRE_LISTEN_ADRESS",
             "x",
-            "SEALWIRE_LISTEN_ADRESS: overrides no key; did you mean SEALWIRE_LISTEN_ADDRESS?",
+            "SEALWIRE_LISTEN_ADRESS: is not the variable of any key; did you mean SEALWIRE_LISTEN_ADDRESS?",
         ),
         (
             "SEALWIRE_KEK_FIEL",
             "x",
-            "SEALWIRE_KEK_FIEL: overrides no key; did you mean SEALWIRE_KEK_FILE?",
+            "SEALWIRE_KEK_FIEL: is not the variable of any key; did you mean SEALWIRE_KEK_FILE?",
         ),
         (
             "SEALWIRE_LISTEN_address",
             "127.0.0.1:1",
-            "SEALWIRE_LISTEN_address: overrides no key",
+            "SEALWIRE_LISTEN_address: is not the variable of any key",
         ),
         (
             "SEALWIRE_LIMITS_DEPTH_MAX",
             "many",
-            "SEALWIRE_LIMITS_DEPTH_MAX: must be a whole number in 4..=1024 levels",
+            "SEALWIRE_LIMITS_DEPTH_MAX: must be a whole number from 4 to 1_024 levels",
         ),
         (
             "SEALWIRE_LIMITS_DEPTH_MAX",
@@ -533,7 +533,7 @@ fn wrong_variables_are_refused_by_name() {
         (
             "SEALWIRE_LIMITS_DEPTH_MAX",
             "3",
-            "SEALWIRE_LIMITS_DEPTH_MAX: must be a whole number in 4..=1024 levels",
+            "SEALWIRE_LIMITS_DEPTH_MAX: must be a whole number from 4 to 1_024 levels",
         ),
         (
             "SEALWIRE_TLS_TLS12",
@@ -543,7 +543,7 @@ fn wrong_variables_are_refused_by_name() {
         (
             "SEALWIRE_TLS_KEY",
             "",
-            "SEALWIRE_TLS_KEY: must be a path, which is not empty",
+            "SEALWIRE_TLS_KEY: must be the path of a file or folder, in quotes and not empty",
         ),
     ] {
         let refused = refusal("", &[(variable, value)]);
@@ -658,7 +658,7 @@ fn state_is_kept_where_its_mode_says() {
     assert_eq!(polled(&mode("stateless")), (Mode::Stateless, seconds(1)));
     assert!(
         refusal(&mode("postgres"), &[])
-            .contains("postgres.url: must not be empty when state.mode is \"postgres\"")
+            .contains("postgres.url: is empty, but state.mode is \"postgres\"")
     );
     let url = "[postgres]\nurl = \"postgres://a@b/c\"\nca = \"ca.pem\"\ntls = \"off\"";
     let secret = ("SEALWIRE_POSTGRES_PASSWORD", "do-not-print");

@@ -79,7 +79,7 @@ pub enum BatchError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The deadline passed while the request was queued. The request was not sent.
-    #[error("the deadline passed before it was sent to the store")]
+    #[error("the deadline passed before the request was sent to the store")]
     Late,
     /// [`Coalescer::close`] was called. The request was not sent.
     #[error("the store is being closed")]

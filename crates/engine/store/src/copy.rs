@@ -116,14 +116,14 @@ pub enum CopyError {
         address: String,
     },
     /// The target has content. Choose another store, or empty the target.
-    #[error("the target is not empty: {what}; choose an empty one")]
+    #[error("the target is not empty: {what}; name an empty store as the target")]
     NotEmpty {
         /// Description of the content.
         what: String,
     },
     /// The target holds a partial copy of another state. Empty the target.
     #[error(
-        "the target holds a part of a copy of another store, or of this one as it was; choose an empty one"
+        "the target holds a part of a copy of another store, or of this one as it was; name an empty store as the target"
     )]
     OtherCopy,
     /// The target cannot get the source's generation, but the source's records are authenticated
@@ -139,10 +139,14 @@ pub enum CopyError {
         target: u64,
     },
     /// The source is an unfinished copy.
-    #[error("the source is a copy that was never finished")]
+    #[error(
+        "the source is an unfinished copy of another store; finish that copy, or name its source"
+    )]
     SourceUnfinished,
     /// The named store was changed during the copy.
-    #[error("the {0} was changed during the copy; stop whoever writes it and copy again")]
+    #[error(
+        "the {0} was changed during the copy; stop the process that writes to it, and copy again"
+    )]
     Changed(End),
     /// The target's content differs from the source's content.
     #[error("the copy differs from its source: {0}")]

@@ -77,12 +77,12 @@ pub enum StoreError {
     },
     /// The store does not respond now: it is down, unreachable, full or too slow. The operation can
     /// be retried.
-    #[error("the store does not answer: {0}")]
+    #[error("the store does not respond: {0}")]
     Unavailable(String),
     /// Another process has the store open, or this process opens the store twice. Stop the other
     /// process or use another folder.
     #[error(
-        "{}: in use by {}; one process at a time may use it: stop that one, or give this one another folder",
+        "{}: in use by {}. Only one process at a time can use this folder. Stop that process, or set another folder",
         folder.display(),
         process.map_or("another process".to_owned(), |id| format!("process {id}"))
     )]
@@ -93,11 +93,11 @@ pub enum StoreError {
         process: Option<u32>,
     },
     /// This program cannot write to this store.
-    #[error("this store is read only")]
+    #[error("this store is read-only")]
     ReadOnly,
     /// The stored data is not in the form that this program writes. Restore the store from a
     /// backup.
-    #[error("{place}: damaged: {what}")]
+    #[error("{place} is damaged: {what}")]
     Damaged {
         /// The file, table or key.
         place: String,
@@ -124,7 +124,7 @@ pub enum StoreError {
     },
     /// A row contains a time beyond the range that stores support. The client must send another
     /// time.
-    #[error("time {seconds} lies behind the year 9999")]
+    #[error("time {seconds} is after the year 9999")]
     TimeOutOfRange {
         /// The time, seconds since 1970-01-01 UTC.
         seconds: u64,
@@ -217,7 +217,7 @@ pub enum StoreError {
         app: AppId,
     },
     /// No app has this name.
-    #[error("there is no app {app}")]
+    #[error("app {app} does not exist; `sealwire apps list` shows which do")]
     NoApp {
         /// The requested name.
         app: AppId,
@@ -231,7 +231,7 @@ pub enum StoreError {
         key: KeyId,
     },
     /// The app has no key version with this id.
-    #[error("app {app} has no key {key}")]
+    #[error("app {app} has no key {key}; `sealwire apps list` shows its keys")]
     NoKey {
         /// The app.
         app: AppId,
@@ -255,7 +255,9 @@ pub enum StoreError {
         collection: String,
     },
     /// The app has no collection with this name.
-    #[error("app {app} has no collection {collection}")]
+    #[error(
+        "app {app} has no collection {collection}; `sealwire collections list {app}` shows all"
+    )]
     NoCollection {
         /// The app.
         app: AppId,

@@ -21,8 +21,8 @@ type Label = Arc<str>;
 const REFERENCE_HEAD: &str = "\
 # Metrics of the relay
 
-`/metrics` on `admin.address`, in the OpenMetrics text that Prometheus reads. A name is given as it is scraped; a histogram adds
-`_bucket`, `_sum` and `_count`. Labels are names of the configuration or closed sets: no client, header, path or value is ever one.
+`/metrics` on `admin.address`, in the OpenMetrics text that Prometheus reads. Names are those that Prometheus sees; a histogram adds
+`_bucket`, `_sum` and `_count`. Labels are names of the configuration or closed sets: never a client, header, path or value.
 
 Written by `sealwire-relay config template --metrics`; a test compares it with the program.
 

@@ -41,11 +41,16 @@ impl Schema {
     ) -> Result<Document, Problems> {
         let (root, errors) = DeTable::parse_recoverable(text);
         let mut problems = Problems::default();
+        let mut last_line = None;
         for error in errors.iter().take(SYNTAX_ERRORS_MAX) {
             // Uses only the parser's message. The full error text quotes the line, which can contain
             // a secret value.
             let line = error.span().map_or(1, |span| line_of(text, span.start));
-            let message = format!("not valid TOML: {}", error.message());
+            // The parser continues in the middle of a line. Its later errors there mislead.
+            if last_line.replace(line) == Some(line) {
+                continue;
+            }
+            let message = syntax_text(error.message());
             problems.push(Problem {
                 line: Some(line),
                 ..Problem::new("", message)
@@ -99,7 +104,7 @@ impl Schema {
                 if !is_injected(&name) {
                     let known: Vec<String> = keys().map(|key| self.variable(key)).collect();
                     let hint = self.hint(&name, known.iter().map(String::as_str));
-                    let message = format!("overrides no key{hint}");
+                    let message = format!("is not the variable of any key{hint}");
                     problems.push(Problem::new(shown(variable), message));
                 }
                 continue;
@@ -146,6 +151,16 @@ impl Schema {
             closest => closest,
         }
     }
+}
+
+/// Returns the text of a syntax error from the parser's message, which does not quote the file.
+fn syntax_text(message: &str) -> String {
+    if message.starts_with("duplicate key") {
+        return "this key or section occurs twice. Remove one of them".to_owned();
+    }
+    format!(
+        "is not valid TOML ({message}). Write `key = value`, `[section]` or `# comment`, and texts in double quotes"
+    )
 }
 
 /// Returns true for variables that Kubernetes sets in every container if a service has the name of

@@ -84,11 +84,15 @@ impl Kind {
     /// Describes the permitted values in an error.
     fn expected(self) -> String {
         match self {
-            Self::Address => "must be an IP address and a port, such as \"127.0.0.1:8443\"".into(),
-            Self::OptionalAddress => {
-                "must be an IP address and a port, such as \"127.0.0.1:8443\", or empty".into()
+            Self::Address => {
+                "must be an IP address and a port (no host name, port at most 65535), such as \"127.0.0.1:8443\""
+                    .into()
             }
-            Self::Path | Self::OptionalPath => "must be a path, which is not empty".into(),
+            Self::OptionalAddress => {
+                "must be an IP address and a port (no host name, port at most 65535), such as \"127.0.0.1:8443\", or empty"
+                    .into()
+            }
+            Self::Path | Self::OptionalPath => "must be the path of a file or folder, in quotes and not empty".into(),
             Self::OptionalUrl => {
                 "must be a URL in plain HTTP, such as \"http://127.0.0.1:4318/v1/traces\", or empty"
                     .into()
@@ -102,7 +106,11 @@ impl Kind {
             Self::Flag => "must be true or false".into(),
             Self::Choice(choices) => format!("must be one of \"{}\"", choices.join("\", \"")),
             Self::Number { unit, min, max } => {
-                format!("must be a whole number in {min}..={max} {unit}")
+                format!(
+                    "must be a whole number from {} to {} {unit}",
+                    grouped(min),
+                    grouped(max)
+                )
             }
             Self::Fraction => "must be a number from 0 to 1".into(),
             Self::List(list) => list.expected.into(),

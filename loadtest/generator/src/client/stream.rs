@@ -211,7 +211,7 @@ impl Stream {
     }
 
     fn refuse(&mut self, error: ScanError) {
-        self.end(format!("it sent what is no message: {error}"));
+        self.end(format!("it sent an invalid message: {error}"));
     }
 
     /// Ends the connection. Only the first reason is kept.

@@ -365,7 +365,7 @@ fn a_prober_that_cannot_start_says_why() {
         report
             .last_failure
             .as_ref()
-            .is_some_and(|why| why.contains("invalid peer certificate")),
+            .is_some_and(|why| why.contains("server's certificate")),
         "{report:?}"
     );
     let output = program()

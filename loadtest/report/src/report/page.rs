@@ -250,7 +250,7 @@ fn conditions(html: &mut Html, content: &Content<'_>) {
         section(
             html,
             "Conditions",
-            "What the figures depend on; they say nothing about other machines.",
+            "The figures hold for these conditions and say nothing about other machines.",
         );
         html.raw("<div class=\"card\">")
             .add(&tables::conditions(&groups))

@@ -22,7 +22,7 @@ pub(crate) fn warnings(single: &[&Run], sweeps: &[&Sweep]) -> Html {
         let why = run.generator.why.as_deref().unwrap_or("it did not say why");
         let rate = short(run.totals.offered_per_s);
         let said = format!(
-            " in “{}” at {rate} calls/s: {why}. Its figures are the generator's, not the engine's.",
+            " in “{}” at {rate} calls/s: {why}. The figures are those of the generator, not of the engine.",
             run.name
         );
         warning(
@@ -73,7 +73,7 @@ pub(crate) fn warnings(single: &[&Run], sweeps: &[&Sweep]) -> Html {
         .chain(sweeps.iter().flat_map(|sweep| &sweep.runs))
         .any(|run| run.conditions.same_machine)
     {
-        let said = ": what the engine could do alone is more than is shown here.";
+        let said = ": alone on the machine, the engine could do more than these figures.";
         warning(
             &mut html,
             "warning",
@@ -325,7 +325,7 @@ const CONDITIONS: [Condition; 14] = [
     }),
     ("TLS", |run| run.conditions.tls.clone()),
     ("Generator", |run| run.tool.clone()),
-    ("Its machine", |run| {
+    ("Generator's machine", |run| {
         let machine = &run.conditions.machine;
         format!("{}, {} cores, {}", machine.cpu, machine.cores, machine.os)
     }),

@@ -477,7 +477,7 @@ impl ShareArgs {
             }
         }
         if shares.is_empty() {
-            Err("no share was given".into())
+            Err("no share of the recovery key was given. Name the holders' files, or enter the shares on standard input".into())
         } else {
             Ok(shares)
         }

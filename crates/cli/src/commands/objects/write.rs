@@ -226,7 +226,7 @@ fn of_request(error: Error) -> Failure {
             code: ErrorCode::NotFound,
             ..
         }) => {
-            let text = format!("{error}; `sealwire collections list APP` shows which there are");
+            let text = format!("{error}; `sealwire collections list APP` shows all collections");
             RequestFailure::failure(text, error.clone())
         }
         _ => error.into(),

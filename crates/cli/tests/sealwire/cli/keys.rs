@@ -131,7 +131,11 @@ fn commands_empty_a_key_version_and_prove_it() {
     );
     dev.may_not(&["keys", "census", "demo", "--expect-none"], 2, "<KEY>");
     dev.may_not(&["keys", "rewrap", "demo", "--rate", "0"], 2, "--rate");
-    dev.may_not(&["keys", "rewrap", "nobody"], 1, "no app of that name");
+    dev.may_not(
+        &["keys", "rewrap", "nobody"],
+        1,
+        "no app has the name in the request",
+    );
     dev.may_not(
         &["apps", "delete", "demo", &old],
         1,

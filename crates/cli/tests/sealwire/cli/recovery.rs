@@ -438,7 +438,7 @@ fn wrong_shares_change_nothing_and_are_named() {
         (
             &["cards/share-1-of-3"],
             "fresh",
-            "1 shares were given, 2 are needed",
+            "2 different shares are needed; given: 1",
         ),
         (
             &["cards/share-1-of-3", "cards/share-1-of-3"],
@@ -448,7 +448,7 @@ fn wrong_shares_change_nothing_and_are_named() {
         (
             &["cards/share-1-of-3", "altered"],
             "fresh",
-            "altered: a character was altered",
+            "altered: the checksum does not match",
         ),
         // A file that others can read, and one that would be waited for.
         (
@@ -464,7 +464,7 @@ fn wrong_shares_change_nothing_and_are_named() {
         (
             &["cards/share-1-of-3", "false"],
             "fresh",
-            "false: must be `sws1:` and 87 characters",
+            "false: a share is `sws1:` and 87 characters",
         ),
         (
             &["cards/share-1-of-3", &foreign],
@@ -489,7 +489,7 @@ fn wrong_shares_change_nothing_and_are_named() {
         (
             &["lie-1", "lie-2"],
             "fresh",
-            "do not join to the key that they name",
+            "do not yield the recovery key that they name",
         ),
         (
             &["cards/share-1-of-3", "cards/share-2-of-3"],
@@ -513,7 +513,7 @@ fn wrong_shares_change_nothing_and_are_named() {
     }
     site.refused(
         &["root", "recover", "--provider", "fresh"],
-        "no share was given",
+        "no share of the recovery key was given",
     );
     assert_eq!(site.list(), before);
     // The right ones do.
@@ -527,7 +527,7 @@ fn wrong_shares_change_nothing_and_are_named() {
         "--share",
         "cards/share-2-of-3",
     ]);
-    assert!(site.ok(&["config", "check"]).contains("is good"));
+    assert!(site.ok(&["config", "check"]).contains("is valid"));
     let printed = site.printed.borrow();
     assert!(
         !printed.contains("sws1:A")
@@ -601,7 +601,7 @@ fn an_unfinished_rotation_is_recovered_and_then_finished() {
         roots.len() == 2 && roots.iter().all(|root| root["slots"][1]["unwraps"] == true),
         "{roots:?}"
     );
-    assert!(site.ok(&["config", "check"]).contains("is good"));
+    assert!(site.ok(&["config", "check"]).contains("is valid"));
     site.ok(&["root", "rotate"]);
     assert_eq!(site.slots(), slots(&[(4, "board"), (6, "local")]));
 }

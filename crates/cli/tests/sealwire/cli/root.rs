@@ -291,7 +291,7 @@ fn a_token_and_a_transit_engine_each_unseal_the_store() {
     );
     // Without its configuration SoftHSM has no token.
     assert!(
-        ok(path, &["config", "check"]).contains("is good"),
+        ok(path, &["config", "check"]).contains("is valid"),
         "the transit engine is left"
     );
     drop(transit);
@@ -311,7 +311,7 @@ fn a_token_and_a_transit_engine_each_unseal_the_store() {
     );
     fs::write(at.join("kek"), key).unwrap();
     assert!(
-        ok(path, &["config", "check"]).contains("is good"),
+        ok(path, &["config", "check"]).contains("is valid"),
         "the file is left"
     );
 }
@@ -445,7 +445,7 @@ fn rotations_of_the_root_key_that_are_killed_lose_nothing() {
         let _ = child.kill();
         ended_early += u32::from(!child.wait().unwrap().success());
         assert!(
-            ok(path, &["config", "check"]).contains("1 apps"),
+            ok(path, &["config", "check"]).contains("1 app"),
             "kill {kill}"
         );
         let (now, is_replaced) = read(Some(&state));

@@ -556,7 +556,7 @@ impl EngineProcess {
                 // As a supervisor would: on a busy machine the database can be late.
                 let log = self.log();
                 let last = log.trim_end().lines().last().unwrap_or_default();
-                assert!(last.contains("the store does not answer"), "ended: {log}");
+                assert!(last.contains("the store does not respond"), "ended: {log}");
                 self.launch();
             }
             std::thread::sleep(Duration::from_millis(10));

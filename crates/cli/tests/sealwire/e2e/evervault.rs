@@ -264,7 +264,10 @@ fn a_value_with_a_role_opens_only_where_the_operator_lists_the_role() {
                 let error = rpc_error(failed);
                 assert_eq!(
                     (error.code, &*error.message),
-                    (ErrorCode::Forbidden, "a data role of the value forbids it")
+                    (
+                        ErrorCode::Forbidden,
+                        "the Evervault data role of the value does not permit decryption for this app"
+                    )
                 );
                 assert_eq!(
                     error.details,
@@ -604,7 +607,7 @@ fn unsupported_options_of_the_format_are_rejected_by_name() {
         let call = Encrypt::new(APP, &document).set_select(select);
         let no_form = (
             ErrorCode::BadRequest,
-            "the format has no form for this value",
+            "the output format cannot represent this value",
         );
         for (role, at, expected, code) in [
             (None, &[1, 2][..], no_form, ErrorCode::BadRequest),

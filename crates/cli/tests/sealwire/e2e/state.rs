@@ -81,7 +81,10 @@ fn calls_of_a_disabled_app_are_forbidden_until_it_is_enabled() {
         for error in refused {
             assert_eq!(
                 (error.code, &*error.message),
-                (ErrorCode::Forbidden, "the app is disabled")
+                (
+                    ErrorCode::Forbidden,
+                    "the app is disabled; its operator can enable it with `sealwire apps enable APP`"
+                )
             );
         }
         harness

@@ -83,7 +83,7 @@ fn the_container_file_names_what_there_is() {
     for (name, _) in &variables {
         assert!(
             keys::all().any(|key| keys::variable(key) == *name),
-            "{name} overrides no key"
+            "{name} is not the variable of any key"
         );
     }
     let config = Config::parse(

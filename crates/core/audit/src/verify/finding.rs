@@ -69,7 +69,7 @@ pub enum Problem {
     #[error("the archived segments had {0} findings")]
     ArchivedFindings(u64),
     /// The first line is not a segment header.
-    #[error("the file does not begin as a segment does")]
+    #[error("the first line of the file is not that of a segment")]
     NoHeader,
     /// The file name does not match its first record.
     #[error("the file's name is not that of its first record")]
@@ -92,7 +92,7 @@ pub enum Problem {
     #[error("{0}")]
     Checkpoint(String),
     /// The record differs from the record that the checkpoint names.
-    #[error("the head names another record of this number")]
+    #[error("the checkpoint (head.json) names another record with this number")]
     HeadDiffers,
     /// An engine found the log in this condition when it started.
     #[error("an engine that started here found the trail damaged: {0}")]

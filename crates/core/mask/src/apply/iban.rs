@@ -8,7 +8,7 @@ use super::ff1::Ff1;
 use crate::{MaskSecret, Value};
 
 const NOT_AN_IBAN: Unfit =
-    Unfit::Shape("an IBAN with 6 to 22 digits behind its valid check digits");
+    Unfit::Shape("an IBAN with valid check digits and 6 to 22 digits after them");
 
 /// Minimum number of digits behind the check digits. Fewer are not replaced one to one.
 const DIGITS_MIN: usize = 6;

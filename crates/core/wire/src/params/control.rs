@@ -228,9 +228,9 @@ operations! {
         /// time unchanged.
         Set = CollectionsSet {
             /// The time as in [`CreateCollection`].
-            expires_s: Option<Option<u64>> = optional(EXPIRY_OR_NIL "as it is");
+            expires_s: Option<Option<u64>> = optional(EXPIRY_OR_NIL "unchanged");
             /// The time as in [`CreateCollection`].
-            retention_s: Option<Option<u64>> = optional(SECONDS_OR_NIL "as it is");
+            retention_s: Option<Option<u64>> = optional(SECONDS_OR_NIL "unchanged");
         },
         /// Removes the collection and its name. Tokens of the collection are not found afterwards.
         Delete = CollectionsDelete,

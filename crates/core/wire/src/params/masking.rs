@@ -151,7 +151,7 @@ fn read_rule<'a>(
     Ok(MaskRule {
         fields: fields.ok_or(InvalidRequest::Rule {
             index,
-            what: "names no path, column or kind",
+            what: "lacks a path, column or kind",
         })?,
         mask: mask.ok_or(InvalidRequest::Rule {
             index,

@@ -725,10 +725,10 @@ fn mask_rules_are_rejected_by_position() {
     );
     rules(
         &[good(), rule(&[("mask", "null")])],
-        Err("rules[1] names no path, column or kind"),
+        Err("rules[1] lacks a path, column or kind"),
     );
     rules(&[rule(&[("path", "$")])], Err("rules[0] has no mask"));
-    rules(&[rule(&[])], Err("rules[0] names no path, column or kind"));
+    rules(&[rule(&[])], Err("rules[0] lacks a path, column or kind"));
     let twice = Err("rules[0] must name one of path, column and kind, once, and one mask");
     rules(
         &[rule(&[("mask", "null"), ("path", "$"), ("kind", "card")])],

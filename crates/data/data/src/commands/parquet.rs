@@ -18,6 +18,7 @@ use super::files;
 use super::mask::{run_job, unless_stopped};
 use sealwire_command_line::connect::retry_pause;
 use sealwire_command_line::documents::{Common, DecryptArgs, DocumentProgress, EncryptArgs};
+use sealwire_command_line::failure::InvalidArguments;
 use sealwire_command_line::object_store::{ObjectStoreArgs, is_object};
 use sealwire_command_line::program::StopSignals;
 use sealwire_command_line::{Failure, chain};
@@ -64,7 +65,9 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
     let types = args
         .types
         .iter()
-        .map(|text| column_type(text).map_err(|why| format!("--type {text}: {why}")))
+        .map(|text| {
+            column_type(text).map_err(|why| InvalidArguments(format!("--type {text}: {why}")))
+        })
         .collect::<Result<_, _>>()?;
     if args.report {
         let why = "a column has one type, and an envelope that does not open is text";

@@ -697,7 +697,7 @@ fn rules_that_cannot_apply_are_rejected_before_work_begins() {
     for (text, expected) in [
         (
             unmet,
-            "FILE: rule 1 names column mail, and there is no such column: there are id, email, number, city, tags[*], customer.name, customer.score",
+            "FILE: rule 1 names column mail, which does not exist. The columns are id, email, number, city, tags[*], customer.name, customer.score",
         ),
         (
             "unknown = \"refuse\"\n[[rule]]\ncolumn = \"customer\"\nmask = \"keep\"\n",
@@ -705,7 +705,7 @@ fn rules_that_cannot_apply_are_rejected_before_work_begins() {
         ),
         (
             "unknown = \"keep\"\n[[rule]]\ncolumn = \"name\"\nmask = \"null\"\n",
-            "FILE: column customer.name: null does not fit type Utf8: the column holds no nulls",
+            "FILE: column customer.name: null does not fit type Utf8: the column is declared not nullable",
         ),
         (
             "unknown = \"keep\"\n[[rule]]\ncolumn = \"number\"\nmask = \"hash\"\n",
@@ -1369,7 +1369,7 @@ fn columns_that_are_no_text_and_paths_that_lead_nowhere_are_rejected() {
         (
             "$.mail",
             Direction::Seal,
-            "names $.mail, and there is no such column",
+            "names $.mail, which does not exist",
         ),
         ("$.tags[1]", Direction::Seal, "name all items with [*]"),
         ("$[", Direction::Seal, "rule 1"),

@@ -111,7 +111,7 @@ async fn unknown_suite_of_a_key_or_a_setting_is_named() {
         put(&store, "app/shop", &record.replace(from, to)).await;
         let error = control.load().await.unwrap_err().to_string();
         assert!(
-            error.contains("app/shop: damaged: unknown suite \"p999-psk\""),
+            error.contains("app/shop is damaged: unknown suite \"p999-psk\""),
             "{error}"
         );
     }
@@ -260,7 +260,7 @@ async fn damaged_records_are_rejected_by_name() {
         control.load().await.unwrap();
     };
     for (record, expected) in [
-        (String::new(), "app/shop: damaged"),
+        (String::new(), "app/shop is damaged"),
         (
             good.replace("\"format\":1", "\"format\":2"),
             "format 2 is not 1",
@@ -331,7 +331,7 @@ async fn damaged_records_are_rejected_by_name() {
     for (record, expected) in [
         (
             collection.replace("opaque", "card"),
-            "collection/shop/cards: damaged: unknown format",
+            "collection/shop/cards is damaged: unknown format",
         ),
         (
             collection.replace(
@@ -441,7 +441,7 @@ async fn check_rewritten_records(suite: Suite) {
         (
             SIGNING_KEY,
             signer.replace("\"wrapped\"", "\"seed\""),
-            "signing-key: damaged",
+            "signing-key is damaged",
         ),
         (
             SIGNING_KEY,

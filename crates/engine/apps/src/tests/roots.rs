@@ -779,7 +779,7 @@ async fn a_damaged_root_record_is_refused_by_name() {
             .unwrap_err()
             .to_string();
         assert!(
-            error.starts_with("root: damaged") && error.contains(expected),
+            error.starts_with("root is damaged") && error.contains(expected),
             "{expected}: {error}"
         );
         control
@@ -796,7 +796,7 @@ async fn a_damaged_root_record_is_refused_by_name() {
             control.apps().await.unwrap_err(),
             control.root().await.unwrap_err(),
         ] {
-            assert!(error.to_string().starts_with("root: damaged"), "{error}");
+            assert!(error.to_string().starts_with("root is damaged"), "{error}");
         }
         control
             .store()

@@ -72,7 +72,7 @@ pub async fn export(control: &Control, page: Page<'_>) -> Result<Records, RpcErr
     if single.generation != snapshot.generation {
         let error = RpcError::new(
             wire::ErrorCode::Unavailable,
-            "something was changed meanwhile",
+            "another operator made a change at the same time; look at the result and repeat the command",
         );
         return Err(error.retry_after_ms(EXPORT_RETRY_MS));
     }

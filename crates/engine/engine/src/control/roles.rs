@@ -169,7 +169,9 @@ fn no_administrator_left(how: &str) -> RpcError {
 async fn delete_role(store: &dyn ControlStore, name: &str) -> Result<RoleChanged, RpcError> {
     let name = RoleName::new(name).map_err(invalid_param)?;
     if name.as_str() == ADMINISTRATOR {
-        return Err(invalid_param("role administrator is built in"));
+        return Err(invalid_param(
+            "role administrator is built in and cannot be changed or deleted; create another role",
+        ));
     }
 
     let key = role_key(&name);
@@ -178,7 +180,7 @@ async fn delete_role(store: &dyn ControlStore, name: &str) -> Result<RoleChanged
         if record.is_none() {
             return Err(RpcError::new(
                 ErrorCode::NotFound,
-                format!("there is no role {name}"),
+                format!("role {name} does not exist; `sealwire roles list` shows which do"),
             ));
         }
         let holder = match find_role_holder(store, base, &name)
@@ -193,7 +195,7 @@ async fn delete_role(store: &dyn ControlStore, name: &str) -> Result<RoleChanged
         };
         if let Some(principal) = holder {
             let text = format!(
-                "{} has role {name}, and others may: revoke it first",
+                "role {name} is in use by {}, and maybe by others; first revoke it with `sealwire principals revoke`",
                 principal.to_text()
             );
             return Err(RpcError::new(ErrorCode::Conflict, text));
@@ -284,9 +286,10 @@ pub async fn change_principal(
             assign_role(store, &who, &name)
                 .await
                 .map_err(|error| match error {
-                    BindError::NoRole => {
-                        RpcError::new(ErrorCode::NotFound, format!("there is no role {name}"))
-                    }
+                    BindError::NoRole => RpcError::new(
+                        ErrorCode::NotFound,
+                        format!("role {name} does not exist; `sealwire roles list` shows which do"),
+                    ),
                     BindError::TooMany => {
                         invalid_param(format!("a principal has at most {ROLES_MAX} roles"))
                     }

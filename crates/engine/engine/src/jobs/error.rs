@@ -38,10 +38,10 @@ pub enum RequestFailure {
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
     /// A `select` path does not parse, by the client's mistake.
-    #[error("select: {0}")]
+    #[error("select is invalid: {0}")]
     Select(#[from] SelectError),
     /// A `select` path matches nothing, and the client requires that each path matches.
-    #[error("select: path {position} matches nothing in the payload")]
+    #[error("select: path {position} does not match a field of the payload")]
     Unmatched {
         /// Position of the path, from 0.
         position: u32,
@@ -65,13 +65,15 @@ pub enum RequestFailure {
     #[error("payload: {0}")]
     Payload(String),
     /// The payload nests deeper than the limit.
-    #[error("payload: nested deeper than {depth_max}")]
+    #[error("payload: nested deeper than {depth_max} levels (limits.depth_max)")]
     TooDeep {
         /// The limit.
         depth_max: usize,
     },
     /// The response would be longer than the limit.
-    #[error("the reply would be longer than {reply_bytes_max} bytes")]
+    #[error(
+        "the response would be longer than {reply_bytes_max} bytes (limits.reply_bytes_max); send less in a request"
+    )]
     ReplyTooLarge {
         /// The limit.
         reply_bytes_max: usize,
@@ -112,29 +114,29 @@ pub enum RequestFailure {
         hourly: u32,
     },
     /// The app does not exist. The text omits the app's name, which the client chose.
-    #[error("no app of that name")]
+    #[error("no app has the name in the request")]
     NoApp,
     /// The app is disabled.
-    #[error("the app is disabled")]
+    #[error("the app is disabled; its operator can enable it with `sealwire apps enable APP`")]
     AppDisabled,
     /// The app has no such collection. The text omits the collection's name, which the client
     /// chose.
-    #[error("no collection of that name")]
+    #[error("the app has no collection with the name in the request")]
     NoCollection,
     /// Every token key of the app is disabled.
-    #[error("the app has no active token key")]
+    #[error("all token keys of the app are disabled; its operator can enable or make one")]
     NoTokenKey,
     /// The configuration of this engine names no token store.
-    #[error("this engine keeps no tokens")]
+    #[error("this engine does not store tokens")]
     NoTokens,
     /// The request exceeds the maximum number of tokens.
-    #[error("more than {max} tokens in one call")]
+    #[error("more than {max} tokens in one request; send several requests")]
     TooManyTokens {
         /// The limit.
         max: usize,
     },
     /// Every tried token of the format is already in use.
-    #[error("no token of this format is free")]
+    #[error("all tokens of this format are in use; create a collection with a longer format")]
     Exhausted,
     /// The token store cannot keep up with its writes.
     #[error("{0}")]
@@ -458,7 +460,7 @@ mod tests {
         check(
             field(field_errors::FieldProblem::Role),
             ErrorCode::Forbidden,
-            "a data role of the value forbids it",
+            "the Evervault data role of the value does not permit decryption for this app",
         );
         check(
             RequestFailure::Internal("the provider broke"),
@@ -497,7 +499,7 @@ mod tests {
         check(
             field(field_errors::FieldProblem::NoToken),
             ErrorCode::NotFound,
-            "no such token",
+            "the token does not exist: it was deleted or has expired, or belongs to another collection",
         );
         let unknown = RequestFailure::Unknown(LoadError::failed("10.0.0.1 does not answer"));
         check(
@@ -508,12 +510,12 @@ mod tests {
         check(
             RequestFailure::NoApp,
             ErrorCode::NotFound,
-            "no app of that name",
+            "no app has the name in the request",
         );
         check(
             RequestFailure::AppDisabled,
             ErrorCode::Forbidden,
-            "the app is disabled",
+            "the app is disabled; its operator can enable it with `sealwire apps enable APP`",
         );
     }
 

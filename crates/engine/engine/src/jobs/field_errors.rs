@@ -16,36 +16,40 @@ pub enum FieldProblem {
     CannotOpen,
     /// The field carries a data role that the operator has not listed. The text does not name the
     /// role, which only principals who can open the field may learn.
-    #[error("a data role of the value forbids it")]
+    #[error("the Evervault data role of the value does not permit decryption for this app")]
     Role,
     /// The field is a map, an array or an extension, and the format has only strings, numbers,
     /// booleans and files.
-    #[error("the format has no form for this value")]
+    #[error("the output format cannot represent this value")]
     NoForm,
     /// The field is binary, and the request sets a data role.
-    #[error("the format has no role for binary")]
+    #[error("the output format has no data role for binary values")]
     FileRole,
     /// Text or binary is longer than the format's readers accept.
-    #[error("the format holds at most 25 MiB in a value")]
+    #[error("the output format holds at most 25 MiB in a value")]
     TooLong,
     /// The collection's tokens are digits, and the field contains something else.
-    #[error("not a string of 1 to 64 digits, as the collection's format wants it")]
+    #[error("not a string of 1 to 64 digits, as the format of the collection requires")]
     NotDigits,
     /// The collection's tokens are card numbers, and the field is not a card number.
-    #[error("not a card number of 12 to 19 digits, as the collection's format wants it")]
+    #[error("not a card number of 12 to 19 digits, as the format of the collection requires")]
     NotCard,
     /// The value is longer than the limit of this engine for values of tokens.
-    #[error("longer than limits.token_value_bytes_max")]
+    #[error("the value is longer than limits.token_value_bytes_max of the engine")]
     ValueTooLong,
     /// The token does not exist, has expired, or was made under another context. A client cannot
     /// tell these cases apart.
-    #[error("no such token")]
+    #[error(
+        "the token does not exist: it was deleted or has expired, or belongs to another collection"
+    )]
     NoToken,
     /// No rule selects the field, or the rule's function does not apply to the value.
     #[error("{0}")]
     NotMasked(MaskingError),
     /// The token is one-way, so its value is not stored.
-    #[error("a one-way token leads back to nothing")]
+    #[error(
+        "a token of a one-way collection cannot be detokenized, because its value is not stored"
+    )]
     OneWay,
 }
 
@@ -85,7 +89,7 @@ pub enum FieldFailure {
     #[error("more than {0} tokens")]
     TooManyFields(usize),
     /// Every tried token of the collection's format is already in use.
-    #[error("no token of this format is free")]
+    #[error("all tokens of this format are in use; create a collection with a longer format")]
     Exhausted,
 }
 

@@ -59,8 +59,11 @@ impl Immediate {
 
         engine.audit.check_ready()?;
         let inspection = inspect(envelope, &engine.apps);
-        let inspection =
-            inspection.ok_or_else(|| RequestFailure::Payload("not an envelope".into()))?;
+        let inspection = inspection.ok_or_else(|| {
+            RequestFailure::Payload(
+                "not an envelope; envelopes begin with sw1: and are copied as a whole".into(),
+            )
+        })?;
         inspection.encode(&mut out);
         Ok(out)
     }

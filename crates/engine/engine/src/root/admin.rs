@@ -339,7 +339,9 @@ impl RootAdmin {
                 .iter()
                 .all(|(configured, _)| configured != name)
             {
-                return Err(invalid(format!("provider {name}: not configured here")));
+                return Err(invalid(format!(
+                    "provider {name}: not configured here: kek.providers has no provider with this name"
+                )));
             }
             slots.push(self.providers().new_slot(name, set, root, number).await?);
         }

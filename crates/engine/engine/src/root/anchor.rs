@@ -369,7 +369,7 @@ impl AnchorFile {
                     }
                     io::ErrorKind::PermissionDenied => format!(
                         "{path}: {last}. A command of another user was killed and left this lock file, which is empty: \
-                         give it the owner of the anchor file, which must stay as it is"
+                         give it the owner of the anchor file. Do not change the anchor file"
                     ),
                     _ => format!("{path}: {last}"),
                 };

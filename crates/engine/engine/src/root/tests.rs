@@ -133,7 +133,12 @@ async fn a_store_without_a_right_slot_names_each_with_its_reason() {
         parts[1].starts_with("slot 2 (provider east): ") && parts[1].contains("another key's"),
         "{why}"
     );
-    assert_eq!(parts[2..], ["slot 3 (provider west): not configured here"]);
+    assert_eq!(
+        parts[2..],
+        [
+            "slot 3 (provider west): not configured here: kek.providers has no provider with this name"
+        ]
+    );
     let digits = hex_of(root.expose());
     assert!(!why.contains(&*other) && !why.contains(&digits));
 }
@@ -292,7 +297,7 @@ async fn the_audit_key_needs_no_store_and_stays_the_same() {
             .await
             .unwrap_err()
             .to_string()
-            .contains("root.json: root: damaged")
+            .contains("root.json: root is damaged")
     );
     control
         .remove_root(Arc::new(Kek::from_hex(&local).unwrap()))

@@ -154,7 +154,7 @@ async fn folder_serves_one_store_at_a_time() {
     );
     let shown = error.to_string();
     assert!(
-        shown.contains("in use by process") && shown.contains("stop that one"),
+        shown.contains("in use by process") && shown.contains("Stop that process"),
         "{shown}"
     );
     store.close().await;

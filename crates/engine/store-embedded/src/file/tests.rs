@@ -186,7 +186,7 @@ fn damaged_files_are_rejected_with_the_reason() {
             assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
             let error = error.to_string();
             assert!(
-                error.contains(expected) && error.contains("apps.json: damaged"),
+                error.contains(expected) && error.contains("apps.json is damaged"),
                 "{error}"
             );
         }

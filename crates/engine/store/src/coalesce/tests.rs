@@ -375,7 +375,7 @@ async fn a_look_up_that_fails_fails_for_those_who_asked() {
             error
                 .repeated()
                 .to_string()
-                .trim_start_matches("the store does not answer: "),
+                .trim_start_matches("the store does not respond: "),
             error.to_string()
         );
     }

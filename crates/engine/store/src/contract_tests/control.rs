@@ -256,7 +256,7 @@ pub async fn a_state_takes_the_place_of_everything(store: Store) {
         base = after;
     }
     assert_eq!(put(&store, "app/d", b"{}").await, (1 << 40) + 1);
-    wait(&store, "nobody was told").await;
+    wait(&store, "no watcher was notified").await;
 }
 
 pub async fn of_changes_at_once_one_wins_per_base(store: Store) {

@@ -88,9 +88,16 @@ pub fn compile(config: &Config) -> Result<Compiled, Problems> {
             .iter_mut()
             .find(|listener| *listener.name == *route.listen)
         else {
-            compiler.error(&place, "listen names no listener");
+            compiler.error(&place, "listen names a listener that does not exist; add a [listen] section or correct the name");
             continue;
         };
+        let is_invalid = route.upstream.as_ref().is_some_and(|name| {
+            config.upstream.contains_key(name) && !upstreams.contains_key(name)
+        });
+        if is_invalid {
+            // The error of the upstream is already reported.
+            continue;
+        }
         let Some(upstream) = compiler.upstream_of(&place, route, listener, &upstreams) else {
             continue;
         };
@@ -130,12 +137,12 @@ impl Compiler {
         self.require(
             !config.listen.is_empty(),
             "listen",
-            "at least one listener is needed, such as [listen.public]",
+            "is empty. Add at least one listener, such as [listen.public]",
         );
         self.require(
             !config.route.is_empty(),
             "route",
-            "at least one [[route]] is needed",
+            "is empty. Add at least one [[route]]",
         );
         self.memory(limits);
         self.require(
@@ -148,7 +155,7 @@ impl Compiler {
         self.require(
             windows < 1 << 31,
             "limits.http2_window_bytes",
-            "times limits.streams_per_connection must be below 2 GiB, which is the largest window of a connection",
+            "multiplied by limits.streams_per_connection must be below 2 GiB, the largest window of a connection",
         );
         let addresses: Vec<_> = config
             .listen
@@ -165,7 +172,7 @@ impl Compiler {
             self.require(
                 !is_taken,
                 &format!("listen.{name}"),
-                "another listener, or admin, has this address",
+                "has the address of another listener or of admin.address. Each needs a separate port",
             );
         }
     }
@@ -227,7 +234,7 @@ impl Compiler {
         else {
             self.error(
                 &place,
-                "url must be http:// or https:// with a host, and no query",
+                "url must be http:// or https:// with a host and optionally a port, and without a query",
             );
             return None;
         };
@@ -235,12 +242,12 @@ impl Compiler {
         self.require(
             is_tls || scheme == "http",
             &place,
-            "url must be http:// or https://",
+            "url must begin with http:// or https://",
         );
         self.require(
             !authority.as_str().contains('@'),
             &place,
-            "url must have no user",
+            "url must not contain a user or password",
         );
         self.require(!is_tls || config.roots.is_some(), &place, "roots is needed with https: a PEM file with the authorities to trust, such as /etc/ssl/certs/ca-certificates.crt");
         let identity = self.pair(
@@ -297,36 +304,36 @@ impl Compiler {
         self.require(
             first.is_some() == second.is_some(),
             place,
-            &format!("{one} and {other} need each other"),
+            &format!("sets only one of {one} and {other}. Set both, or neither"),
         );
         Some((first?.clone(), second?.clone()))
     }
 
     fn listener(&mut self, name: &str, config: &ListenConfig) -> CompiledListener {
         let place = format!("listen.{name}");
-        let is_tls = self
-            .pair(
-                &place,
-                "certificate",
-                config.certificate.as_ref(),
-                "key",
-                config.key.as_ref(),
-            )
-            .is_some();
+        self.pair(
+            &place,
+            "certificate",
+            config.certificate.as_ref(),
+            "key",
+            config.key.as_ref(),
+        );
+        // Half of a pair is one error, and not also plaintext.
+        let is_tls = config.certificate.is_some() || config.key.is_some();
         let is_local = config.address.ip().is_loopback();
         self.require(
             is_tls || is_local || config.plaintext,
             &place,
-            "certificate and key are needed, or plaintext = true, because the address is not loopback",
+            "accepts plaintext from other machines. Set certificate and key, or plaintext = true",
         );
         self.clients(&place, config, is_tls);
         if config.clients == ClientsKind::Open && !is_local {
             self.warnings.push(format!(
-                "{place}: everybody who reaches the address is let in"
+                "{place}: every client that reaches the address is admitted"
             ));
             if config.trust_forwarded {
                 self.warnings.push(format!(
-                    "{place}: with trust_forwarded, everybody who reaches the address chooses the client that limits count for"
+                    "{place}: with trust_forwarded, every client that reaches the address can pass for another client and use its limits"
                 ));
             }
         }
@@ -350,13 +357,13 @@ impl Compiler {
         self.require(
             clients != ClientsKind::Mtls || (is_tls && config.client_ca.is_some()),
             place,
-            "clients = \"mtls\" needs certificate, key and client_ca; say clients = \"open\" to let everybody in",
+            "cannot check certificates of clients (clients = \"mtls\") without certificate, key and client_ca. Set these, or clients = \"open\" to admit everybody",
         );
         self.require(
             clients == ClientsKind::Mtls
                 || (config.client_ca.is_none() && config.principals.is_empty()),
             place,
-            "client_ca and principals are for clients = \"mtls\"",
+            "client_ca and principals have no effect unless clients = \"mtls\"",
         );
         if let Some(at) = config
             .principals
@@ -364,7 +371,7 @@ impl Compiler {
             .position(|principal| !is_principal(principal))
         {
             let message =
-                "is no DNS name (with or without dns: before it), URI, or cn: and a common name";
+                "must be a DNS name (also with dns: before it), a URI, or cn: and a common name";
             self.error(
                 &format!("{place}.principals"),
                 &format!("entry {} {message}", at + 1),
@@ -373,7 +380,7 @@ impl Compiler {
         self.require(
             (clients == ClientsKind::Bearer) == config.tokens.is_some(),
             place,
-            "clients = \"bearer\" and tokens need each other",
+            "sets only one of clients = \"bearer\" and tokens. Set both, or neither",
         );
         let is_plaintext = !is_tls && !config.address.ip().is_loopback();
         if clients == ClientsKind::Bearer && is_plaintext {
@@ -395,7 +402,7 @@ impl Compiler {
         self.require(
             is_forward == authority.is_some(),
             place,
-            "kind = \"forward\" and authority_certificate with authority_key need each other",
+            "sets kind = \"forward\" without authority_certificate and authority_key, or these without it",
         );
         let has_tunnels = !config.tunnel.is_empty()
             || !config.tunnel_addresses.is_empty()
@@ -404,11 +411,12 @@ impl Compiler {
         self.require(
             is_forward || !(has_tunnels || is_any),
             place,
-            "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for kind = \"forward\"",
+            "tunnel, tunnel_addresses, tunnel_protocols and unlisted have no effect unless kind = \"forward\"",
         );
         if is_forward && config.unlisted == Unlisted::Tunnel {
-            self.warnings
-                .push(format!("{place}: hosts that no route names pass untouched"));
+            self.warnings.push(format!(
+                "{place}: requests to hosts without a route pass unchanged"
+            ));
         }
         if is_forward && has_tunnels && is_any {
             self.warnings.push(format!(
@@ -422,7 +430,7 @@ impl Compiler {
                 None => {
                     self.error(
                         &format!("{place}.tunnel"),
-                        "an entry is no host:port with a name as its host",
+                        "each entry must be HOST:PORT with a name, not an address, as its host",
                     );
                 }
             }
@@ -448,7 +456,7 @@ impl Compiler {
             return None;
         };
         let Some(pool) = upstreams.get(name) else {
-            self.error(place, "upstream names no upstream");
+            self.error(place, "upstream names an upstream that does not exist; add an [upstream] section or correct the name");
             return None;
         };
         self.forward_route(place, route, listener, pool.upstream());
@@ -479,12 +487,12 @@ impl Compiler {
             self.require(
                 route.host.eq_ignore_ascii_case(&upstream.host),
                 place,
-                "host must be the host of the upstream, which is intercepted",
+                "host must be the host of the upstream, because the proxy intercepts requests to it",
             );
             self.require(
                 upstream.is_tls,
                 place,
-                "the upstream must be https, because the tunnel was",
+                "the upstream must use https, because clients use TLS in the tunnel",
             );
         }
     }
@@ -525,8 +533,8 @@ mod tests {
     #[test]
     fn a_relay_listens_and_has_routes() {
         assert_eq!(compiled(&format!("{LISTEN}{REST}")), Ok(vec![]));
-        is_rejected("", "listen: at least one listener is needed");
-        is_rejected("", "route: at least one [[route]] is needed");
+        is_rejected("", "listen: is empty. Add at least one listener");
+        is_rejected("", "route: is empty. Add at least one [[route]]");
     }
 
     #[test]
@@ -558,11 +566,11 @@ mod tests {
             ),
             (
                 "streams_per_connection = 65536",
-                "limits.http2_window_bytes: times limits.streams_per_connection must",
+                "limits.http2_window_bytes: multiplied by limits.streams_per_connection must",
             ),
             (
                 "http2_window_bytes = 16_777_216\nstreams_per_connection = 128",
-                "limits.http2_window_bytes: times",
+                "limits.http2_window_bytes: multiplied by",
             ),
         ] {
             is_rejected(&format!("[limits]\n{limits}\n{LISTEN}{REST}"), expected);
@@ -617,69 +625,72 @@ mod tests {
         for (keys, expected) in [
             (
                 "address = '0.0.0.0:1'\nclients = 'open'",
-                "certificate and key are needed, or plaintext = true",
+                "accepts plaintext from other machines",
             ),
             (
                 "address = '127.0.0.1:8080'\nclients = 'open'",
-                "another listener, or admin, has this address",
+                "has the address of another listener or of admin.address. Each needs a separate port",
             ),
             (
                 "address = '127.0.0.1:8444'\nclients = 'open'",
-                "another listener, or admin, has this address",
+                "has the address of another listener or of admin.address. Each needs a separate port",
             ),
             (
                 "certificate = 's3cret'\nclients = 'open'",
-                "certificate and key need each other",
+                "sets only one of certificate and key",
             ),
-            (
-                "",
-                "clients = \"mtls\" needs certificate, key and client_ca",
-            ),
+            ("", "cannot check certificates of clients"),
             (
                 "certificate = 'c'\nkey = 'k'",
-                "clients = \"mtls\" needs certificate, key and client_ca",
+                "cannot check certificates of clients",
             ),
             (
                 "client_ca = 's3cret'",
-                "clients = \"mtls\" needs certificate, key and client_ca",
+                "cannot check certificates of clients",
             ),
             (
                 "clients = 'open'\nclient_ca = 's3cret'",
-                "client_ca and principals are for clients = \"mtls\"",
+                "client_ca and principals have no effect unless clients = \"mtls\"",
             ),
             (
                 "clients = 'open'\nprincipals = ['s3cret']",
-                "client_ca and principals are for clients = \"mtls\"",
+                "client_ca and principals have no effect unless clients = \"mtls\"",
             ),
-            ("principals = ['dns:cn:s3cret']", "entry 1 is no DNS name"),
+            (
+                "principals = ['dns:cn:s3cret']",
+                "entry 1 must be a DNS name",
+            ),
             (
                 "principals = ['cn:a', 'DNS:s3cret']",
-                "entry 2 is no DNS name",
+                "entry 2 must be a DNS name",
             ),
             (
                 "principals = ['dns:spiffe://s3cret']",
-                "entry 1 is no DNS name",
+                "entry 1 must be a DNS name",
             ),
-            ("principals = ['dns:dns:s3cret']", "entry 1 is no DNS name"),
-            ("principals = ['CN:s3cret']", "entry 1 is no DNS name"),
-            ("principals = ['cn:']", "entry 1 is no DNS name"),
-            ("principals = ['cn: s3cret']", "entry 1 is no DNS name"),
-            ("principals = ['']", "entry 1 is no DNS name"),
+            (
+                "principals = ['dns:dns:s3cret']",
+                "entry 1 must be a DNS name",
+            ),
+            ("principals = ['CN:s3cret']", "entry 1 must be a DNS name"),
+            ("principals = ['cn:']", "entry 1 must be a DNS name"),
+            ("principals = ['cn: s3cret']", "entry 1 must be a DNS name"),
+            ("principals = ['']", "entry 1 must be a DNS name"),
             (
                 "clients = 'bearer'",
-                "clients = \"bearer\" and tokens need each other",
+                "sets only one of clients = \"bearer\" and tokens. Set both, or neither",
             ),
             (
                 "clients = 'open'\ntokens = 's3cret'",
-                "clients = \"bearer\" and tokens need each other",
+                "sets only one of clients = \"bearer\" and tokens. Set both, or neither",
             ),
             (
                 "clients = 'open'\nkind = 'forward'",
-                "kind = \"forward\" and authority_certificate with authority_key",
+                "sets kind = \"forward\" without authority_certificate",
             ),
             (
                 "clients = 'open'\nauthority_key = 's3cret'",
-                "authority_certificate and authority_key need each other",
+                "sets only one of authority_certificate and authority_key",
             ),
             (
                 "clients = 'open'\nkind = 'ext_proc'\ntrust_forwarded = true",
@@ -687,25 +698,25 @@ mod tests {
             ),
             (
                 "clients = 'open'\nkind = 'ext_proc'\ntunnel = ['a:1']",
-                "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for kind",
+                "tunnel, tunnel_addresses, tunnel_protocols and unlisted have no effect unless kind",
             ),
             (
                 "clients = 'open'\ntunnel = ['a:1']",
-                "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for",
+                "tunnel, tunnel_addresses, tunnel_protocols and unlisted have no effect",
             ),
             (
                 "clients = 'open'\nunlisted = 'tunnel'",
-                "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for",
+                "tunnel, tunnel_addresses, tunnel_protocols and unlisted have no effect",
             ),
             (
                 "clients = 'open'\ntunnel_addresses = ['10.0.0.0/8']",
-                "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for",
+                "tunnel, tunnel_addresses, tunnel_protocols and unlisted have no effect",
             ),
             (
                 "clients = 'open'\ntunnel_protocols = 'any'",
-                "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for",
+                "tunnel, tunnel_addresses, tunnel_protocols and unlisted have no effect",
             ),
-            (tunnel.as_str(), "an entry is no host:port"),
+            (tunnel.as_str(), "each entry must be HOST:PORT"),
         ] {
             let address = if keys.contains("address = ") {
                 ""
@@ -727,7 +738,7 @@ mod tests {
         for (keys, expected) in [
             (
                 "clients = 'open'",
-                vec!["listen.public: everybody who reaches the address is let in"],
+                vec!["listen.public: every client that reaches the address is admitted"],
             ),
             (
                 "clients = 'bearer'\ntokens = 't'",
@@ -736,8 +747,8 @@ mod tests {
             (
                 "clients = 'open'\ntrust_forwarded = true",
                 vec![
-                    "listen.public: everybody who reaches the address is let in",
-                    "listen.public: with trust_forwarded, everybody who reaches the address chooses the client that limits count for",
+                    "listen.public: every client that reaches the address is admitted",
+                    "listen.public: with trust_forwarded, every client that reaches the address can pass for another client and use its limits",
                 ],
             ),
         ] {
@@ -749,7 +760,7 @@ mod tests {
         );
         assert_eq!(
             compiled(&text).unwrap(),
-            ["listen.egress: hosts that no route names pass untouched"]
+            ["listen.egress: requests to hosts without a route pass unchanged"]
         );
     }
 
@@ -758,18 +769,24 @@ mod tests {
         for (keys, expected) in [
             (
                 "url = 's3cret'",
-                "url must be http:// or https:// with a host, and no query",
+                "url must be http:// or https:// with a host and optionally a port, and without a query",
             ),
             (
                 "url = 'http://shop?s3cret'",
-                "url must be http:// or https:// with a host, and no query",
+                "url must be http:// or https:// with a host and optionally a port, and without a query",
             ),
-            ("url = 'ftp://s3cret'", "url must be http:// or https://"),
-            ("url = 'http://user:s3cret@shop'", "url must have no user"),
+            (
+                "url = 'ftp://s3cret'",
+                "url must begin with http:// or https://",
+            ),
+            (
+                "url = 'http://user:s3cret@shop'",
+                "url must not contain a user or password",
+            ),
             ("url = 'https://shop'", "roots is needed with https"),
             (
                 "url = 'https://shop'\nroots = 'r'\ncertificate = 'c'",
-                "certificate and key need each other",
+                "sets only one of certificate and key",
             ),
         ] {
             let text = format!("{LISTEN}[upstream.other]\n{keys}\n{REST}");

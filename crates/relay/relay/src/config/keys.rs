@@ -29,7 +29,7 @@ const TEXTS: Kind = Kind::List(&ListKind {
 /// A list of `host:port`.
 const ENDPOINTS: Kind = Kind::List(&ListKind {
     takes: "a list of \"host:port\"",
-    expected: "must be a list of 1 to 128 \"host:port\"",
+    expected: "must be a list of 1 to 128 addresses with ports, such as [\"engine.internal:7443\"]",
     is_valid: |endpoints| {
         (1..=ClientConfig::ENDPOINTS_MAX).contains(&endpoints.len())
             && endpoints.iter().all(|endpoint| is_endpoint(endpoint))
@@ -132,15 +132,15 @@ const SECTIONS: &[Section] = &[
             "requests_max", count("exchanges", MIB), Number(4_096),
                 "Concurrent exchanges. Further requests get 503.";
             "requests_per_client_max", count("exchanges", MIB), Rare("3_072"),
-                "Concurrent exchanges of one client: of one certificate name or token, or of one address (`client_ipv6_bits`) where clients are not authenticated. Without it: three quarters of `requests_max`. Of what other clients leave, a client has three quarters at most, unless this is more. Set it to `requests_max` behind a proxy that is the only client.";
+                "Concurrent exchanges of one client: of one certificate name or token, or of one address (`client_ipv6_bits`) where clients are not authenticated. Without it: three quarters of `requests_max`. A client gets at most three quarters of the free exchanges, unless this is more. Set it to `requests_max` behind a proxy that is the only client.";
             "client_ipv6_bits", Kind::Number { unit: "bits", min: 32, max: 128 }, Number(56),
                 "First bits of an IPv6 address that are one client where it is known by its address: the network that a provider gives one customer. An IPv4 address that is written as IPv6 is the IPv4 address.";
             "memory_bytes", bytes(1, 1 << 40), Number(1_073_741_824),
-                "Memory for bodies that are held or streamed, with decoders, over all exchanges. It is taken as bytes arrive: about twice the bytes of a body. Further requests get 503, and a body that streams is broken off.";
+                "Memory for bodies that are held or streamed, with decoders, over all exchanges. A body takes about twice its bytes, as they arrive. Further requests get 503, and a body that streams is broken off.";
             "client_memory_bytes", bytes(1, 1 << 40), Rare("536_870_912"),
-                "Of `memory_bytes`, what one client can take on all its connections. Without it: half. Of what other clients leave, a client has three quarters at most, unless this is more. Set it to `memory_bytes` behind a proxy that is the only client.";
+                "Part of `memory_bytes` that one client can take on all its connections. Without it: half. A client gets at most three quarters of the free memory, unless this is more. Set it to `memory_bytes` behind a proxy that is the only client.";
             "connection_memory_bytes", bytes(1, 1 << 40), Rare("268_435_456"),
-                "Of `memory_bytes`, what one connection can take. Without it: a quarter.";
+                "Part of `memory_bytes` that one connection can take. Without it: a quarter.";
             "body_bytes", bytes(1, 1 << 40), Number(1_048_576),
                 "Longest body that is held before it is forwarded. At most half of `connection_memory_bytes`, or a third where a route has `request_unparsed` or `response_unparsed` \"pass\", and a fifth with `websocket_origins`.";
             "decoded_bytes", bytes(1, 1 << 40), Number(10_485_760),
@@ -148,7 +148,7 @@ const SECTIONS: &[Section] = &[
             "stream_window_bytes", bytes(64 << 10, 1 << 40), Number(2_097_152),
                 "Most memory that is counted per direction of a body that streams, beside its decoder. At most `connection_memory_bytes`.";
             "http2_window_bytes", bytes(64 << 10, 16 * MIB), Number(131_072),
-                "Bytes of one body that a stream of HTTP/2 holds while nobody reads them, towards clients and upstreams. They come on top of `memory_bytes`. A connection has this window for each of its streams, so that a stream that is not read takes nothing from others. With `streams_per_connection` of them at most 2 GiB.";
+                "Bytes of one body that a stream of HTTP/2 holds while nobody reads them, towards clients and upstreams, in addition to `memory_bytes`. A connection has this window for each of its streams, so that a stream that is not read takes nothing from others. With `streams_per_connection` of them at most 2 GiB.";
             "value_bytes", bytes(1, 64 * MIB), Number(1_048_576),
                 "Longest selected value.";
             "record_bytes", bytes(1, 64 * MIB), Number(1_048_576),
@@ -164,7 +164,7 @@ const SECTIONS: &[Section] = &[
             "idle_timeout_ms", time(DAY), Number(60_000),
                 "Time without a request after which a connection is closed.";
             "websocket_idle_timeout_ms", time(DAY), Number(300_000),
-                "Time without a message in either direction after which a WebSocket is closed. Pings and incomplete messages are no messages.";
+                "Time without a message in either direction after which a WebSocket is closed. Pings and incomplete messages do not count.";
             "ext_proc_stream_ms", time(DAY), Number(3_600_000),
                 "Longest external-processing stream. Envoy gets an error when it ends.";
             "drain_ms", time(DAY), Number(25_000),
@@ -183,7 +183,7 @@ const SECTIONS: &[Section] = &[
     Section {
         name: "log",
         form: Form::Table,
-        doc: "Log lines on standard error. None holds a value, a header or a query.",
+        doc: "Log lines on standard error. No line holds a value, a header or a query.",
         keys: keys!("log":
             "format", Kind::Choice(&["text", "json"]), Text("text"),
                 "\"text\" for people, \"json\" for one JSON object per line.";
@@ -201,7 +201,7 @@ const SECTIONS: &[Section] = &[
             "endpoint", Kind::OptionalUrl, Text(""),
                 "URL of a collector in plain HTTP, on this machine, such as http://127.0.0.1:4318/v1/traces. Empty: no spans.";
             "sample_ratio", Kind::Fraction, Number(0),
-                "Fraction of requests without a trace context that are kept. Others follow the sampled flag of their `traceparent`.";
+                "Fraction of requests without a trace context that are kept. The other requests follow the sampled flag of their `traceparent`.";
             "spans_per_s_max", count("spans", 10_000), Number(100),
                 "Most spans per second. Further requests are counted and make none.";
             "queue_spans", count("spans", 1 << 16), Number(2_048),
@@ -365,7 +365,7 @@ const SECTIONS: &[Section] = &[
             "containers", Kind::Choice(&["deny", "whole", "leaves"]), Text("deny"),
                 "Handling of selected arrays and objects. \"whole\": one value. \"leaves\": each scalar beneath is a value.";
             "unneeded", Kind::Choice(&["pass", "deny", "apply"]), Unset("\"deny\""),
-                "Handling of envelopes before encrypt, and of values that are no envelope before decrypt. \"apply\": like any value.\nWithout it, encrypt passes native envelopes, and decrypt rejects a message with a value that is none. Required with\nencrypt where responses of the listener are decrypted without a context of their own: clients could send envelopes\nof other places and read their values.";
+                "Handling of envelopes before encrypt, and of other values before decrypt. \"apply\": like any value.\nWithout it, encrypt passes native envelopes, and decrypt rejects a message with any other value. Required with\nencrypt where responses of the listener are decrypted without a separate context: clients could send envelopes\nof other places and read their values.";
         ),
     },
 ];

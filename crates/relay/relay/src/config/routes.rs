@@ -53,7 +53,7 @@ impl Compiler {
                 }
                 _ => self.error(
                     &format!("{place}.methods"),
-                    "an entry is CONNECT, or not a method in capital letters",
+                    "each entry must be a method in capital letters, such as GET, except CONNECT",
                 ),
             }
         }
@@ -71,7 +71,7 @@ impl Compiler {
         self.require(
             has_rules != route.pass,
             place,
-            "a route has rules, or pass = true",
+            "a route needs either rules or pass = true. Add [[route.request]] or [[route.response]], or set pass = true",
         );
         let body_bytes_max = route.body_bytes.unwrap_or(config.limits.body_bytes);
         let connection = config.limits.connection_memory_bytes();
@@ -86,7 +86,7 @@ impl Compiler {
         self.require(
             !passes || body_bytes_max <= connection / 3,
             &place_of_length,
-            "must be at most a third of limits.connection_memory_bytes with request_unparsed or response_unparsed \"pass\", because the body is also kept as it came",
+            "must be at most a third of limits.connection_memory_bytes with request_unparsed or response_unparsed \"pass\", because the relay keeps a second, unchanged copy of the body",
         );
         self.require(
             route.websocket_origins.is_none() || body_bytes_max <= connection / 5,
@@ -100,7 +100,7 @@ impl Compiler {
                 .iter()
                 .all(|rule| rule.query.is_empty() && rule.segments.is_empty()),
             place,
-            "query and segments are for request rules",
+            "query and segments work only in request rules. Remove them from the response rules",
         );
         self.fail_open(place, config, route, &request, &response);
         self.strip_prefix(place, route);
@@ -169,7 +169,7 @@ impl Compiler {
         self.require(
             direction.is_some(),
             place,
-            "a rule selects under more than 10,000 names",
+            "the rules select fields of more than 10,000 names. Select fewer",
         );
         direction.unwrap_or_default()
     }
@@ -293,7 +293,7 @@ impl Compiler {
         self.require(
             route.websocket_origins.iter().flatten().all(is_origin),
             &format!("{place}.websocket_origins"),
-            "an entry is neither an origin, such as \"https://www.example.com\", nor \"*\"",
+            "each entry must be an origin, such as \"https://www.example.com\", or \"*\"",
         );
     }
 
@@ -334,18 +334,18 @@ impl Compiler {
         self.require(
             !is_empty,
             place,
-            "a rule needs select, headers, query or segments",
+            "the rule selects nothing. Set select, headers, query or segments",
         );
         self.require(
             rule.types.is_empty() || !rule.select.is_empty(),
             &format!("{place}.types"),
-            "types are for rules with select",
+            "has no effect without select",
         );
         let app = rule.app.as_ref().or(route.app.as_ref());
         self.require(
             app.is_some(),
             place,
-            "app is missing, here and at the route",
+            "app is not set. Set it in the rule or in the route",
         );
         let action = self.action(place, rule)?;
         let selection = self.selection(place, rule)?;
@@ -356,7 +356,7 @@ impl Compiler {
                 .iter()
                 .all(|name| named.contains(&name.as_str())),
             &format!("{place}.segments"),
-            "an entry is not a name in braces of the route's path",
+            "each entry must be a name in braces of the route's path",
         );
         Some(Rule {
             action,
@@ -393,7 +393,10 @@ impl Compiler {
         };
         let message = match &error {
             SelectError::Syntax { path, at, expected } => {
-                format!("entry {} at byte {at}: expected {expected}", number(path))
+                format!(
+                    "entry {} is not a path: expected {expected} at byte {at}",
+                    number(path)
+                )
             }
             SelectError::TooManySteps { steps_max, .. } => {
                 format!("the paths have more than {steps_max} steps in all")
@@ -423,7 +426,7 @@ impl Compiler {
         self.require(
             formats.len() == rule.types.len(),
             &format!("{place}.types"),
-            "an entry is not a media type that the relay reads, such as \"application/json\", without parameters",
+            "each entry must be a media type that the relay reads, such as \"application/json\", without parameters",
         );
         let is_nested = |path: &String| {
             let quoted =
@@ -433,7 +436,7 @@ impl Compiler {
         self.require(
             !formats.iter().any(Format::is_flat) || !rule.select.iter().any(is_nested),
             &format!("{place}.select"),
-            "forms and multipart bodies have names without levels, such as $.card or $['card[number]']: give them a rule of their own",
+            "forms and multipart bodies have names without levels, such as $.card or $['card[number]']: put them into a separate rule",
         );
         formats
     }
@@ -443,7 +446,7 @@ impl Compiler {
         self.require(
             rule.action != ActionKind::Mask || rule.context.is_none(),
             &place,
-            "mask takes no context",
+            "has no effect with action = \"mask\". Remove it",
         );
         let is_reserved = |text: &String| text.starts_with(sealwire_wire::CONTEXT_RESERVED);
         let literal = rule.context.as_ref().and_then(|context| match context {
@@ -464,7 +467,7 @@ impl Compiler {
                 self.require(
                     is_named,
                     &place,
-                    "segment is not a name in braces of the route's path",
+                    "segment must be a name in braces of the route's path",
                 );
                 Context::Segment(segment.as_str().into())
             }
@@ -476,12 +479,12 @@ impl Compiler {
         self.require(
             is_of_tokens == rule.collection.is_some(),
             place,
-            "tokenize and detokenize need collection, and no other action has one",
+            "collection must be set with the actions tokenize and detokenize, and only with these",
         );
         self.require(
             (rule.action == ActionKind::Mask) == rule.mask.is_some(),
             place,
-            "action = \"mask\" and mask = \"FUNCTION\" need each other",
+            "action = \"mask\" needs mask = \"FUNCTION\", and other actions must not have it",
         );
         Some(match rule.action {
             ActionKind::Encrypt => Action::Encrypt,
@@ -505,7 +508,7 @@ impl Compiler {
         self.require(
             header.is_some(),
             place,
-            "a header is not a header name, or the relay cannot replace it",
+            "each header must be a valid name, and not one that the relay itself sets",
         );
         header
     }
@@ -621,10 +624,13 @@ mod tests {
     #[test]
     fn routes_are_checked() {
         for (keys, expected) in [
-            ("", "route \"r\": a route has rules, or pass = true"),
+            (
+                "",
+                "route \"r\": a route needs either rules or pass = true. Add [[route.request]] or [[route.response]], or set pass = true",
+            ),
             (
                 "pass = true\napp = 'a'\n[[route.request]]\naction = 'encrypt'\nselect = ['$.a']",
-                "a route has rules, or",
+                "a route needs either rules or",
             ),
             (
                 "pass = true\nbody_bytes = 1_000_000_000",
@@ -632,15 +638,15 @@ mod tests {
             ),
             (
                 "pass = true\nmethods = ['GET', 's3cret']",
-                "route \"r\".methods: an entry is CONNECT, or not a method",
+                "route \"r\".methods: each entry must be a method",
             ),
             (
                 "pass = true\nmethods = ['CONNECT']",
-                "route \"r\".methods: an entry is CONNECT, or not a method",
+                "route \"r\".methods: each entry must be a method",
             ),
             (
                 "pass = true\nmethods = ['']",
-                "route \"r\".methods: an entry is CONNECT, or not a method",
+                "route \"r\".methods: each entry must be a method",
             ),
             (
                 "pass = true\nstrip_prefix = 'orders'",
@@ -660,11 +666,11 @@ mod tests {
             ),
             (
                 "pass = true\nwebsocket_origins = ['s3cret']",
-                "route \"r\".websocket_origins: an entry is neither",
+                "route \"r\".websocket_origins: each entry must be an origin",
             ),
             (
                 "pass = true\nwebsocket_origins = ['https://a/']",
-                "route \"r\".websocket_origins: an entry is neither",
+                "route \"r\".websocket_origins: each entry must be an origin",
             ),
             (
                 "pass = true\nhost = 's3cret/'",
@@ -702,12 +708,12 @@ mod tests {
             (
                 "'public'",
                 "'s3cret'",
-                "route \"r\": listen names no listener",
+                "route \"r\": listen names a listener that does not exist",
             ),
             (
                 "'shop'",
                 "'s3cret'",
-                "route \"r\": upstream names no upstream",
+                "route \"r\": upstream names an upstream that does not exist; add an [upstream] section or correct the name",
             ),
             (
                 "'/orders/{id}'",
@@ -727,7 +733,7 @@ mod tests {
             (
                 "'public'",
                 "'egress'",
-                "route \"r\": the upstream must be https",
+                "route \"r\": the upstream must use https",
             ),
         ] {
             let text = route("pass = true").replace(from, to).replace(
@@ -748,71 +754,71 @@ mod tests {
         for (routes, expected) in [
             (
                 ruled("action = 'encrypt'"),
-                "rule 1: a rule needs select, headers, query or segments",
+                "rule 1: the rule selects nothing",
             ),
             (
                 selected("").replace("app = 'shop'\n", ""),
-                "rule 1: app is missing, here and at the route",
+                "rule 1: app is not set",
             ),
             (
                 ruled("action = 'encrypt'\nselect = ['$.a', '$.s3cret[']"),
-                "rule 1.select: entry 2 at byte 9: expected",
+                "rule 1.select: entry 2 is not a path: expected",
             ),
             (
                 ruled("action = 'encrypt'\nselect = ['s3cret']"),
-                "rule 1.select: entry 1 at byte 0: expected",
+                "rule 1.select: entry 1 is not a path: expected",
             ),
             (
                 ruled("action = 'encrypt'\nheaders = ['x']\ntypes = ['application/json']"),
-                "rule 1.types: types are for",
+                "rule 1.types: has no effect without select",
             ),
             (
                 selected("types = ['application/xml']"),
-                "rule 1.types: an entry is not a media type that the relay reads",
+                "rule 1.types: each entry must be a media type that the relay reads",
             ),
             (
                 selected("types = ['application/json; charset=utf-8']"),
-                "rule 1.types: an entry is not a media type",
+                "rule 1.types: each entry must be a media type",
             ),
             (
                 selected("types = ['s3cret']"),
-                "rule 1.types: an entry is not a media type",
+                "rule 1.types: each entry must be a media type",
             ),
             (
                 selected("segments = ['s3cret']"),
-                "rule 1.segments: an entry is not a name in braces",
+                "rule 1.segments: each entry must be a name in braces",
             ),
             (
                 selected("context = { segment = 's3cret' }"),
-                "rule 1.context: segment is not a name in braces",
+                "rule 1.context: segment must be a name in braces",
             ),
             (
                 selected("context = { header = 's3cret ' }"),
-                "rule 1.context: a header is not a header name",
+                "rule 1.context: each header must be a valid name",
             ),
             (
                 selected("collection = 's3cret'"),
-                "rule 1: tokenize and detokenize need collection",
+                "rule 1: collection must be set with the actions",
             ),
             (
                 selected("mask = 's3cret'"),
-                "rule 1: action = \"mask\" and mask",
+                "rule 1: action = \"mask\" needs mask",
             ),
             (
                 ruled("action = 'tokenize'\nselect = ['$.a']"),
-                "rule 1: tokenize and detokenize need collection",
+                "rule 1: collection must be set with the actions",
             ),
             (
                 ruled("action = 'detokenize'\nselect = ['$.a']"),
-                "rule 1: tokenize and detokenize need collection",
+                "rule 1: collection must be set with the actions",
             ),
             (
                 ruled("action = 'mask'\nselect = ['$.a']"),
-                "rule 1: action = \"mask\" and mask",
+                "rule 1: action = \"mask\" needs mask",
             ),
             (
                 ruled("action = 'mask'\nmask = 'm'\nselect = ['$.a']\ncontext = 'x'"),
-                "rule 1.context: mask takes no context",
+                "rule 1.context: has no effect with action = \"mask\"",
             ),
             (
                 selected("context = 'sealwire/object/1'"),
@@ -820,7 +826,7 @@ mod tests {
             ),
             (
                 selected("[[route.response]]\naction = 'decrypt'\nquery = ['a']"),
-                "route \"r\": query and segments are for request rules",
+                "route \"r\": query and segments work only in request rules",
             ),
             (
                 route(
@@ -843,7 +849,7 @@ mod tests {
         {
             is_rejected(
                 &ruled(&format!("action = 'encrypt'\nheaders = ['{header}']")),
-                "rule 1.headers: a header is not a header name, or the relay cannot replace it",
+                "rule 1.headers: each header must be a valid name, and not one that the relay itself sets",
             );
         }
     }
@@ -1074,7 +1080,7 @@ mod tests {
         let many = format!("$[{0}][{0}][{0}][{0}]", names.join(",")).replace('\'', "\\\"");
         is_rejected(
             &ruled(&format!("action = 'encrypt'\nselect = [\"{many}\"]")),
-            "a rule selects under more than 10,000 names",
+            "the rules select fields of more than 10,000 names. Select fewer",
         );
     }
 

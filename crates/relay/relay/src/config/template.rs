@@ -21,8 +21,8 @@ pub fn template() -> String {
 const MARKDOWN_HEAD: &str = "\
 # Configuration of the relay
 
-One TOML file, given by `--config`. It must have `[engine]`, at least one listener and one route; other keys are
-needed only if they differ from their defaults. Relative paths are taken from the working folder. Secrets stand only in files that
+A TOML file, given by `--config`, with `[engine]`, at least one listener and one route, and the other keys
+that differ from their defaults. Relative paths are taken from the working folder. Secrets stand only in files that
 the configuration names. `sealwire-relay config check` lists all errors of a file at once, by line and key, and
 `sealwire-relay doctor` checks the files, certificates, addresses and the engine too. `sealwire-relay config template` prints a
 commented file to start from.

@@ -137,22 +137,22 @@ mod tests {
             (
                 "SEALWIRE_RELAY_ROUTES",
                 "s3cret",
-                "SEALWIRE_RELAY_ROUTES: overrides no key",
+                "SEALWIRE_RELAY_ROUTES: is not the variable of any key",
             ),
             (
                 "SEALWIRE_RELAY_LIMITS_NONE",
                 "s3cret",
-                "SEALWIRE_RELAY_LIMITS_NONE: overrides no key; see `sealwire-relay config template`",
+                "SEALWIRE_RELAY_LIMITS_NONE: is not the variable of any key; see `sealwire-relay config template`",
             ),
             (
                 "SEALWIRE_RELAY_LIMITS_BODY_BYTE",
                 "s3cret",
-                "SEALWIRE_RELAY_LIMITS_BODY_BYTE: overrides no key; did you mean SEALWIRE_RELAY_LIMITS_BODY_BYTES?",
+                "SEALWIRE_RELAY_LIMITS_BODY_BYTE: is not the variable of any key; did you mean SEALWIRE_RELAY_LIMITS_BODY_BYTES?",
             ),
             (
                 "SEALWIRE_RELAY_LIMITS_BODY_BYTES",
                 "s3cret",
-                "must be a whole number in 1..=1099511627776 bytes",
+                "must be a whole number from 1 to 1_099_511_627_776 bytes",
             ),
             (
                 "SEALWIRE_RELAY_LIMITS_BODY_BYTES",
@@ -182,7 +182,7 @@ mod tests {
             (
                 "SEALWIRE_RELAY_ENGINE_ENDPOINTS",
                 "s3cret",
-                "must be a list of 1 to 128 \"host:port\"",
+                "must be a list of 1 to 128 addresses with ports",
             ),
             (
                 "SEALWIRE_RELAY_ADMIN_ADDRESS",
@@ -261,15 +261,21 @@ mod tests {
                 "[engine]\nendpoints = []",
                 "line 2: engine.endpoints: must be a list of 1 to 128",
             ),
-            ("[engine]\nca = ''", "line 2: engine.ca: must be a path"),
-            ("[engine]\nca = 7", "line 2: engine.ca: must be a path"),
+            (
+                "[engine]\nca = ''",
+                "line 2: engine.ca: must be the path of a file or folder",
+            ),
+            (
+                "[engine]\nca = 7",
+                "line 2: engine.ca: must be the path of a file or folder",
+            ),
             (
                 "[engine]\nkey = '-----BEGIN s3cret'",
                 "line 2: engine.key: must be the path of a file, not its content",
             ),
             (
                 "[limits]\nbody_bytes = 's3cret'",
-                "line 2: limits.body_bytes: must be a whole number in 1..=",
+                "line 2: limits.body_bytes: must be a whole number from 1 to ",
             ),
             (
                 "[limits]\nbody_bytes = -1",
@@ -283,10 +289,13 @@ mod tests {
                 "[limits]\nbody_byte = 's3cret'",
                 "line 2: limits.body_byte: unknown key; did you mean body_bytes?",
             ),
-            ("[limits]\n\nbody_bytes = s3cret", "line 3: not valid TOML"),
+            (
+                "[limits]\n\nbody_bytes = s3cret",
+                "line 3: is not valid TOML",
+            ),
             (
                 "[limits]\nbody_bytes = 1\nbody_bytes = 2",
-                "line 3: not valid TOML",
+                "line 3: this key or section occurs twice",
             ),
             (
                 "[log]\nlevel = 's3cret'",
@@ -406,7 +415,7 @@ mod tests {
         assert_eq!(
             errors.to_string(),
             format!(
-                "line {}: route \"charges\": upstream names no upstream",
+                "line {}: route \"charges\": upstream names an upstream that does not exist; add an [upstream] section or correct the name",
                 line - 1
             )
         );

@@ -120,7 +120,7 @@ fn invalid_queries_are_explained() {
             ),
             (
                 r#"[{"property": "shoe", "eq": 1}]"#,
-                "names no property of the collection",
+                "is not a property of the collection",
             ),
             (
                 r#"[{"property": "age", "eq": "7"}]"#,

@@ -58,7 +58,7 @@ pub enum SchemaError {
     /// Prefixes without consent.
     #[error(
         "prefixes of `{0}` let everyone who reads the store, its backups or its logs see which values begin alike; \
-         with public statistics most names can be told from that. Set `accept_leak` to accept it"
+         with public statistics most names can be guessed from that. Set `accept_leak` to accept it"
     )]
     PrefixesLeak(PropertyName),
     /// Bits or prefixes without an index.

@@ -43,7 +43,7 @@ pub(super) fn check_email(text: &str) -> Checked {
         return Err("have at most 254 bytes");
     }
     let Some(EmailParts { local, domain }) = EmailParts::of(text) else {
-        return Err("be one address with a valid domain behind its last @");
+        return Err("be one address with a valid domain after its last @");
     };
     if !domain.contains('.') {
         return Err("have a domain with a dot");

@@ -202,7 +202,7 @@ impl<'a> RawClause<'a> {
         let property = collection
             .schema
             .property(self.property)
-            .ok_or_else(|| invalid_item(path, "names no property of the collection"))?;
+            .ok_or_else(|| invalid_item(path, "is not a property of the collection"))?;
         let index = property
             .index
             .as_ref()

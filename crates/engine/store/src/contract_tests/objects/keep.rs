@@ -34,7 +34,7 @@ async fn listed(
         );
         rows.extend(found);
         let Some(next) = next else { return rows };
-        assert!(Some(next) > after, "a list goes on");
+        assert!(Some(next) > after, "the list continues");
         after = Some(next);
     }
 }
@@ -157,7 +157,7 @@ pub(super) async fn swept(
         assert!(page.found <= limit as u64);
         count += page.found;
         let Some(next) = page.next else { return count };
-        assert!(Some(next) > after, "a sweep goes on");
+        assert!(Some(next) > after, "the sweep continues");
         after = Some(next);
     }
 }

@@ -112,7 +112,7 @@ async fn run(
         let Some(next) = page.next else {
             return (ids, pages);
         };
-        assert!(Some(next) > after, "a query goes on");
+        assert!(Some(next) > after, "the query continues");
         after = Some(next);
     }
 }
@@ -306,7 +306,7 @@ impl ObjectStore for CountedStore {
         _: Option<(MapId, ObjectId)>,
         _: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
-        unreachable!("a query names no subject")
+        unreachable!("a query does not name a subject")
     }
     async fn sweep_objects(
         &self,

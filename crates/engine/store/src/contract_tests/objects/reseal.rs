@@ -54,7 +54,7 @@ pub async fn counts(store: &dyn ObjectStore, map: MapId, limit: usize) -> BTreeM
             .into_iter()
             .for_each(|(key, count)| *counts.entry(key).or_default() += count);
         let Some(next) = next else { return counts };
-        assert!(Some(next) > after, "a count goes on");
+        assert!(Some(next) > after, "the count continues");
         after = Some(next);
     }
 }
@@ -78,7 +78,7 @@ async fn of_other_keys(
         );
         rows.extend(found);
         let Some(next) = next else { return rows };
-        assert!(Some(next) > after, "a walk goes on");
+        assert!(Some(next) > after, "the walk continues");
         after = Some(next);
     }
 }

@@ -142,7 +142,7 @@ async fn listed(
         );
         rows.extend(found);
         let Some(next) = next else { return rows };
-        assert!(Some(next) > after, "a walk goes on");
+        assert!(Some(next) > after, "the walk continues");
         after = Some(next);
     }
 }
@@ -374,7 +374,7 @@ async fn what_was_archived_is_pruned(store: &dyn TokenStore) {
             .unwrap()
             .found,
         0,
-        "behind it only"
+        "only after it"
     );
     assert_eq!(
         store
@@ -409,7 +409,7 @@ async fn jobs_go_in_pages(store: &dyn TokenStore) {
                 assert!(page.found <= limit as u64);
                 count += page.found;
                 let Some(next) = page.next else { break };
-                assert!(Some(next) > after, "a job goes on");
+                assert!(Some(next) > after, "the job continues");
                 after = Some(next);
             }
             assert_eq!(count, 34, "{limit} {dry_run}");
@@ -421,7 +421,7 @@ async fn jobs_go_in_pages(store: &dyn TokenStore) {
                 assert!(page.found <= limit as u64);
                 count += page.found;
                 let Some(next) = page.next else { break };
-                assert!(Some(next) > after, "a job goes on");
+                assert!(Some(next) > after, "the job continues");
                 after = Some(next);
             }
             assert_eq!(count, 34, "{limit} {dry_run}");

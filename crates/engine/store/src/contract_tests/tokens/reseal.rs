@@ -50,7 +50,7 @@ async fn counts(store: &dyn TokenStore, map: MapId, limit: usize) -> BTreeMap<u3
             .into_iter()
             .for_each(|(key, count)| *counts.entry(key).or_default() += count);
         let Some(next) = next else { return counts };
-        assert!(Some(next) > after, "a count goes on");
+        assert!(Some(next) > after, "the count continues");
         after = Some(next);
     }
 }
@@ -69,7 +69,7 @@ async fn of_other_keys(store: &dyn TokenStore, map: MapId, number: u32, limit: u
         );
         rows.extend(found);
         let Some(next) = next else { return rows };
-        assert!(Some(next) > after, "a walk goes on");
+        assert!(Some(next) > after, "the walk continues");
         after = Some(next);
     }
 }
