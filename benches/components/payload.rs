@@ -260,7 +260,7 @@ fn decrypt(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
                     let native = Opener::new(Arc::clone(keys), b"");
                     let evervault = Evervault::new(Arc::clone(keys), Arc::default());
                     let open = OpenFields {
-                        reader: FieldOpener::new(native, evervault, 64).into(),
+                        opener: FieldOpener::new(native, evervault, 64).into(),
                         cancel: Arc::default(),
                         field_errors: FieldErrors::new(OnError::Fail, 0, fields as u64),
                         unopened: UnopenedFields::default(),

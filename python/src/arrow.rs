@@ -285,7 +285,7 @@ async fn send_all(
                         .iter()
                         .map(Leaf::rows)
                         .sum::<usize>();
-                    Some(earlier + leaves[part.leaf].row(part.first_row, number)?)
+                    Some(earlier + leaves[part.leaf].nth_present(part.first_row, number)?)
                 });
             PieceError {
                 error,

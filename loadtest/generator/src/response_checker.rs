@@ -230,7 +230,7 @@ impl Book {
             && head.take_nil();
         if is_result {
             let kind = &self.kinds[call.kind as usize];
-            let wanted = kind.frames[call.frame as usize].values;
+            let wanted = kind.frames[call.frame as usize].response_values;
             if values != wanted && !call.is_check {
                 let name = kind.call.name.clone();
                 self.wrong(format!(

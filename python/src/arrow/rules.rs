@@ -367,7 +367,7 @@ async fn send_all(
                 .filter(|_| !plan.path.is_in_list());
             let earlier = masks[number / batches * batches..number]
                 .iter()
-                .map(|mask| mask.leaf().rows());
+                .map(|mask| mask.leaf().len());
             let row = row.map(|row| row + earlier.sum::<usize>());
             PieceError {
                 error,

@@ -29,8 +29,8 @@ enum KeysCommand {
     Census(CensusArgs),
     /// Seal the rows of an app again, under its newest key versions
     ///
-    /// Walks through the rows until a walk changes nothing, and then counts. A command that was
-    /// stopped can be repeated: it passes over rows that are done. Rows that change meanwhile keep
+    /// Passes over the rows until a pass changes nothing, and then counts. A command that was
+    /// stopped can be repeated: it skips rows that are done. Rows that change meanwhile keep
     /// their changes. Objects lose the values of dropped properties. Exit status 1 if a row does
     /// not open; such rows stay as they are.
     Rewrap(RewrapArgs),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use sealwire_apps::{RootEntry, RootRecord, RootSlot};
+use sealwire_apps::{RootKeyCopies, RootRecord, RootSlot};
 use sealwire_crypto::RootKey;
 use sealwire_engine::root::{LOCAL_PROVIDER, Providers, USE_SECONDS_MAX};
 use sealwire_kek::{Pkcs11Provider, ProviderSettings};
@@ -93,7 +93,7 @@ async fn check_slots(
     report: &mut Report,
     providers: &Arc<Providers>,
     set: [u8; 16],
-    root: &RootEntry,
+    root: &RootKeyCopies,
 ) {
     let mut unwraps = JoinSet::new();
     for slot in root.slots.iter().cloned() {

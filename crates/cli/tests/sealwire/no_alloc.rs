@@ -97,7 +97,7 @@ fn opening(keys: &Arc<AppKeys>) -> OpenFields {
     let native = Opener::new(Arc::clone(keys), b"ctx");
     let evervault = Evervault::new(Arc::clone(keys), Arc::default());
     OpenFields {
-        reader: FieldOpener::new(native, evervault, 64).into(),
+        opener: FieldOpener::new(native, evervault, 64).into(),
         cancel: Arc::default(),
         field_errors: FieldErrors::new(OnError::Fail, 10, 10),
         unopened: UnopenedFields::default(),

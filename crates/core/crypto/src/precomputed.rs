@@ -148,7 +148,7 @@ impl KeyVersion {
     }
 
     /// Drops this version's table, wipes its ready schedules and ends its epoch.
-    pub fn cool(&self) {
+    pub fn wipe_precomputed(&self) {
         *lock(&self.precomputed.table) = None;
         lock(&self.precomputed.ready).clear();
         self.revoke_epoch();

@@ -54,7 +54,7 @@ pub struct Coefficients {
 }
 
 /// Estimates the CPU time of work. Adapts its coefficients to the measured time of finished slices,
-/// of which [`Agreement`](crate::Agreement) chooses.
+/// of which [`TenantConsensus`](crate::TenantConsensus) chooses.
 #[derive(Clone, Debug)]
 pub struct CostModel {
     calibrated: [f64; 4],

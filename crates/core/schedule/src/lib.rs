@@ -32,9 +32,9 @@
 //! ```
 
 mod admission;
-mod agreement;
 mod arena;
 mod class;
+mod consensus;
 mod core;
 mod correction;
 mod cost;
@@ -52,9 +52,9 @@ mod units;
 
 pub use self::core::Core;
 pub use admission::{Rejection, RejectionReason};
-pub use agreement::{Agreement, Sample};
 pub use arena::Id;
 pub use class::Class;
+pub use consensus::{Sample, TenantConsensus};
 pub use correction::Corrections;
 pub use cost::{Coefficients, CostModel, WorkSize};
 pub use request::{AdmissionDecision, Closed, Expiry, Gauges, OfferedRequest, Slice};

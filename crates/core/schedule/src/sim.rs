@@ -26,8 +26,8 @@ use std::time::Duration;
 
 pub(crate) use stats::{ClassRow, SimulationReport};
 
-use crate::agreement::{Agreement, Sample};
 use crate::arena::Id;
+use crate::consensus::{Sample, TenantConsensus};
 use crate::core::Core;
 use crate::correction::Corrections;
 use crate::cost::{Coefficients, CostModel, WorkSize};
@@ -395,7 +395,7 @@ struct Simulation {
     core: Core<u32, usize, usize>,
     corrections: Corrections<u32, 1>,
     model: CostModel,
-    agreement: Agreement<u32>,
+    consensus: TenantConsensus<u32>,
     slices: u64,
     now: u64,
     end: u64,
@@ -442,7 +442,7 @@ impl Simulation {
                 field: 0.0,
                 byte: 1.0,
             }),
-            agreement: Agreement::new(),
+            consensus: TenantConsensus::new(),
             slices: 0,
             now: 0,
             end: scenario.millis * MS,
@@ -872,7 +872,7 @@ impl Simulation {
                 took,
                 is_ordinary,
             };
-            self.agreement
+            self.consensus
                 .learn(Time::from_nanos(self.now), &mut self.model, &sample);
         }
         if self.corrections.factor(&tenant, 0) > 1.2 {

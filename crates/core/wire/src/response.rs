@@ -40,7 +40,7 @@ pub fn protocol_error(out: &mut Vec<u8>, error: &RpcError) {
 }
 
 /// The response to a document request while its payload is being written: `{payload, generation,
-/// errors?, unmatched?}`.
+/// errors?, errors_omitted?, unmatched?, encapsulations?}`.
 #[derive(Debug)]
 #[must_use = "finish or discard it, else half a response stays in the buffer"]
 pub struct Document {

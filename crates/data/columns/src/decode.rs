@@ -67,7 +67,7 @@ pub(crate) fn build_of(
     let values = &mut values;
     match data_type {
         DataType::Boolean => {
-            let mut builder = BooleanBuilder::with_capacity(leaf.rows());
+            let mut builder = BooleanBuilder::with_capacity(leaf.len());
             values.each(data_type, |token| {
                 let flag = match token {
                     Some(Token::Bool(flag)) => Some(flag),
@@ -131,7 +131,7 @@ pub(crate) fn build_of(
         DataType::Binary => values.binaries::<i32>(data_type),
         DataType::LargeBinary => values.binaries::<i64>(data_type),
         DataType::Utf8View => {
-            let mut builder = StringViewBuilder::with_capacity(leaf.rows());
+            let mut builder = StringViewBuilder::with_capacity(leaf.len());
             values.optional(data_type, text, |text| {
                 builder.append_option(text);
                 true
@@ -139,7 +139,7 @@ pub(crate) fn build_of(
             Ok(Arc::new(builder.finish()))
         }
         DataType::BinaryView => {
-            let mut builder = BinaryViewBuilder::with_capacity(leaf.rows());
+            let mut builder = BinaryViewBuilder::with_capacity(leaf.len());
             values.optional(data_type, binary, |bytes| {
                 builder.append_option(bytes);
                 true
@@ -147,7 +147,7 @@ pub(crate) fn build_of(
             Ok(Arc::new(builder.finish()))
         }
         DataType::FixedSizeBinary(size) => {
-            let mut builder = FixedSizeBinaryBuilder::with_capacity(leaf.rows(), *size);
+            let mut builder = FixedSizeBinaryBuilder::with_capacity(leaf.len(), *size);
             values.optional(data_type, binary, |bytes| match bytes {
                 Some(bytes) => builder.append_value(bytes).is_ok(),
                 None => {
@@ -197,7 +197,7 @@ impl<'a> Values<'a> {
         data_type: &DataType,
         mut append: impl FnMut(Option<Token<'a>>) -> bool,
     ) -> Result<(), ColumnError> {
-        for row in 0..self.leaf.rows() {
+        for row in 0..self.leaf.len() {
             if !self.leaf.is_present(row) {
                 append(None);
                 continue;
@@ -237,8 +237,8 @@ impl<'a> Values<'a> {
         data_type: &DataType,
         read: impl Fn(Token<'a>) -> Option<T::Native>,
     ) -> Result<ArrayRef, ColumnError> {
-        let mut builder = PrimitiveBuilder::<T>::with_capacity(self.leaf.rows())
-            .with_data_type(data_type.clone());
+        let mut builder =
+            PrimitiveBuilder::<T>::with_capacity(self.leaf.len()).with_data_type(data_type.clone());
         self.optional(data_type, read, |value| {
             builder.append_option(value);
             true
@@ -271,7 +271,7 @@ impl<'a> Values<'a> {
 
     fn texts<O: OffsetSizeTrait>(&mut self, data_type: &DataType) -> Result<ArrayRef, ColumnError> {
         let bytes = self.results.as_slice().iter().map(Bytes::len).sum();
-        let mut builder = GenericStringBuilder::<O>::with_capacity(self.leaf.rows(), bytes);
+        let mut builder = GenericStringBuilder::<O>::with_capacity(self.leaf.len(), bytes);
         self.optional(data_type, text, |text| {
             builder.append_option(text);
             true
@@ -284,7 +284,7 @@ impl<'a> Values<'a> {
         data_type: &DataType,
     ) -> Result<ArrayRef, ColumnError> {
         let bytes = self.results.as_slice().iter().map(Bytes::len).sum();
-        let mut builder = GenericBinaryBuilder::<O>::with_capacity(self.leaf.rows(), bytes);
+        let mut builder = GenericBinaryBuilder::<O>::with_capacity(self.leaf.len(), bytes);
         self.optional(data_type, binary, |bytes| {
             builder.append_option(bytes);
             true

@@ -119,7 +119,7 @@ impl<'a> Pieces<'a> {
         let first_row = self.row;
         let before = piece.count;
         append_values(&leaf.values, Instants::Timestamps, &mut |append| {
-            while self.row < leaf.rows() && !self.is_full(piece) {
+            while self.row < leaf.len() && !self.is_full(piece) {
                 if leaf.is_present(self.row) {
                     append(self.row, &mut piece.payload);
                     piece.count += 1;
@@ -134,7 +134,7 @@ impl<'a> Pieces<'a> {
                 count: piece.count - before,
             });
         }
-        if self.row == leaf.rows() {
+        if self.row == leaf.len() {
             self.leaf += 1;
             self.row = 0;
         }
@@ -186,7 +186,7 @@ impl Iterator for Pieces<'_> {
 pub fn each_value(leaf: &Leaf, mut met: impl FnMut(usize, &[u8])) {
     let mut value = Vec::new();
     append_values(&leaf.values, Instants::Text, &mut |append| {
-        for row in (0..leaf.rows()).filter(|row| leaf.is_present(*row)) {
+        for row in (0..leaf.len()).filter(|row| leaf.is_present(*row)) {
             value.clear();
             append(row, &mut value);
             met(row, &value);

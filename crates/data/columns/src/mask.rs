@@ -64,7 +64,7 @@ impl LeafPlan {
         let subjects = self.subjects.iter().map(|subject| SubjectValues {
             rule: subject.rule,
             leaf: subject.path.find(batch),
-            rows: self.path.container_rows(batch, subject.container_steps),
+            rows: self.path.container_indexes(batch, subject.container_steps),
         });
         self.select_values(rules, self.path.find(batch), subjects.collect())
     }
@@ -96,7 +96,7 @@ impl LeafPlan {
 
     fn kinds(&self, rules: &Rules, leaf: &Leaf) -> Result<Vec<SelectedRows>, ResolveError> {
         let mut selected: Vec<SelectedRows> = Vec::new();
-        for row in (0..leaf.rows()).filter(|row| leaf.is_present(*row)) {
+        for row in (0..leaf.len()).filter(|row| leaf.is_present(*row)) {
             let Some(rule) = text_at(leaf.values(), row).and_then(|text| rules.kind_of(text))
             else {
                 if rules.unknown() == Unknown::Refuse {
@@ -137,7 +137,7 @@ impl LeafMask {
 
     /// Returns the rules that mask some values, and the number of values of each.
     pub fn rules(&self) -> impl Iterator<Item = (usize, usize)> {
-        let present = self.leaf.rows() - self.leaf.null_count();
+        let present = self.leaf.len() - self.leaf.null_count();
         self.selected
             .iter()
             .map(move |part| (part.rule, part.rows.as_ref().map_or(present, Vec::len)))
@@ -160,7 +160,7 @@ impl LeafMask {
     pub fn row(&self, rule: usize, number: usize) -> Option<usize> {
         match &self.selected.iter().find(|part| part.rule == rule)?.rows {
             Some(rows) => rows.get(number).copied(),
-            None => self.leaf.row(0, number),
+            None => self.leaf.nth_present(0, number),
         }
     }
 
@@ -216,7 +216,7 @@ impl LeafMask {
         let mut out = Vec::new();
         let mut is_complete = true;
         append_values(self.leaf.values(), Instants::Text, &mut |append| {
-            for row in (0..self.leaf.rows()).filter(|row| self.leaf.is_present(*row)) {
+            for row in (0..self.leaf.len()).filter(|row| self.leaf.is_present(*row)) {
                 match cursors
                     .iter_mut()
                     .find(|(rows, _)| rows.first() == Some(&row))
@@ -265,7 +265,7 @@ impl Iterator for MaskPieces<'_> {
                 .subjects
                 .iter()
                 .find(|subjects| subjects.rule == part.rule);
-            let end = part.rows.as_ref().map_or(mask.leaf.rows(), Vec::len);
+            let end = part.rows.as_ref().map_or(mask.leaf.len(), Vec::len);
             let mut column = Column {
                 rule: part.rule,
                 ..Column::default()

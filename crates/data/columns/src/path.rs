@@ -24,6 +24,14 @@ pub struct Path {
     steps: Vec<Step>,
 }
 
+/// A part of a path's text.
+#[derive(Clone, Copy)]
+enum Segment<'a> {
+    Name(&'a str),
+    /// `[*]`
+    Items,
+}
+
 /// A step from a column of containers to their contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -35,7 +43,7 @@ pub(crate) enum Step {
 #[derive(Clone, Debug)]
 pub struct Leaf {
     pub(crate) values: ArrayRef,
-    /// The mask of present values. `None` if all values are present.
+    /// Validity bitmap: which values are present. `None` if all values are present.
     pub(crate) present: Option<NullBuffer>,
 }
 
@@ -49,9 +57,10 @@ impl Leaf {
         }
     }
 
-    /// Creates a leaf of values with the mask of present values. `None` if all values are present.
+    /// Creates a leaf of values. `present` is the validity bitmap, or `None` if all values are
+    /// present.
     #[must_use]
-    pub fn of(values: ArrayRef, present: Option<NullBuffer>) -> Self {
+    pub fn with_validity(values: ArrayRef, present: Option<NullBuffer>) -> Self {
         Self { values, present }
     }
 
@@ -63,16 +72,22 @@ impl Leaf {
 
     /// Returns the number of values, including nulls.
     #[must_use]
-    pub fn rows(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Returns true if the value of the row is present.
+    /// Returns true if the leaf has no values.
     #[must_use]
-    pub fn is_present(&self, row: usize) -> bool {
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Returns true if the value at this index is present.
+    #[must_use]
+    pub fn is_present(&self, index: usize) -> bool {
         self.present
             .as_ref()
-            .is_none_or(|present| present.is_valid(row))
+            .is_none_or(|present| present.is_valid(index))
     }
 
     /// Returns the number of nulls.
@@ -87,13 +102,12 @@ impl Leaf {
         self.null_count() > 0
     }
 
-    /// Returns the row of the value with number `number` among the present values from row `first`
-    /// on.
+    /// Returns the index of the `n`-th present value, counted from 0, at or after index `first`.
     #[must_use]
-    pub fn row(&self, first: usize, number: usize) -> Option<usize> {
-        (first..self.rows())
-            .filter(|row| self.is_present(*row))
-            .nth(number)
+    pub fn nth_present(&self, first: usize, n: usize) -> Option<usize> {
+        (first..self.len())
+            .filter(|index| self.is_present(*index))
+            .nth(n)
     }
 }
 
@@ -110,8 +124,23 @@ fn position(text: &str, name: &str, fields: &Fields) -> Result<Option<usize>, Co
         None => Ok(first),
         Some(_) => Err(problem(
             text,
-            format!("there are several of the name {name}"),
+            format!("several columns or fields have the name {name}"),
         )),
+    }
+}
+
+/// Splits `a.b[*]` into the name `a` of the column and the segments `b` and `[*]`.
+fn split(text: &str) -> (&str, Vec<Segment<'_>>) {
+    let mut segments = Vec::new();
+    for part in text.split('.') {
+        let name = part.trim_end_matches("[*]");
+        let lists = (part.len() - name.len()) / "[*]".len();
+        segments.push(Segment::Name(name));
+        segments.extend(std::iter::repeat_n(Segment::Items, lists));
+    }
+    match segments.remove(0) {
+        Segment::Name(column) => (column, segments),
+        Segment::Items => unreachable!("every part begins with a name, which can be empty"),
     }
 }
 
@@ -135,31 +164,28 @@ impl Path {
                 steps: Vec::new(),
             });
         }
-        let mut segments = text.split('.').flat_map(|segment| {
-            let name = segment.trim_end_matches("[*]");
-            let lists = (segment.len() - name.len()) / "[*]".len();
-            [Some(name)]
-                .into_iter()
-                .chain(std::iter::repeat_n(None, lists))
-        });
-        let name = segments.next().flatten().unwrap_or_default();
+        let (name, segments) = split(text);
         let column = position(text, name, schema.fields())?.ok_or_else(|| missing(text, name))?;
         let mut data_type = schema.field(column).data_type();
         let mut steps = Vec::new();
         for segment in segments {
             let (step, next) = match (segment, data_type) {
-                (Some(name), DataType::Struct(fields)) => {
+                (Segment::Name(name), DataType::Struct(fields)) => {
                     let index = position(text, name, fields)?.ok_or_else(|| missing(text, name))?;
                     (Step::Member(index), &fields[index])
                 }
                 (
-                    None,
+                    Segment::Items,
                     DataType::List(items) | DataType::LargeList(items) | DataType::Map(items, _),
                 ) => (Step::Items, items),
-                (Some(name), _) => {
-                    return Err(problem(text, format!("{name} is not within a struct")));
+                (Segment::Name(name), _) => {
+                    let message = format!("{name} follows a value that is no struct");
+                    return Err(problem(text, message));
                 }
-                (None, _) => return Err(problem(text, "[*] is not of a list".to_owned())),
+                (Segment::Items, _) => {
+                    let message = "[*] follows a value that is neither a list nor a map";
+                    return Err(problem(text, message.to_owned()));
+                }
             };
             steps.push(step);
             data_type = next.data_type();
@@ -190,7 +216,7 @@ impl Path {
     }
 
     /// Creates a path from a column and steps that fit the schema.
-    pub(crate) fn of(text: String, column: usize, steps: Vec<Step>) -> Self {
+    pub(crate) fn from_steps(text: String, column: usize, steps: Vec<Step>) -> Self {
         Self {
             text,
             column,
@@ -203,27 +229,32 @@ impl Path {
         self.column == other.column && self.steps == other.steps
     }
 
-    /// Returns for each value of the path the row of its container, to which the first `steps`
-    /// steps lead. Returns `None` if each value has the same row as its container.
-    pub(crate) fn container_rows(&self, batch: &RecordBatch, steps: usize) -> Option<Vec<usize>> {
+    /// Returns for each value of the path the index of the container that holds it. The first
+    /// `container_steps` steps of the path lead to the containers. Returns `None` if each value has
+    /// the index of its container, because no list or map lies between them.
+    pub(crate) fn container_indexes(
+        &self,
+        batch: &RecordBatch,
+        container_steps: usize,
+    ) -> Option<Vec<usize>> {
         let mut values = ArrayRef::clone(batch.column(self.column));
-        let mut rows: Option<Vec<usize>> = None;
+        let mut indexes: Option<Vec<usize>> = None;
         for (at, step) in self.steps.iter().enumerate() {
             values = match step {
                 Step::Member(index) => ArrayRef::clone(values.as_struct().column(*index)),
                 Step::Items => {
-                    if at >= steps {
-                        let own = list_rows(&values);
-                        rows = Some(match rows {
+                    if at >= container_steps {
+                        let own = list_indexes(&values);
+                        indexes = Some(match indexes {
                             None => own,
-                            Some(outer) => own.into_iter().map(|row| outer[row]).collect(),
+                            Some(outer) => own.into_iter().map(|list| outer[list]).collect(),
                         });
                     }
                     items(&values, None).0
                 }
             };
         }
-        rows
+        indexes
     }
 
     /// Finds the values of a batch.
@@ -294,63 +325,71 @@ fn items(lists: &ArrayRef, present: Option<&NullBuffer>) -> (ArrayRef, Option<Nu
     match lists.data_type() {
         DataType::LargeList(_) => {
             let lists = lists.as_list::<i64>();
-            referred(lists.offsets(), ArrayRef::clone(lists.values()), present)
+            present_items(lists.offsets(), ArrayRef::clone(lists.values()), present)
         }
         DataType::Map(..) => {
             let maps = lists.as_map();
-            referred(maps.offsets(), Arc::new(maps.entries().clone()), present)
+            present_items(maps.offsets(), Arc::new(maps.entries().clone()), present)
         }
-        _ => {
+        DataType::List(_) => {
             let lists = lists.as_list::<i32>();
-            referred(lists.offsets(), ArrayRef::clone(lists.values()), present)
+            present_items(lists.offsets(), ArrayRef::clone(lists.values()), present)
         }
+        other => unreachable!("[*] of {other}: a path fits its schema"),
     }
 }
 
 /// Returns the error for a path with a name that the schema does not have.
 fn missing(path: &str, name: &str) -> ColumnError {
-    problem(path, format!("{name} does not exist"))
+    let message = if name.is_empty() {
+        "a name is missing".to_owned()
+    } else {
+        format!("there is no column or field {name:?}")
+    };
+    problem(path, message)
 }
 
-/// Returns the items, and the mask of items to which a present list refers.
-fn referred<O: OffsetSizeTrait>(
+/// Returns the items, and the validity bitmap of the items of present lists. Lists are in the order
+/// of their items. Items between two lists, or of a null list, are not part of the table.
+fn present_items<O: OffsetSizeTrait>(
     offsets: &OffsetBuffer<O>,
     values: ArrayRef,
     present: Option<&NullBuffer>,
 ) -> (ArrayRef, Option<NullBuffer>) {
-    let mut referred = BooleanBufferBuilder::new(values.len());
-    for (row, ends) in offsets.windows(2).enumerate() {
-        let start = ends[0].as_usize();
-        let end = ends[1].as_usize();
-        if present.is_none_or(|present| present.is_valid(row)) && end > referred.len() {
-            referred.append_n(start.saturating_sub(referred.len()), false);
-            referred.append_n(end - referred.len(), true);
+    let mut in_lists = BooleanBufferBuilder::new(values.len());
+    for (list, range) in offsets.windows(2).enumerate() {
+        let start = range[0].as_usize();
+        let end = range[1].as_usize();
+        if present.is_none_or(|present| present.is_valid(list)) && end > in_lists.len() {
+            in_lists.append_n(start.saturating_sub(in_lists.len()), false);
+            in_lists.append_n(end - in_lists.len(), true);
         }
     }
-    referred.append_n(values.len() - referred.len(), false);
-    let both = NullBuffer::union(Some(&NullBuffer::new(referred.finish())), values.nulls());
+    in_lists.append_n(values.len() - in_lists.len(), false);
+    let both = NullBuffer::union(Some(&NullBuffer::new(in_lists.finish())), values.nulls());
     (values, both)
 }
 
-/// Returns for each item the row of its list.
-fn list_rows(lists: &ArrayRef) -> Vec<usize> {
-    fn rows<O: OffsetSizeTrait>(offsets: &OffsetBuffer<O>, items: usize) -> Vec<usize> {
-        let mut rows = vec![0; items];
-        for (row, ends) in offsets.windows(2).enumerate() {
-            rows[ends[0].as_usize()..ends[1].as_usize()].fill(row);
+/// Returns for each item the index of its list or map.
+fn list_indexes(lists: &ArrayRef) -> Vec<usize> {
+    fn indexes<O: OffsetSizeTrait>(offsets: &OffsetBuffer<O>, items: usize) -> Vec<usize> {
+        let mut indexes = vec![0; items];
+        for (list, range) in offsets.windows(2).enumerate() {
+            indexes[range[0].as_usize()..range[1].as_usize()].fill(list);
         }
-        rows
+        indexes
     }
     match lists.data_type() {
-        DataType::LargeList(_) => rows(
+        DataType::LargeList(_) => indexes(
             lists.as_list::<i64>().offsets(),
             lists.as_list::<i64>().values().len(),
         ),
-        DataType::Map(..) => rows(lists.as_map().offsets(), lists.as_map().entries().len()),
-        _ => rows(
+        DataType::Map(..) => indexes(lists.as_map().offsets(), lists.as_map().entries().len()),
+        DataType::List(_) => indexes(
             lists.as_list::<i32>().offsets(),
             lists.as_list::<i32>().values().len(),
         ),
+        other => unreachable!("[*] of {other}: a path fits its schema"),
     }
 }
 
@@ -412,7 +451,10 @@ fn replace(
             )?)
         }
         (Step::Items, DataType::List(_)) => replace_items(old.as_list::<i32>(), rest, field, new)?,
-        (Step::Items, _) => replace_items(old.as_list::<i64>(), rest, field, new)?,
+        (Step::Items, DataType::LargeList(_)) => {
+            replace_items(old.as_list::<i64>(), rest, field, new)?
+        }
+        (Step::Items, other) => unreachable!("[*] of {other}: a path fits its schema"),
     })
 }
 

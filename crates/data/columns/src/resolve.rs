@@ -406,7 +406,7 @@ impl Leaves {
                     scope,
                     is_map_key,
                 } = way;
-                let path = Path::of(text, column, steps);
+                let path = Path::from_steps(text, column, steps);
                 self.found.push(FoundLeaf {
                     path,
                     field: FieldRef::clone(field),
@@ -490,10 +490,13 @@ fn subject_path(leaf: &FoundLeaf, subject: &str) -> Result<(Path, usize), &'stat
     }
 
     Ok(match &scope.at {
-        None => (Path::of(subject.to_owned(), index, Vec::new()), 0),
+        None => (Path::from_steps(subject.to_owned(), index, Vec::new()), 0),
         Some((column, steps)) => {
             let own = steps.iter().copied().chain([Step::Member(index)]).collect();
-            (Path::of(subject.to_owned(), *column, own), steps.len())
+            (
+                Path::from_steps(subject.to_owned(), *column, own),
+                steps.len(),
+            )
         }
     })
 }

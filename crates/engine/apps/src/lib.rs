@@ -37,7 +37,7 @@ pub use model::{
     DefaultFormat, KeyKind, KeySummary, Scope, Settings, State, Target, TokenKeySummary,
 };
 pub use root::{FIRST_SLOT, FindKek, Freshness, SlotChange};
-pub use root_record::{IncomingRoot, ROOT_RECORD, RootEntry, RootRecord, RootSlot, SLOTS_MAX};
+pub use root_record::{IncomingRoot, ROOT_RECORD, RootKeyCopies, RootRecord, RootSlot, SLOTS_MAX};
 
 use record::{
     AppEntry, AppRecord, AppTombstone, Contents, Entry, SIGNING_KEY, SigningKeyEntry, StateName,

@@ -290,7 +290,7 @@ pub(super) fn code_of(head: &[u8]) -> Result<Vec<u8>, StoreError> {
 
 fn read_head(head: &[u8]) -> Result<(HeadFields, Vec<u8>), StoreError> {
     let Entry::Live(head) = Entry::<HeadFields, ()>::read(HEAD, head)? else {
-        return Err(forged(HEAD, "it is not live"));
+        return Err(forged(HEAD, "it is marked as deleted"));
     };
     let code = STANDARD_NO_PAD
         .decode(&head.code)
@@ -359,7 +359,7 @@ fn rows_of(records: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, IndexRow> {
 fn parsed(key: &str, row: &[u8]) -> Result<Entries, StoreError> {
     match Entry::<Entries, ()>::read(key, row)? {
         Entry::Live(entries) => Ok(entries),
-        Entry::Deleted(()) => Err(forged(key, "it is not live")),
+        Entry::Deleted(()) => Err(forged(key, "it is marked as deleted")),
     }
 }
 

@@ -21,7 +21,7 @@ use sealwire_crypto::{Kek, RootKey};
 
 use super::authenticated::StateId;
 use super::record::Contents;
-use super::root_record::{IncomingRoot, ROOT_RECORD, RootEntry, RootRecord, RootSlot};
+use super::root_record::{IncomingRoot, ROOT_RECORD, RootKeyCopies, RootRecord, RootSlot};
 use super::{Control, RecordEdit, TRIES_MAX, always_late, blocking, keys, pause, unix_s};
 use sealwire_store::{Changes, Commit, ControlStore as _, Snapshot, StoreError, everything};
 
@@ -544,8 +544,12 @@ fn wrapped_anew(
     Ok(changes)
 }
 
-fn new_entry(set: [u8; 16], root: &RootKey, slots: Vec<RootSlot>) -> Result<RootEntry, StoreError> {
-    Ok(RootEntry {
+fn new_entry(
+    set: [u8; 16],
+    root: &RootKey,
+    slots: Vec<RootSlot>,
+) -> Result<RootKeyCopies, StoreError> {
+    Ok(RootKeyCopies {
         id: root.id(&set)?,
         created_unix_s: unix_s(),
         slots,

@@ -24,8 +24,8 @@ pub const SLOTS_MAX: usize = 8;
 /// Maximum bytes of a provider's name.
 const PROVIDER_BYTES_MAX: usize = 64;
 /// Maximum number of public settings of a slot, and maximum bytes of a name or value.
-const FIELDS_MAX: usize = 16;
-const FIELD_BYTES_MAX: usize = 4 << 10;
+const SETTINGS_MAX: usize = 16;
+const SETTING_BYTES_MAX: usize = 4 << 10;
 
 /// The root keys of a store: the active one, and during a rotation the incoming one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct RootRecord {
     /// Identifies the store's set of root keys. Random and never changed.
     pub set: [u8; 16],
     /// The root key under which the store's keys are wrapped.
-    pub active: RootEntry,
+    pub active: RootKeyCopies,
     /// The root key that a rotation prepares.
     pub incoming: Option<IncomingRoot>,
     /// The audit secret, wrapped under the active root key.
@@ -48,15 +48,15 @@ pub struct RootRecord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncomingRoot {
     /// The root key.
-    pub entry: RootEntry,
-    /// Generation at which the root key was added. An instance that serves this generation has the
-    /// root key.
+    pub entry: RootKeyCopies,
+    /// Generation at which the root key was added. An instance that serves this generation or
+    /// a later one has the root key.
     pub generation: u64,
 }
 
 /// A root key and its wrapped copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RootEntry {
+pub struct RootKeyCopies {
     /// A commitment to the root key.
     pub id: [u8; 16],
     /// Time of creation, in seconds since 1970-01-01 UTC.
@@ -75,7 +75,7 @@ pub struct RootSlot {
     /// Kind of the provider.
     pub kind: String,
     /// Settings of the provider that locate its key, without credentials.
-    pub fields: BTreeMap<String, String>,
+    pub settings: BTreeMap<String, String>,
     /// The wrapped copy, as the provider returned it.
     pub wrapped: Vec<u8>,
     /// Time of creation, in seconds since 1970-01-01 UTC.
@@ -86,9 +86,9 @@ pub struct RootSlot {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RootFields {
+struct RootJson {
     set: String,
-    roots: Vec<RootKeyFields>,
+    roots: Vec<RootKeyJson>,
     audit: String,
     next_slot: u32,
     /// Absent for stores that are not sealed, and in records of earlier versions.
@@ -98,14 +98,14 @@ struct RootFields {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RootKeyFields {
+struct RootKeyJson {
     id: String,
     state: RootStateName,
     created_unix_s: u64,
     /// [`IncomingRoot::generation`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     generation: Option<u64>,
-    slots: Vec<SlotFields>,
+    slots: Vec<SlotJson>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,7 +117,7 @@ enum RootStateName {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SlotFields {
+struct SlotJson {
     number: u32,
     provider: String,
     kind: String,
@@ -127,7 +127,7 @@ struct SlotFields {
     verified_unix_s: u64,
 }
 
-type RootRecordEntry = Entry<RootFields, ()>;
+type RootRecordEntry = Entry<RootJson, ()>;
 
 impl RootRecord {
     /// Parses a record.
@@ -139,7 +139,7 @@ impl RootRecord {
         entry
             .live()
             .cloned()
-            .ok_or_else(|| problem("not live"))?
+            .ok_or_else(|| problem("the record is marked as deleted"))?
             .try_into()
     }
 
@@ -165,7 +165,7 @@ impl RootRecord {
     }
 
     /// Returns the active root key, then the incoming root key.
-    pub fn roots(&self) -> impl Iterator<Item = &RootEntry> {
+    pub fn roots(&self) -> impl Iterator<Item = &RootKeyCopies> {
         [&self.active]
             .into_iter()
             .chain(self.incoming.as_ref().map(|incoming| &incoming.entry))
@@ -177,7 +177,7 @@ impl RootRecord {
         self.roots().map(|root| root.id).collect()
     }
 
-    pub(super) fn root_mut(&mut self, id: &[u8; 16]) -> Option<&mut RootEntry> {
+    pub(super) fn root_mut(&mut self, id: &[u8; 16]) -> Option<&mut RootKeyCopies> {
         let incoming = self.incoming.as_mut().map(|incoming| &mut incoming.entry);
         [&mut self.active]
             .into_iter()
@@ -232,18 +232,21 @@ impl RootSlot {
             )));
         }
 
-        if self.fields.len() > FIELDS_MAX
+        if self.settings.len() > SETTINGS_MAX
             || !self
-                .fields
+                .settings
                 .iter()
-                .all(|(name, value)| is_field_text(name) && is_field_text(value))
+                .all(|(name, value)| is_setting_text(name) && is_setting_text(value))
         {
-            return Err(problem(format!("slot {} has invalid fields", self.number)));
+            return Err(problem(format!(
+                "slot {} has invalid provider settings: more than {SETTINGS_MAX}, longer than {SETTING_BYTES_MAX} bytes, or with control characters",
+                self.number
+            )));
         }
 
         if !(1..=WRAPPED_BYTES_MAX).contains(&self.wrapped.len()) {
             return Err(problem(format!(
-                "the copy in slot {} has {} bytes",
+                "the copy in slot {} has {} bytes, not 1 to {WRAPPED_BYTES_MAX}",
                 self.number,
                 self.wrapped.len()
             )));
@@ -259,25 +262,25 @@ fn is_provider_name(name: &str) -> bool {
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_')
 }
 
-fn is_field_text(text: &str) -> bool {
-    text.len() <= FIELD_BYTES_MAX && !text.chars().any(char::is_control)
+fn is_setting_text(text: &str) -> bool {
+    text.len() <= SETTING_BYTES_MAX && !text.chars().any(char::is_control)
 }
 
-impl TryFrom<RootFields> for RootRecord {
+impl TryFrom<RootJson> for RootRecord {
     type Error = StoreError;
 
-    fn try_from(fields: RootFields) -> Result<Self, StoreError> {
-        let RootFields {
+    fn try_from(json: RootJson) -> Result<Self, StoreError> {
+        let RootJson {
             set,
             roots,
             audit,
             next_slot,
             sealed_unix_s,
-        } = fields;
+        } = json;
 
         let mut active = None;
         let mut incoming = None;
-        for RootKeyFields {
+        for RootKeyJson {
             id,
             state,
             created_unix_s,
@@ -289,7 +292,7 @@ impl TryFrom<RootFields> for RootRecord {
                 .into_iter()
                 .map(RootSlot::try_from)
                 .collect::<Result<_, _>>()?;
-            let entry = RootEntry {
+            let entry = RootKeyCopies {
                 id: bytes(&id)?,
                 created_unix_s,
                 slots,
@@ -324,11 +327,11 @@ impl TryFrom<RootFields> for RootRecord {
     }
 }
 
-impl TryFrom<SlotFields> for RootSlot {
+impl TryFrom<SlotJson> for RootSlot {
     type Error = StoreError;
 
-    fn try_from(slot: SlotFields) -> Result<Self, StoreError> {
-        let SlotFields {
+    fn try_from(slot: SlotJson) -> Result<Self, StoreError> {
+        let SlotJson {
             number,
             provider,
             kind,
@@ -343,7 +346,7 @@ impl TryFrom<SlotFields> for RootSlot {
             number,
             provider,
             kind,
-            fields,
+            settings: fields,
             wrapped,
             created_unix_s,
             verified_unix_s,
@@ -351,12 +354,12 @@ impl TryFrom<SlotFields> for RootSlot {
     }
 }
 
-impl From<&RootRecord> for RootFields {
+impl From<&RootRecord> for RootJson {
     fn from(record: &RootRecord) -> Self {
-        let active = RootKeyFields::new(&record.active, RootStateName::Active, None);
+        let active = RootKeyJson::new(&record.active, RootStateName::Active, None);
         let incoming = record.incoming.as_ref().map(|incoming| {
             let generation = Some(incoming.generation);
-            RootKeyFields::new(&incoming.entry, RootStateName::Incoming, generation)
+            RootKeyJson::new(&incoming.entry, RootStateName::Incoming, generation)
         });
         Self {
             set: HEXLOWER.encode(&record.set),
@@ -368,25 +371,25 @@ impl From<&RootRecord> for RootFields {
     }
 }
 
-impl RootKeyFields {
-    fn new(entry: &RootEntry, state: RootStateName, generation: Option<u64>) -> Self {
+impl RootKeyJson {
+    fn new(entry: &RootKeyCopies, state: RootStateName, generation: Option<u64>) -> Self {
         Self {
             id: HEXLOWER.encode(&entry.id),
             state,
             created_unix_s: entry.created_unix_s,
             generation,
-            slots: entry.slots.iter().map(SlotFields::from).collect(),
+            slots: entry.slots.iter().map(SlotJson::from).collect(),
         }
     }
 }
 
-impl From<&RootSlot> for SlotFields {
+impl From<&RootSlot> for SlotJson {
     fn from(slot: &RootSlot) -> Self {
         let RootSlot {
             number,
             provider,
             kind,
-            fields,
+            settings,
             wrapped,
             created_unix_s,
             verified_unix_s,
@@ -397,7 +400,7 @@ impl From<&RootSlot> for SlotFields {
             number,
             provider,
             kind,
-            fields,
+            fields: settings,
             wrapped,
             created_unix_s,
             verified_unix_s,
@@ -405,7 +408,7 @@ impl From<&RootSlot> for SlotFields {
     }
 }
 
-impl fmt::Display for RootEntry {
+impl fmt::Display for RootKeyCopies {
     /// Prints the id.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&HEXLOWER.encode(&self.id))
@@ -417,7 +420,7 @@ fn bytes(text: &str) -> Result<[u8; 16], StoreError> {
         .decode(text.as_bytes())
         .ok()
         .and_then(|bytes| bytes.try_into().ok());
-    decoded.ok_or_else(|| problem("an id is not of 32 hexadecimal digits"))
+    decoded.ok_or_else(|| problem("an id does not have 32 lowercase hexadecimal digits"))
 }
 
 fn decoded(text: &str) -> Result<Vec<u8>, StoreError> {

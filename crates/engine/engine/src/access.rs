@@ -89,7 +89,7 @@ impl Authorizer {
             .then(|| Arc::new(Cache::new(Bindings(Arc::downgrade(apps)), bounds)));
         if let Some(policies) = &policies {
             let purged = Arc::clone(policies);
-            apps.after_each_load(Box::new(move || purged.purge()));
+            apps.on_change(Box::new(move || purged.purge()));
             let watched = Arc::clone(policies);
             metrics.access.watch(Box::new(move || watched.stats()));
         }

@@ -60,8 +60,7 @@ pub struct Apps {
     /// Cache of key schedules that requests opened. The schedules of an app are dropped when its
     /// keys change.
     opened: Option<Arc<OpenedSchedules>>,
-    /// Notifies when another generation is served.
-    purge: OnceLock<Purge>,
+    drop_caches: OnceLock<DropCaches>,
     /// The generation that was loaded last, or was tried and could not be loaded.
     tried: AtomicU64,
     /// Called before the first try to load another generation.
@@ -75,8 +74,8 @@ pub struct Apps {
 /// Ends pauses that failures of earlier generations caused.
 type BeforeFirstTry = Box<dyn Fn() + Send + Sync>;
 
-/// Drops caches of the generation before.
-type Purge = Box<dyn Fn() + Send + Sync>;
+/// Drops caches that were made from an earlier state.
+type DropCaches = Box<dyn Fn() + Send + Sync>;
 
 /// Roles by name, with their grants.
 pub type Roles = Arc<HashMap<Box<str>, Arc<Role>>>;
@@ -85,8 +84,8 @@ pub type Roles = Arc<HashMap<Box<str>, Arc<Role>>>;
 #[derive(Debug)]
 pub struct CachedApp {
     app: App,
-    collections: HashMap<Box<str>, Arc<Collection>>,
-    objects: HashMap<Box<str>, Arc<ObjectCollection>>,
+    token_collections: HashMap<Box<str>, Arc<Collection>>,
+    object_collections: HashMap<Box<str>, Arc<ObjectCollection>>,
     object_keys: Arc<ObjectKeys>,
     masks: RoleMasks,
     /// Signs the app's public keys.
@@ -140,28 +139,34 @@ impl CachedApp {
     }
 
     /// Returns the app's collection of tokens with this name.
-    pub fn collection(&self, name: &str) -> Option<&Arc<Collection>> {
-        self.collections.get(name)
+    pub fn token_collection(&self, name: &str) -> Option<&Arc<Collection>> {
+        self.token_collections.get(name)
     }
 
-    /// Returns the token map with this number, and its name.
-    pub(crate) fn tokens_of_number(&self, number: u32) -> Option<(&str, &Arc<Collection>)> {
+    /// Returns the collection of tokens with this number, and its name.
+    pub(crate) fn token_collection_by_number(
+        &self,
+        number: u32,
+    ) -> Option<(&str, &Arc<Collection>)> {
         let found = self
-            .collections
+            .token_collections
             .iter()
             .find(|(_, collection)| collection.map.collection == number);
         found.map(|(name, collection)| (&**name, collection))
     }
 
     /// Returns the collection of objects with this name.
-    pub(crate) fn objects(&self, name: &str) -> Option<&Arc<ObjectCollection>> {
-        self.objects.get(name)
+    pub(crate) fn object_collection(&self, name: &str) -> Option<&Arc<ObjectCollection>> {
+        self.object_collections.get(name)
     }
 
     /// Returns the collection of objects with this number, and its name.
-    pub(crate) fn objects_of_number(&self, number: u32) -> Option<(&str, &Arc<ObjectCollection>)> {
+    pub(crate) fn object_collection_by_number(
+        &self,
+        number: u32,
+    ) -> Option<(&str, &Arc<ObjectCollection>)> {
         let found = self
-            .objects
+            .object_collections
             .iter()
             .find(|(_, collection)| collection.map.collection == number);
         found.map(|(name, collection)| (&**name, collection))
@@ -192,8 +197,8 @@ impl CachedApp {
             app.number,
             &app.token_keys.object_index_secret(),
         ));
-        let mut collections = HashMap::new();
-        let mut objects = HashMap::new();
+        let mut token_collections = HashMap::new();
+        let mut object_collections = HashMap::new();
 
         for (name, found) in &app.collections {
             let name = name.as_str();
@@ -208,7 +213,7 @@ impl CachedApp {
                         per_context: rules.scope == Scope::Context,
                         expires_s: rules.expires_s,
                     };
-                    collections.insert(name.into(), Arc::new(collection));
+                    token_collections.insert(name.into(), Arc::new(collection));
                 }
                 CollectionContent::Objects(schema) => {
                     let collection = ObjectCollection {
@@ -218,7 +223,7 @@ impl CachedApp {
                         map,
                         schema: Arc::clone(schema),
                     };
-                    objects.insert(name.into(), Arc::new(collection));
+                    object_collections.insert(name.into(), Arc::new(collection));
                 }
             }
         }
@@ -227,8 +232,8 @@ impl CachedApp {
         let signed = Mutex::default();
         Self {
             app,
-            collections,
-            objects,
+            token_collections,
+            object_collections,
             object_keys,
             masks,
             signer,
@@ -243,10 +248,11 @@ struct AppTable {
     /// True if the store is sealed. Then the table has no apps.
     is_sealed: bool,
     apps: HashMap<Box<str>, Arc<CachedApp>>,
+    /// Time at which the next deleted record can be removed, in seconds since 1970-01-01 UTC.
     removal_unix_s: Option<u64>,
     roles: Roles,
-    /// The keys that are published.
-    outside: HashSet<(Suite, KeyId)>,
+    /// Keys of [`Origin::Outside`]: their public part is published, so anyone can seal to them.
+    published_keys: HashSet<(Suite, KeyId)>,
 }
 
 impl Apps {
@@ -310,7 +316,7 @@ impl Apps {
             instance: Mutex::new(instance),
             is_unreported: AtomicBool::new(false),
             opened,
-            purge: OnceLock::new(),
+            drop_caches: OnceLock::new(),
             tried,
             before_first_try: OnceLock::new(),
             is_sealed: AtomicBool::new(is_sealed),
@@ -357,8 +363,8 @@ impl Apps {
         let _ = self.seal.subscribe().wait_for(|is_sealed| !is_sealed).await;
     }
 
-    /// Returns the result of [`Self::find`], and fails if the store is sealed: the app may exist
-    /// all the same.
+    /// Like [`Self::find`]. Fails while the store is sealed, because the table is then empty although
+    /// apps exist.
     ///
     /// # Errors
     ///
@@ -376,8 +382,8 @@ impl Apps {
     }
 
     /// Returns true if the key is one that an app publishes.
-    pub(crate) fn is_outside(&self, suite: Suite, key: KeyId) -> bool {
-        self.table().outside.contains(&(suite, key))
+    pub(crate) fn is_published(&self, suite: Suite, key: KeyId) -> bool {
+        self.table().published_keys.contains(&(suite, key))
     }
 
     /// Returns the roles and the generation of the table.
@@ -386,10 +392,12 @@ impl Apps {
         (table.generation, Arc::clone(&table.roles))
     }
 
-    /// Sets a function that is called when the served generation changes, before the change is
-    /// reported, and after every change by this instance. Must be called at most once.
-    pub fn after_each_load(&self, purge: Purge) {
-        let _ = self.purge.set(purge);
+    /// Sets a function that drops caches that were made from an earlier state. The function is
+    /// called when another state is served, before its generation is reported, and after every
+    /// change by this instance, even if the new state could not be read. Must be called at most
+    /// once.
+    pub fn on_change(&self, drop_caches: DropCaches) {
+        let _ = self.drop_caches.set(drop_caches);
     }
 
     /// Sets a function that is called before the first attempt to load another generation, but not
@@ -399,7 +407,7 @@ impl Apps {
     }
 
     /// Returns the keys of every active app.
-    pub fn all(&self) -> Vec<Arc<AppKeys>> {
+    pub fn active_keys(&self) -> Vec<Arc<AppKeys>> {
         let table = self.table();
         let active = table
             .apps
@@ -409,7 +417,7 @@ impl Apps {
     }
 
     /// Returns the served generation and its number of apps.
-    pub fn count(&self) -> (u64, usize) {
+    pub fn generation_and_app_count(&self) -> (u64, usize) {
         let table = self.table();
         (table.generation, table.apps.len())
     }
@@ -433,12 +441,12 @@ impl Apps {
         }
         // Caches must be dropped even if the new state could not be read, so that revoked
         // permissions are no longer used.
-        self.purge();
+        self.drop_caches();
     }
 
-    fn purge(&self) {
-        if let Some(purge) = self.purge.get() {
-            purge();
+    fn drop_caches(&self) {
+        if let Some(drop_caches) = self.drop_caches.get() {
+            drop_caches();
         }
     }
 
@@ -458,7 +466,7 @@ impl Apps {
     }
 
     /// Returns the id of this run of the engine.
-    pub fn instance(&self) -> String {
+    pub fn instance_id(&self) -> String {
         self.instance
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -472,7 +480,7 @@ impl Apps {
     ///
     /// The store's error. The store forgets the instance after a while anyway.
     pub async fn leave(&self) -> Result<(), StoreError> {
-        self.control.leave(&self.instance()).await
+        self.control.leave(&self.instance_id()).await
     }
 
     /// Reports the served generation to the store.
@@ -556,7 +564,7 @@ impl Apps {
     /// Serves another state.
     fn replace(&self, before: &AppTable, table: &Arc<AppTable>) {
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(table);
-        self.purge();
+        self.drop_caches();
         self.is_unreported.store(true, Ordering::SeqCst);
         self.purge_changed(before, table);
         // Ends the epochs of apps whose setting is off now.
@@ -574,7 +582,7 @@ impl Apps {
                 old.keys
                     .versions()
                     .iter()
-                    .for_each(|version| version.cool());
+                    .for_each(|version| version.wipe_precomputed());
                 if let Some(opened) = &self.opened {
                     opened.purge(old.keys.app());
                 }
@@ -607,13 +615,14 @@ impl Apps {
     }
 
     /// Follows the store until dropped. Reads it at once, when it notifies of a change, when a
-    /// client names a later generation, and at every poll. `stale`: time for which cached
-    /// permissions are used while the store cannot be read; `None` if requests need no permission.
+    /// client names a later generation, and at every poll. `permissions_max_age`: time for which
+    /// cached permissions are used while the store cannot be read; `None` if requests need no
+    /// permission.
     pub async fn watch(
         self: Arc<Self>,
         poll: Duration,
-        stale: Option<Duration>,
-        admin: Arc<Telemetry>,
+        permissions_max_age: Option<Duration>,
+        telemetry: Arc<Telemetry>,
     ) {
         let mut failing = false;
         let mut pause = Duration::ZERO;
@@ -637,17 +646,19 @@ impl Apps {
             if read.is_ok() {
                 last_read = tokio::time::Instant::now();
             }
-            let may_use_cached_permissions =
-                read.is_ok() || stale.is_none_or(|stale| last_read.elapsed() < stale);
-            admin
+            let may_use_cached_permissions = read.is_ok()
+                || permissions_max_age.is_none_or(|max_age| last_read.elapsed() < max_age);
+            telemetry
                 .readiness
                 .set(Condition::Permissions, may_use_cached_permissions);
             let failure = match read {
                 Ok(()) => self.maintain().await.err(),
                 Err(error) => Some(error),
             };
-            if let (Some(error), false) = (&failure, failing) {
-                tracing::error!(%error, "the store cannot be read; the last good state stays in use");
+            if let Some(error) = &failure
+                && !failing
+            {
+                tracing::error!(%error, "the store cannot be read or written; the last good state stays in use");
             }
 
             failing = failure.is_some();
@@ -656,7 +667,7 @@ impl Apps {
             } else {
                 jittered(poll)
             };
-            admin.readiness.set(Condition::Store, !failing);
+            telemetry.readiness.set(Condition::Store, !failing);
             match &failure {
                 None => is_unauthentic = false,
                 Some(StoreError::NotAuthentic { .. } | StoreError::RolledBack { .. }) => {
@@ -665,10 +676,12 @@ impl Apps {
                 // The failure of a store that does not respond tells nothing about its records.
                 Some(_) => {}
             }
-            admin
+            telemetry
                 .readiness
                 .set(Condition::ControlState, !is_unauthentic);
-            admin.readiness.set(Condition::Sealed, !self.is_sealed());
+            telemetry
+                .readiness
+                .set(Condition::Unsealed, !self.is_sealed());
             tokio::time::sleep(READ_PAUSE).await;
         }
     }
@@ -693,8 +706,8 @@ impl Apps {
         if self.table().removal_unix_s.is_some_and(|due| due <= now) {
             match self.control.maintain(now).await {
                 Ok(removed) => tracing::info!(removed, "removed deleted records"),
-                // The process that writes the file removes them. An older state that was put back
-                // is not changed.
+                // An engine only reads a file of apps: the process that writes the file removes
+                // deleted records. A state that was rolled back or is sealed is left as it is.
                 Err(StoreError::ReadOnly | StoreError::RolledBack { .. } | StoreError::Sealed) => {}
                 Err(error) => return Err(error),
             }
@@ -729,8 +742,8 @@ impl AppTable {
     /// their precomputed data.
     fn new(state: State, before: &Self) -> Self {
         let versions = state.apps.iter().flat_map(|app| app.keys.versions());
-        let outside = versions.filter(|version| version.origin == Origin::Outside);
-        let outside = outside
+        let published_keys = versions
+            .filter(|version| version.origin == Origin::Outside)
             .map(|version| (version.suite(), version.id))
             .collect();
         let mut apps = HashMap::new();
@@ -756,7 +769,7 @@ impl AppTable {
             apps,
             removal_unix_s,
             roles,
-            outside,
+            published_keys,
         }
     }
 }

@@ -178,13 +178,13 @@ fn task(keys: &Arc<AppKeys>, suite: crypto::Suite, seals: bool) -> Task {
     let keys = Arc::clone(keys);
     if !seals {
         let native = Opener::new(Arc::clone(&keys), b"");
-        let reader = FieldOpener::new(
+        let opener = FieldOpener::new(
             native,
             Evervault::new(keys, Arc::default()),
             Limits::default().depth_max as usize,
         );
         let open = OpenSpec {
-            reader: Box::new(reader),
+            opener: Box::new(opener),
             on_error: OnError::Fail,
         };
         return start(Containers::Descend, |context| {
@@ -263,7 +263,7 @@ fn job_of(
         extra: ExtraWork::default(),
         context_bytes: 0,
         sealed: None,
-        reply_bytes: 2 * payload.len() + 64 * 1_024,
+        response_bytes: 2 * payload.len() + 64 * 1_024,
         estimate: Cost::default(),
     };
     Job::new(start, spec, &Limits::default(), Arc::clone(metrics))
@@ -283,7 +283,7 @@ fn timed(
     Ok((time.as_nanos() as f64, finished.result?))
 }
 
-/// The document in a reply.
+/// The document in a response.
 fn document_of(outcome: Outcome) -> Result<Bytes, RequestFailure> {
     let none = RequestFailure::Internal("calibration gave no document");
     let Outcome::Response(response) = outcome else {

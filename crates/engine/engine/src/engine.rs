@@ -91,15 +91,16 @@ impl Engine {
     ) -> Result<Located, RequestFailure> {
         let (generation, app) = self.find(permit, min_generation)?;
         let name = permit.collection().ok_or(RequestFailure::NoCollection)?;
-        let collection = Arc::clone(app.collection(name).ok_or_else(
-            || match app.objects(name) {
-                Some(_) => RequestFailure::Param {
-                    name: "collection",
-                    rule: "must be one of tokens: this one has objects",
+        let collection =
+            Arc::clone(app.token_collection(name).ok_or_else(
+                || match app.object_collection(name) {
+                    Some(_) => RequestFailure::Param {
+                        name: "collection",
+                        rule: "must be one of tokens: this one has objects",
+                    },
+                    None => RequestFailure::NoCollection,
                 },
-                None => RequestFailure::NoCollection,
-            },
-        )?);
+            )?);
 
         Ok(Located {
             generation,
@@ -121,15 +122,16 @@ impl Engine {
     ) -> Result<LocatedObjects, RequestFailure> {
         let (generation, app) = self.find(permit, min_generation)?;
         let name = permit.collection().ok_or(RequestFailure::NoCollection)?;
-        let collection = Arc::clone(app.objects(name).ok_or_else(
-            || match app.collection(name) {
-                Some(_) => RequestFailure::Param {
-                    name: "collection",
-                    rule: "must be one of objects: this one has tokens",
+        let collection =
+            Arc::clone(app.object_collection(name).ok_or_else(
+                || match app.token_collection(name) {
+                    Some(_) => RequestFailure::Param {
+                        name: "collection",
+                        rule: "must be one of objects: this one has tokens",
+                    },
+                    None => RequestFailure::NoCollection,
                 },
-                None => RequestFailure::NoCollection,
-            },
-        )?);
+            )?);
 
         Ok(LocatedObjects {
             generation,

@@ -73,7 +73,7 @@ impl KeyWarmer {
         let mut uses_before = HashMap::new();
         loop {
             tokio::time::sleep(PERIOD).await;
-            self.update(&apps.all(), &mut uses_before);
+            self.update(&apps.active_keys(), &mut uses_before);
             for hot in self.hot().iter().take(self.tables_max) {
                 let version = Arc::clone(&hot.version);
                 let made = tokio::task::spawn_blocking(move || version.make_table()).await;
@@ -125,7 +125,7 @@ impl KeyWarmer {
                 .iter()
                 .any(|hot| Arc::ptr_eq(&hot.version, &old.version))
             {
-                old.version.cool();
+                old.version.wipe_precomputed();
             }
         }
         *self.hot.write().unwrap_or_else(PoisonError::into_inner) = hot.into();

@@ -131,7 +131,7 @@ pub trait StorePlan: Send {
     fn run<'a>(self: Box<Self>, context: StoreContext<'a>) -> StoreRun<'a>;
 }
 
-/// The end of a [`StorePlan`].
+/// The running [`StorePlan`]: ends when its result is appended.
 pub type StoreRun<'a> = Pin<Box<dyn Future<Output = Result<(), RequestFailure>> + Send + 'a>>;
 
 /// Inputs of [`StorePlan::run`].

@@ -26,7 +26,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use data_encoding::HEXLOWER;
-use sealwire_apps::{FindKek, Freshness, ROOT_RECORD, RootEntry, RootRecord, RootSlot, StateId};
+use sealwire_apps::{
+    FindKek, Freshness, ROOT_RECORD, RootKeyCopies, RootRecord, RootSlot, StateId,
+};
 use sealwire_crypto::{Kek, RootKey};
 use sealwire_kek::recovery::recovery_key_of;
 use sealwire_kek::{Pkcs11Provider, Provider, ProviderError, ProviderSettings, WrapSlot};
@@ -218,7 +220,7 @@ impl Providers {
             drop(unwrapped.map_err(|error| provider_error(name, error.reason))?);
         }
 
-        let fields = configured.settings.public_fields().into_iter();
+        let settings = configured.settings.public_fields().into_iter();
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs());
@@ -226,8 +228,8 @@ impl Providers {
             number,
             provider: name.to_owned(),
             kind: configured.settings.kind().name().to_owned(),
-            fields: fields
-                .map(|(field, value)| (field.to_owned(), value))
+            settings: settings
+                .map(|(name, value)| (name.to_owned(), value))
                 .collect(),
             wrapped,
             created_unix_s: now,
@@ -251,7 +253,7 @@ impl Providers {
     pub async fn unwrap_slot(
         &self,
         set: [u8; 16],
-        root: &RootEntry,
+        root: &RootKeyCopies,
         slot: &RootSlot,
     ) -> Result<RootKey, String> {
         let result = self
@@ -266,7 +268,7 @@ impl Providers {
         &self,
         operation: ProviderOperation,
         set: [u8; 16],
-        root: &RootEntry,
+        root: &RootKeyCopies,
         slot: &RootSlot,
     ) -> Result<RootKey, UseError> {
         let id = SlotId {
@@ -466,7 +468,7 @@ impl Unsealer {
     pub async fn unseal(
         &self,
         set: [u8; 16],
-        root: &RootEntry,
+        root: &RootKeyCopies,
     ) -> Result<Arc<RootKey>, StoreError> {
         if let Some(root_key) = self.unwrapped().get(&root.id) {
             return Ok(Arc::clone(root_key));
@@ -493,7 +495,11 @@ impl Unsealer {
 
     /// Unwraps the copies in all slots concurrently. Returns the first root key that matches, or the
     /// failures of all slots.
-    async fn unwrap_any_slot(&self, set: [u8; 16], root: &RootEntry) -> Result<RootKey, String> {
+    async fn unwrap_any_slot(
+        &self,
+        set: [u8; 16],
+        root: &RootKeyCopies,
+    ) -> Result<RootKey, String> {
         // A provider that does not respond in time keeps this reason.
         let mut reasons: BTreeMap<u32, (&str, String)> = root
             .slots
@@ -575,7 +581,7 @@ impl Unsealer {
     pub fn set_unwrapped(
         &self,
         set: [u8; 16],
-        root: &RootEntry,
+        root: &RootKeyCopies,
         root_key: RootKey,
     ) -> Result<Arc<RootKey>, StoreError> {
         if root_key.id(&set)? != root.id {

@@ -11,8 +11,8 @@
 //! class or a larger class pause for a while.
 //!
 //! Requests that must wait for that pause, or for an in-flight permit, are deferred, at most as
-//! many as one read returns. Then reading stops. Methods that cost nothing never wait behind
-//! deferred requests, and neither does `cancel`.
+//! many as one read returns. Until that limit, methods that cost nothing and `cancel` pass deferred
+//! requests. At the limit reading stops, and then they wait, too.
 //!
 //! Time limits apply to the arrival of a message, the client's reading of a response, the handling
 //! of a request, and an idle connection. When the connection ends, every request on it is stopped.
@@ -37,7 +37,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::network_scheduler::{Flow, NetworkScheduler};
 use crate::shutdown::Shutdown;
-use audit::RejectedRequest;
+use audit::UnstartedRequest;
 use pace::Pace;
 use reader::Reader;
 use responses::{Outgoing, write_responses};
@@ -111,7 +111,8 @@ enum End {
     Closed,
     /// The peer violated the protocol or a time limit. Queued responses are still written.
     Disconnected,
-    /// The engine drains or the client is disconnected, and every request has its response.
+    /// The engine drains or disconnects the client, and its requests have ended or their time is
+    /// over.
     Drained,
 }
 
@@ -139,9 +140,9 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     });
     let stop = StopOnDrop(connection.cancel_tokens.clone());
     let stall = Duration::from_millis(limits.write_stall_ms_max);
-    let shared = Arc::clone(&connection.engine);
+    let engine = Arc::clone(&connection.engine);
     let mut writer = connection.spawn(async move {
-        write_responses(write, outgoing, stall, |n| shared.metrics.reply_bytes(n)).await
+        write_responses(write, outgoing, stall, |n| engine.metrics.response_bytes(n)).await
     });
 
     let mut reader = Reader::new(Arc::clone(&connection), read, shutdown.clone());
@@ -161,11 +162,12 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     if end == End::Closed {
         writer.abort();
     }
+    let input = reader.end();
     // Stops the requests that still run. The writer ends when the last of them has dropped its
     // sender.
-    let input = reader.end();
     drop((stop, connection));
     let written = async {
+        // A finished task can have been awaited above, and must not be awaited twice.
         if !writer.is_finished() {
             let _ = writer.await;
         }
@@ -202,7 +204,8 @@ impl Drop for StopOnDrop {
 
 impl Connection {
     /// After shutdown has started, lets requests finish for a time, then stops the rest. Returns
-    /// when every response is written.
+    /// when every response is written, or at the latest `drain_ms_max` and then `write_stall_ms_max`
+    /// after the start.
     async fn drain(&self, mut shutdown: Shutdown) {
         let reason = shutdown.started().await;
         let limits = &self.engine.limits;
@@ -286,10 +289,10 @@ impl Connection {
     }
 
     /// Counts, logs and records a request that did not start, and responds to it.
-    async fn reject(self: &Arc<Self>, request: &RejectedRequest<'_>, failure: &RequestFailure) {
-        let RejectedRequest { msgid, method, .. } = *request;
+    async fn reject(self: &Arc<Self>, request: &UnstartedRequest<'_>, failure: &RequestFailure) {
+        let UnstartedRequest { msgid, method, .. } = *request;
         if is_fault_of_sender(failure.code()) {
-            self.state.pace.rejected(Instant::now());
+            self.state.pace.count_rejection(Instant::now());
         }
         if let RequestFailure::Overloaded(rejection) = failure {
             self.engine.metrics.count_rejection(rejection.reason.into());
@@ -302,8 +305,8 @@ impl Connection {
         });
         log_failure(&self.engine.failures, &self.principal, msgid, failure);
         let out = self.error_response(msgid, failure);
-        let recording = self.record_rejected(request, failure.code().into());
-        self.end_span_rejected(request, failure.code().into());
+        let recording = self.record_unstarted(request, failure.code().into());
+        self.end_span_unstarted(request, failure.code().into());
         self.send_recorded(msgid, out, recording).await;
     }
 

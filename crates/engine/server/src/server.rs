@@ -196,7 +196,7 @@ impl Server {
         audit_key: Option<AuditKey>,
     ) -> Result<Self, StartError> {
         let state = Arc::new(Telemetry::default());
-        state.readiness.set(Condition::Sealed, !apps.is_sealed());
+        state.readiness.set(Condition::Unsealed, !apps.is_sealed());
         let (certificates, reload) = Certificates::load(config, &state)?;
         let listener = config
             .listen
@@ -216,11 +216,11 @@ impl Server {
         let audit = Audit::new(&config.audit);
         let is_complete = audit_key.is_some() && !apps.is_sealed();
         if let Some(key) = audit_key {
-            audit.open(&config.audit, key, apps.instance(), &state)?;
+            audit.open(&config.audit, key, apps.instance_id(), &state)?;
         }
         let service = Service {
             name: "sealwire",
-            instance: apps.instance(),
+            instance: apps.instance_id(),
         };
         let traces = Traces::start(&config.traces, service, &state.metrics.traces())
             .map_err(StartError::Traces)?;
@@ -312,7 +312,7 @@ impl Server {
                 let sweeper = Sweeper::new(
                     control,
                     rows,
-                    apps.instance(),
+                    apps.instance_id(),
                     config.sweep,
                     recorder,
                     now,
@@ -507,7 +507,7 @@ async fn complete_start(
                 let key = AuditKey::new(apps.control().kek().await?.audit_secret());
                 engine
                     .audit
-                    .open(&config.audit, key, apps.instance(), &state)?;
+                    .open(&config.audit, key, apps.instance_id(), &state)?;
                 is_audited = true;
                 state.readiness.set(Condition::Audit, true);
             }
@@ -532,7 +532,7 @@ async fn complete_start(
 fn app_gauges(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> AppGauges + Send + Sync> {
     let links = stores.links();
     Box::new(move || {
-        let (generation, count) = apps.count();
+        let (generation, count) = apps.generation_and_app_count();
         let opened = apps.opened().map_or((0, 0, 0), |opened| {
             let (hits, misses) = opened.lookups();
             (opened.len(), hits, misses)

@@ -151,7 +151,7 @@ metrics! {
         /// Request bytes read, without TLS
         request_bytes: Counter = "sealwire_request_bytes_total";
         /// Response bytes written, without TLS
-        reply_bytes: Counter = "sealwire_reply_bytes_total";
+        response_bytes: Counter = "sealwire_reply_bytes_total";
         /// Time from a request's last byte to its first slice
         queue_seconds: ByLabel<ClassLabel, Histogram> = "sealwire_request_queue_seconds", SECONDS;
         /// Processing time of a request on crypto threads
@@ -550,8 +550,8 @@ impl Metrics {
     }
 
     /// Counts bytes that were written.
-    pub fn reply_bytes(&self, bytes: u64) {
-        self.reply_bytes.inc_by(bytes);
+    pub fn response_bytes(&self, bytes: u64) {
+        self.response_bytes.inc_by(bytes);
     }
 
     /// Returns the whole exposition in the text format of OpenMetrics, about 80 KB.
@@ -705,7 +705,7 @@ mod tests {
             free_bytes: Some(1_000),
         }));
         metrics.request_bytes(10);
-        metrics.reply_bytes(20);
+        metrics.response_bytes(20);
         metrics.connections.inc();
         metrics.watch_served(Box::new(|| AppGauges {
             generation: 8,

@@ -33,7 +33,7 @@ pub enum Condition {
     /// The control state is not authentic, or an older state was put back.
     ControlState = 4,
     /// The store is sealed, so this engine has no keys.
-    Sealed = 5,
+    Unsealed = 5,
 }
 
 impl Condition {
@@ -44,7 +44,7 @@ impl Condition {
         Self::Certificate,
         Self::Audit,
         Self::ControlState,
-        Self::Sealed,
+        Self::Unsealed,
     ];
 
     /// Returns the name in `/ready`.
@@ -55,7 +55,7 @@ impl Condition {
             Self::Certificate => "server certificate",
             Self::Audit => "audit trail",
             Self::ControlState => "control state",
-            Self::Sealed => "sealed",
+            Self::Unsealed => "sealed",
         }
     }
 
@@ -67,7 +67,7 @@ impl Condition {
             Self::Certificate => "server_certificate",
             Self::Audit => "audit_trail",
             Self::ControlState => "control_state",
-            Self::Sealed => "sealed",
+            Self::Unsealed => "sealed",
         }
     }
 
@@ -76,7 +76,7 @@ impl Condition {
     const fn allows_service_without_store(self) -> bool {
         match self {
             Self::Store | Self::ControlState => true,
-            Self::Permissions | Self::Certificate | Self::Audit | Self::Sealed => false,
+            Self::Permissions | Self::Certificate | Self::Audit | Self::Unsealed => false,
         }
     }
 

@@ -46,7 +46,8 @@ pub struct Guard {
 pub(crate) struct GuardedPaths {
     pub(crate) rule: usize,
     pub(crate) paths: Selection,
-    /// True if the paths belong to another place than the body.
+    /// True if the paths come from names of query parameters or from names with levels, not from
+    /// paths of the body.
     pub(crate) is_foreign: bool,
     /// For paths reduced to their names, without wildcards and indexes: the index of the original
     /// paths in the guard.

@@ -1,5 +1,5 @@
-//! A running relay: reads the files of a configuration, binds its listeners, probes the engine, and
-//! drains.
+//! Starts a relay from a configuration, watches its engine and its certificate files, and drains it.
+//! [`Relay`] is the state that the connections share; [`Server`] owns it and the tasks.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -27,8 +27,11 @@ use crate::server_tls::{ServerFiles, ServerTls, first_expiry, read_secret};
 
 /// Interval of engine probes and of checks of certificate files.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
+/// The name in metrics for the relay's own certificate for the engine, which belongs to no listener.
+const NO_LISTENER: &str = "";
 
-/// The reason why a relay does not start: a sentence with the setting, but never a value.
+/// The reason why a relay does not start: the setting and what is wrong with it, never the content
+/// of a file.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {message}")]
 pub struct StartError {
@@ -74,13 +77,7 @@ impl Server {
         let deadline = Duration::from_millis(config.engine.deadline_ms.into());
         let engine = Engine::new(client, deadline, Arc::clone(&metrics));
 
-        let service = Service {
-            name: "sealwire-relay",
-            instance: format!("{:016x}", rand::random::<u64>()),
-        };
-        let traces = Traces::start(&config.traces.settings(), service, &metrics.span_metrics());
-        let traces = traces.map_err(|cause| start_error("traces", cause))?;
-
+        let traces = start_traces(config, &metrics)?;
         let relay = Arc::new(Relay::new(
             config.limits.clone(),
             engine,
@@ -107,40 +104,20 @@ impl Server {
         let mut addresses = Vec::new();
         let mut listeners = Vec::new();
         let mut certificates = vec![CertificateFile::new(
-            "",
+            NO_LISTENER,
             "engine",
             &config.engine.certificate,
         )];
-        for compiled in compiled.listeners {
-            let files = [
-                ("server", &compiled.config.certificate),
-                ("client_ca", &compiled.config.client_ca),
-            ];
-            certificates.extend(files.into_iter().filter_map(|(of, file)| {
-                Some(CertificateFile::new(&compiled.name, of, file.as_ref()?))
-            }));
-            let place = format!("listen.{}", compiled.name);
-            let address = compiled.config.address;
-            let socket = TcpListener::bind(address).await.map_err(|cause| {
-                start_error(&place, format!("cannot listen on {address}: {cause}"))
-            })?;
-
-            let listener = Arc::new(open_listener(
-                compiled,
-                &place,
-                config.limits.client_ipv6_bits,
-            )?);
-            addresses.push((
-                Arc::clone(&listener.name),
-                socket
-                    .local_addr()
-                    .map_err(|cause| start_error(&place, cause))?,
-            ));
+        for compiled_listener in compiled.listeners {
+            let bound = bind_listener(compiled_listener, config.limits.client_ipv6_bits).await?;
+            certificates.extend(bound.certificates);
+            let listener = Arc::new(bound.listener);
+            addresses.push((Arc::clone(&listener.name), bound.address));
             listeners.push(Arc::clone(&listener));
             tasks.spawn(listener::accept(
                 Arc::clone(&relay),
                 listener,
-                socket,
+                bound.socket,
                 stopped.clone(),
             ));
         }
@@ -202,7 +179,59 @@ impl Server {
     }
 }
 
-/// Rejects keys that other users can read, including keys that are read later.
+/// A listener with its bound socket.
+struct BoundListener {
+    listener: Listener,
+    socket: TcpListener,
+    address: SocketAddr,
+    /// The certificate files of the listener.
+    certificates: Vec<CertificateFile>,
+}
+
+/// Binds the address of a listener and reads its files.
+async fn bind_listener(
+    compiled: CompiledListener,
+    ipv6_bits: u8,
+) -> Result<BoundListener, StartError> {
+    let files = [
+        ("server", &compiled.config.certificate),
+        ("client_ca", &compiled.config.client_ca),
+    ];
+    let certificates = files
+        .into_iter()
+        .filter_map(|(role, file)| Some(CertificateFile::new(&compiled.name, role, file.as_ref()?)))
+        .collect();
+
+    let place = format!("listen.{}", compiled.name);
+    let address = compiled.config.address;
+    let socket = TcpListener::bind(address)
+        .await
+        .map_err(|cause| start_error(&place, format!("cannot listen on {address}: {cause}")))?;
+    let listener = open_listener(compiled, &place, ipv6_bits)?;
+    let address = socket
+        .local_addr()
+        .map_err(|cause| start_error(&place, cause))?;
+
+    Ok(BoundListener {
+        listener,
+        socket,
+        address,
+        certificates,
+    })
+}
+
+/// Starts the recording of traces.
+fn start_traces(config: &Config, metrics: &Metrics) -> Result<Traces, StartError> {
+    let service = Service {
+        name: "sealwire-relay",
+        instance: format!("{:016x}", rand::random::<u64>()),
+    };
+    Traces::start(&config.traces.settings(), service, &metrics.span_metrics())
+        .map_err(|cause| start_error("traces", cause))
+}
+
+/// Rejects files of keys and tokens that other users can read. Some of them are read only after the
+/// start, and then a bad file would be found too late.
 fn check_secrets(config: &Config) -> Result<(), StartError> {
     let upstreams = config
         .upstream
@@ -214,7 +243,7 @@ fn check_secrets(config: &Config) -> Result<(), StartError> {
             ("tokens", &listener.tokens),
             ("authority_key", &listener.authority_key),
         ]
-        .map(|(key, file)| (format!("listen.{name}.{key}"), file.as_deref()))
+        .map(|(setting, file)| (format!("listen.{name}.{setting}"), file.as_deref()))
     });
     let engine = ("engine.key".to_owned(), Some(&*config.engine.key));
     for (place, file) in [engine].into_iter().chain(upstreams).chain(listeners) {
@@ -225,7 +254,8 @@ fn check_secrets(config: &Config) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Reads the files of a listener.
+/// Reads the files of a listener. Settings that need each other are rejected here as in the check of
+/// the configuration, so that no listener is open or in plaintext by mistake.
 fn open_listener(
     compiled: CompiledListener,
     place: &str,
@@ -241,7 +271,8 @@ fn open_listener(
             };
             Some(ServerTls::load(files).map_err(|cause| start_error(place, cause))?)
         }
-        _ => None,
+        (None, None) => None,
+        _ => return Err(start_error(place, "certificate and key need each other")),
     };
 
     let clients = match (config.clients, &config.tokens) {
@@ -251,7 +282,10 @@ fn open_listener(
         (ClientsKind::Bearer, Some(path)) => {
             Clients::read_tokens(path).map_err(|cause| start_error(place, cause))?
         }
-        _ => Clients::Open,
+        (ClientsKind::Bearer, None) => {
+            return Err(start_error(place, "clients = \"bearer\" needs tokens"));
+        }
+        (ClientsKind::Open, _) => Clients::Open,
     };
 
     let authority = match (&config.authority_certificate, &config.authority_key) {
@@ -262,7 +296,11 @@ fn open_listener(
             })?;
             Some(Authority::load(&certificate, &key).map_err(|cause| start_error(place, cause))?)
         }
-        _ => None,
+        (None, None) => None,
+        _ => {
+            let message = "authority_certificate and authority_key need each other";
+            return Err(start_error(place, message));
+        }
     };
     Ok(Listener {
         name: compiled.name,
@@ -283,17 +321,18 @@ fn open_listener(
 /// A certificate file whose expiry is a metric.
 struct CertificateFile {
     listener: Arc<str>,
-    of: &'static str,
+    /// The label `of` of the metric: what the certificate is for.
+    role: &'static str,
     file: PathBuf,
     /// Expiry in seconds since 1970, from the last time when the file was readable and in use.
     expires_unix_s: Option<i64>,
 }
 
 impl CertificateFile {
-    fn new(listener: &str, of: &'static str, file: &Path) -> Self {
+    fn new(listener: &str, role: &'static str, file: &Path) -> Self {
         Self {
             listener: listener.into(),
-            of,
+            role,
             file: file.to_owned(),
             expires_unix_s: None,
         }
@@ -311,7 +350,7 @@ impl CertificateFile {
             .unwrap_or_default()
             .as_secs_f64();
         if let Some(expires) = self.expires_unix_s {
-            metrics.set_certificate_remaining(&self.listener, self.of, expires as f64 - now);
+            metrics.set_certificate_remaining(&self.listener, self.role, expires as f64 - now);
         }
     }
 }
@@ -358,7 +397,9 @@ async fn watch_engine_and_files(
             for listener in listeners.iter().filter(|listener| listener.tls.is_some()) {
                 let is_accepted = reload_certificates(listener);
                 metrics.set_certificates_rejected(&listener.name, !is_accepted);
-                rejected.extend((!is_accepted).then_some(listener));
+                if !is_accepted {
+                    rejected.push(listener);
+                }
             }
             for file in &mut certificates {
                 // Rejected files are not in use.
@@ -372,7 +413,10 @@ async fn watch_engine_and_files(
             }
             certificates
         });
-        certificates = reloaded.await.unwrap_or_default();
+        certificates = reloaded.await.unwrap_or_else(|error| {
+            tracing::error!(%error, "the check of the certificate files failed; their expiry is no longer measured");
+            Vec::new()
+        });
         tokio::select! {
             () = tokio::time::sleep(WATCH_EVERY) => {}
             () = wait_for_stop(&mut stop) => return,

@@ -11,8 +11,8 @@ use sealwire_wire::{
 use crate::load::{Method, Request, Scope, Suite};
 use crate::random::Random;
 
-/// A msgid of five bytes, so that any other 32-bit msgid fits in its place, after the array header,
-/// the type and the marker.
+/// A msgid whose encoding has five bytes, as has that of every msgid from 65,536 on. Any of these
+/// msgids fits in its place: after the array header, the type and the marker.
 pub(crate) const MSGID: u32 = 0x8000_0000;
 const MSGID_AT: std::ops::Range<usize> = 3..7;
 /// Values in a response besides its payload: the array, type, msgid and nil, the map, its two keys
@@ -63,8 +63,9 @@ fn values(document: &[u8]) -> u64 {
 pub(crate) struct Frame {
     /// The plaintext document.
     pub(crate) plain: Vec<u8>,
-    /// Number of values in a correct response.
-    pub(crate) values: u64,
+    /// Number of values in a correct response. Every method replaces a value by one value, so the
+    /// payload keeps its number of values.
+    pub(crate) response_values: u64,
     bytes: Vec<u8>,
 }
 
@@ -80,7 +81,7 @@ impl Frame {
         let mut bytes = Vec::with_capacity(payload.len() + 256);
         encode(&mut bytes, MSGID, app, call, method, payload);
         Self {
-            values: AROUND_PAYLOAD + values(payload),
+            response_values: AROUND_PAYLOAD + values(payload),
             plain,
             bytes,
         }
@@ -209,7 +210,8 @@ pub(crate) fn every_field_changed(plain: &[u8], other: &[u8]) -> Result<bool, Ma
         if !is_good {
             return Ok(false);
         }
-        // Each field follows its key; the array after the first key starts with maps.
+        // A string that follows a key is a field. The key `rows` is followed by an array, so the
+        // next string is a key again.
         is_field = matches!(sent, Token::Str(_)) && !is_field;
     }
     Ok(other.is_at_end())

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
-use sealwire_apps::{RootEntry, RootRecord, SlotChange};
+use sealwire_apps::{RootKeyCopies, RootRecord, SlotChange};
 use sealwire_crypto::RootKey;
 use sealwire_engine::root::{KnownRoots, RootKnowledge};
 use sealwire_kek::recovery::recovery_key_of;
@@ -368,7 +368,7 @@ pub(super) async fn recover_root(
 async fn replaced_slots(
     store: &RootStore,
     record: &RootRecord,
-    root: &RootEntry,
+    root: &RootKeyCopies,
     names: &[String],
 ) -> Result<Vec<u32>, Failure> {
     let mut numbers = Vec::new();
@@ -411,7 +411,7 @@ fn open_roots(record: &RootRecord, shares: &[Share]) -> Result<Vec<(u32, RootKey
 
 fn open_root(
     set: [u8; 16],
-    root: &RootEntry,
+    root: &RootKeyCopies,
     key: &RecoveryKey,
 ) -> Result<(u32, RootKey), Failure> {
     let mut reasons = Vec::new();

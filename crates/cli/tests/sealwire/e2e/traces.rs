@@ -353,7 +353,7 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
 
         harness.all_sent().await;
         let server = harness.take_server();
-        let instance = server.engine().apps.instance();
+        let instance = server.engine().apps.instance_id();
         server.shutdown().await;
         let (spans, app, people) = (collector.spans(), Some(APP), Some("people"));
         assert_eq!(

@@ -19,7 +19,7 @@ use crate::operations::{read, repository};
 const FOLDER: &str = "docs/operators";
 
 /// The pages of [`FOLDER`] that have commands, in the order in which their commands can run.
-const PAGES: [&str; 14] = [
+const PAGES: [&str; 15] = [
     "install.md",
     "configure.md",
     "roles.md",
@@ -33,6 +33,7 @@ const PAGES: [&str; 14] = [
     "start-and-stop.md",
     "certificates.md",
     "monitor-and-alert.md",
+    "rotate-keys.md",
     "upgrade.md",
 ];
 

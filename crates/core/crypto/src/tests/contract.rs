@@ -149,7 +149,7 @@ fn precomputed_ephemeral_keys_seal_once() {
         }
         assert_eq!(version.uses(), uses + 6);
         version.make_ready(keys.app(), 9).unwrap();
-        version.cool();
+        version.wipe_precomputed();
         assert!(headers.insert(header_of_one(&keys, suite)));
     }
 }

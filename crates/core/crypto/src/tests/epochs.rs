@@ -299,7 +299,7 @@ fn the_end_of_the_numbers_makes_a_new_key_also_within_a_call() {
         (u64::from(u32::MAX) + 1, 0),
         (u64::MAX / 2, 0),
     ] {
-        version.cool();
+        version.wipe_precomputed();
         let (old, _) = one(&keys, Suite::P256, 15_000);
         let mut calls = [(); 2].map(|()| sealer(&keys, Suite::P256, 15_000, clock, b""));
         lock(&version.precomputed.epoch)
@@ -449,7 +449,7 @@ fn ended_epochs_are_freed_without_another_request() {
         let version = keys.newest(suite).unwrap();
         let begin = || {
             at(0);
-            version.cool();
+            version.wipe_precomputed();
             one(&keys, suite, 100);
             Arc::downgrade(lock(&version.precomputed.epoch).as_ref().unwrap())
         };
@@ -470,7 +470,7 @@ fn ended_epochs_are_freed_without_another_request() {
 
         // A call in its middle holds the key until its next field, or until it ends, however much
         // time was left.
-        let by_cooling = || version.cool();
+        let by_cooling = || version.wipe_precomputed();
         let by_setting = || keys.end_epochs(None, clock());
         for end in [&by_cooling as &dyn Fn(), &by_setting] {
             for ends in [false, true] {

@@ -103,7 +103,7 @@ fn a_result_goes_to_the_leaves_of_its_values() {
     for (number, leaf, row) in [(0, 0, 0), (1, 0, 2), (2, 1, 0), (3, 2, 0)] {
         let (part, within) = cut[0].part_of(number).expect("it is there");
         assert_eq!(
-            (part.leaf, leaves[leaf].row(part.first_row, within)),
+            (part.leaf, leaves[leaf].nth_present(part.first_row, within)),
             (leaf, Some(row)),
             "{number}"
         );

@@ -76,7 +76,7 @@ proptest! {
         let leaves = resolve(&given, &batch.schema()).expect("resolves");
         for plan in leaves.iter().filter(|plan| plan.decision == LeafDecision::Rule(0)) {
             let leaf = plan.path.find(&masked);
-            prop_assert!((0..leaf.rows()).all(|row| !leaf.is_present(row)), "{}", plan.path.text());
+            prop_assert!((0..leaf.len()).all(|row| !leaf.is_present(row)), "{}", plan.path.text());
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Stops a job from outside.
 //!
-//! A job checks for the stop directly before its output appears. From then on the job continues to
-//! its end, since only its result shows whether the output exists.
+//! Most steps of a stopped job end at once ([`requested`](JobStop::requested)). The last check is
+//! directly before the output appears. After it the job waits for the outcome: for a file until its
+//! end, for an object store until the deadline ([`overdue`](JobStop::overdue)).
 
 use std::time::Duration;
 
@@ -10,10 +11,10 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::mask_job::error::JobError;
 
-/// Longest time for which a stopped job waits for an object store to complete or to discard the
-/// output. Together with [`DISCARD_TIME_MIN`], this is less than the 30 s after which Kubernetes
+/// Longest time for which a stopped job still waits for a request to an object store that starts,
+/// completes or finds the output. Together with [`DISCARD_TIME_MIN`], this is less than the 30 s after which Kubernetes
 /// kills a process.
-const DISCARD_TIMEOUT: Duration = Duration::from_secs(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Minimum time for the request to discard the output, even if a completion used up the whole time
 /// before.
 const DISCARD_TIME_MIN: Duration = Duration::from_secs(5);
@@ -23,27 +24,27 @@ const DISCARD_TIME_MIN: Duration = Duration::from_secs(5);
 pub(crate) struct JobStop {
     /// The time at which a stopped job stops waiting. `None` until the job is stopped.
     deadline: watch::Sender<Option<Instant>>,
-    discard_timeout: Duration,
+    stop_timeout: Duration,
 }
 
 impl Default for JobStop {
     fn default() -> Self {
-        Self::with_timeout(DISCARD_TIMEOUT)
+        Self::with_timeout(STOP_TIMEOUT)
     }
 }
 
 impl JobStop {
-    pub(crate) fn with_timeout(discard_timeout: Duration) -> Self {
+    pub(crate) fn with_timeout(stop_timeout: Duration) -> Self {
         Self {
             deadline: watch::Sender::default(),
-            discard_timeout,
+            stop_timeout,
         }
     }
 
     pub(crate) fn request(&self) {
         self.deadline.send_if_modified(|deadline| {
             let is_first = deadline.is_none();
-            deadline.get_or_insert_with(|| Instant::now() + self.discard_timeout);
+            deadline.get_or_insert_with(|| Instant::now() + self.stop_timeout);
             is_first
         });
     }
@@ -66,16 +67,16 @@ impl JobStop {
         self.requested_deadline().await;
     }
 
-    /// Waits for the deadline after which a stopped job no longer waits.
+    /// Ends when the job is stopped and its deadline has passed; never for a job that is not
+    /// stopped.
     pub(crate) async fn overdue(&self) {
         sleep_until(self.requested_deadline().await).await;
     }
 
-    /// Waits for the deadline after which a stopped job no longer waits for its request to discard
-    /// the output.
+    /// Ends like [`overdue`](Self::overdue), but not before [`DISCARD_TIME_MIN`] from now.
     pub(crate) async fn discard_overdue(&self) {
-        let least = Instant::now() + DISCARD_TIME_MIN;
-        sleep_until(self.requested_deadline().await.max(least)).await;
+        let earliest = Instant::now() + DISCARD_TIME_MIN;
+        sleep_until(self.requested_deadline().await.max(earliest)).await;
     }
 
     async fn requested_deadline(&self) -> Instant {

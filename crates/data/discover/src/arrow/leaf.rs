@@ -34,7 +34,7 @@ impl SampledLeaf {
     }
 
     pub(super) fn add(&mut self, leaf: &Leaf) {
-        let rows = (0..leaf.rows()).filter(|row| leaf.is_present(*row));
+        let rows = (0..leaf.len()).filter(|row| leaf.is_present(*row));
         let values = leaf.values();
         if !matches!(values.data_type(), DataType::Dictionary(..)) {
             return self.add_rows(values, rows);

@@ -66,7 +66,7 @@ pub(super) fn slot(number: u32, provider: &str) -> RootSlot {
         number,
         provider: provider.into(),
         kind: "file".into(),
-        fields: [("path".to_owned(), "/etc/kek".to_owned())].into(),
+        settings: [("path".to_owned(), "/etc/kek".to_owned())].into(),
         wrapped: vec![7; 60],
         created_unix_s: 1,
         verified_unix_s: 1,
@@ -703,13 +703,13 @@ async fn a_damaged_root_record_is_refused_by_name() {
         ),
         (
             good.replace(&"a5".repeat(16), "a5"),
-            "32 hexadecimal digits",
+            "32 lowercase hexadecimal digits",
         ),
         (
             good.replace(&"a5".repeat(16), &"A5".repeat(16)),
-            "32 hexadecimal digits",
+            "32 lowercase hexadecimal digits",
         ),
-        (good.replace(&one, "zz"), "32 hexadecimal digits"),
+        (good.replace(&one, "zz"), "32 lowercase hexadecimal digits"),
         (good.replace(&two, &one), "both root keys have the same id"),
         (
             good.replace("\"incoming\"", "\"retired\""),
@@ -758,19 +758,19 @@ async fn a_damaged_root_record_is_refused_by_name() {
         ),
         (
             good.replacen("/etc/kek", "\\u0007", 1),
-            "slot 1 has invalid fields",
+            "slot 1 has invalid provider settings",
         ),
         (
             good.replacen("/etc/kek", &"x".repeat(4_097), 1),
-            "slot 1 has invalid fields",
+            "slot 1 has invalid provider settings",
         ),
         (
             good.replacen(&copy, "", 1),
-            "the copy in slot 1 has 0 bytes",
+            "the copy in slot 1 has 0 bytes, not 1 to 8192",
         ),
         (
             good.replacen(&copy, &STANDARD.encode([7; 8_193]), 1),
-            "the copy in slot 1 has 8193 bytes",
+            "the copy in slot 1 has 8193 bytes, not 1 to 8192",
         ),
         (good.replacen(&copy, "!", 1), "not base64"),
     ] {

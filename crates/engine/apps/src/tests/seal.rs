@@ -358,7 +358,7 @@ async fn a_load_that_began_before_the_seal_keeps_no_key() {
 #[test]
 fn a_record_without_the_mark_has_the_form_of_earlier_versions() {
     let root = root();
-    let active = RootEntry {
+    let active = RootKeyCopies {
         id: root.id(&SET).unwrap(),
         created_unix_s: 1,
         slots: vec![slot(1, "local")],

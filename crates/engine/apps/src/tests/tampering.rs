@@ -412,10 +412,10 @@ fn tampered(history: &History, other: &History) -> Vec<Tampered> {
             root.active.slots.push(slot(4, "mine"));
             root.next_slot = 5;
         }),
-        ("slot fields changed", |root| {
+        ("slot settings changed", |root| {
             drop(
                 root.active.slots[1]
-                    .fields
+                    .settings
                     .insert("path".into(), "/tmp/mine".into()),
             )
         }),
@@ -423,7 +423,7 @@ fn tampered(history: &History, other: &History) -> Vec<Tampered> {
             root.active.slots[1].verified_unix_s = 1 << 40
         }),
         ("incoming root added", |root| {
-            let entry = RootEntry {
+            let entry = RootKeyCopies {
                 id: [1; 16],
                 created_unix_s: 1,
                 slots: vec![slot(4, "mine")],

@@ -409,9 +409,9 @@ fn seal_case(
     let task = move || -> Task {
         let native = Opener::new(Arc::clone(&keys), &context);
         let evervault = Evervault::new(Arc::clone(&keys), Arc::default());
-        let reader = FieldOpener::new(native, evervault, Limits::default().depth_max as usize);
+        let opener = FieldOpener::new(native, evervault, Limits::default().depth_max as usize);
         let open = OpenSpec {
-            reader: Box::new(reader),
+            opener: Box::new(opener),
             on_error: OnError::Fail,
         };
         start(Containers::Descend, |context| {

@@ -132,14 +132,14 @@ async fn locate_collection(
     engine.apps.refresh().await.map_err(store_error)?;
     let (generation, app) = engine.apps.find_unsealed(request.app)?;
     let app = app.ok_or_else(|| RequestFailure::NoApp.to_rpc_error())?;
-    if app.collection(request.collection).is_some() {
+    if app.token_collection(request.collection).is_some() {
         return Err(invalid_param(
             "collection must be a collection of objects; token records are always authenticated",
         ));
     }
 
     let collection = app
-        .objects(request.collection)
+        .object_collection(request.collection)
         .ok_or_else(|| RequestFailure::NoCollection.to_rpc_error())?;
     Ok((
         MapView {

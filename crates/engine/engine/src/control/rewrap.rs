@@ -193,7 +193,7 @@ fn targets(
     let mut targets = Vec::new();
     for (name, collection) in &found.collections {
         let name = name.as_str();
-        let rows = match (app.objects(name), app.collection(name)) {
+        let rows = match (app.object_collection(name), app.token_collection(name)) {
             (Some(objects), _) if engine.objects.is_some() => {
                 TargetRows::Objects(Arc::clone(objects))
             }

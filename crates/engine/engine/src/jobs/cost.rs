@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use sealwire_access::Principal;
 pub use sealwire_payload::ExtraWork;
-use sealwire_schedule::{Agreement, Cost, CostModel, Sample, Time, WorkSize};
+use sealwire_schedule::{Cost, CostModel, Sample, TenantConsensus, Time, WorkSize};
 use sealwire_wire::{KeyScope, Method, Methods, Suite};
 
 use crate::jobs::slice_timer::SliceTimer;
@@ -259,14 +259,14 @@ pub struct Costs([KindCosts; OperationKind::COUNT]);
 struct KindCosts {
     model: CostModel,
     /// Samples of several principals, on which corrections of the model must agree.
-    agreement: Agreement<Principal>,
+    consensus: TenantConsensus<Principal>,
 }
 
 impl KindCosts {
     fn new(model: CostModel) -> Self {
         Self {
             model,
-            agreement: Agreement::new(),
+            consensus: TenantConsensus::new(),
         }
     }
 }
@@ -349,8 +349,8 @@ impl Costs {
     /// Corrects the model by the CPU time of a slice, as far as the slices of most principals
     /// agree.
     pub fn observe(&mut self, now: Time, kind: OperationKind, sample: &Sample<'_, Principal>) {
-        let KindCosts { model, agreement } = &mut self.0[kind.index()];
-        agreement.learn(now, model, sample);
+        let KindCosts { model, consensus } = &mut self.0[kind.index()];
+        consensus.learn(now, model, sample);
     }
 }
 

@@ -74,7 +74,7 @@ pub enum RequestFailure {
     #[error(
         "the response would be longer than {reply_bytes_max} bytes (limits.reply_bytes_max); send less in a request"
     )]
-    ReplyTooLarge {
+    ResponseTooLarge {
         /// The limit.
         reply_bytes_max: usize,
     },
@@ -226,7 +226,7 @@ impl RequestFailure {
                 ErrorCode::BadRequest
             }
             Self::Unmatched { .. } => ErrorCode::BadRequest,
-            Self::TooDeep { .. } | Self::ReplyTooLarge { .. } | Self::SealedTooLarge { .. } => {
+            Self::TooDeep { .. } | Self::ResponseTooLarge { .. } | Self::SealedTooLarge { .. } => {
                 ErrorCode::TooLarge
             }
             Self::TooManyTokens { .. } | Self::AboveHourlyLimit { .. } => ErrorCode::TooLarge,
@@ -276,7 +276,7 @@ impl RequestFailure {
                 .plain(self.to_string())
                 .with(Detail::text("limit", "depth_max"))
                 .with(Detail::number("max", *depth_max as u64)),
-            Self::ReplyTooLarge { reply_bytes_max } => self
+            Self::ResponseTooLarge { reply_bytes_max } => self
                 .plain(self.to_string())
                 .with(Detail::text("limit", "reply_bytes_max"))
                 .with(Detail::number("max", *reply_bytes_max as u64)),

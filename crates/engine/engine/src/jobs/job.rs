@@ -264,7 +264,7 @@ pub struct JobSpec {
     /// Bound of the result's document, if the job seals it.
     pub sealed: Option<SealedBound>,
     /// Bytes reserved for the response.
-    pub reply_bytes: usize,
+    pub response_bytes: usize,
     /// Predicted cost.
     pub estimate: Cost,
 }
@@ -409,8 +409,8 @@ pub struct Job {
     limits: Limits,
     metrics: Arc<Metrics>,
     /// The result, once the job has ended.
-    ended: Option<Finished>,
-    done: Option<oneshot::Sender<Finished>>,
+    finished: Option<Finished>,
+    result_sender: Option<oneshot::Sender<Finished>>,
 }
 
 enum JobStage {
@@ -445,7 +445,7 @@ impl Job {
         metrics: Arc<Metrics>,
     ) -> (Box<Self>, oneshot::Receiver<Finished>) {
         spec.cancel.set_generation(spec.generation);
-        let (done, finished) = oneshot::channel();
+        let (result_sender, result_receiver) = oneshot::channel();
         let work = Self {
             stage: JobStage::New(start),
             walk: Walk::new(
@@ -462,11 +462,11 @@ impl Job {
             worked: Duration::ZERO,
             limits: limits.clone(),
             metrics,
-            ended: None,
-            done: Some(done),
+            finished: None,
+            result_sender: Some(result_sender),
             spec,
         };
-        (Box::new(work), finished)
+        (Box::new(work), result_receiver)
     }
 
     /// Returns the key agreements of opening so far: those made in slices, and those that helpers
@@ -535,7 +535,7 @@ impl Job {
         }
 
         self.stage = JobStage::Running(fields);
-        self.out = Vec::with_capacity(self.spec.reply_bytes);
+        self.out = Vec::with_capacity(self.spec.response_bytes);
         self.document = Some(response::Document::start(&mut self.out, self.spec.msgid));
         Ok(())
     }
@@ -569,7 +569,7 @@ impl Job {
         };
         let advanced = work.advance(&mut self.walk, &self.spec.payload, &mut self.out, slice);
         advanced.map_err(|failure| match (failure, self.spec.sealed) {
-            (RequestFailure::ReplyTooLarge { reply_bytes_max }, Some(sealed))
+            (RequestFailure::ResponseTooLarge { reply_bytes_max }, Some(sealed))
                 if reply_bytes_max < self.limits.reply_bytes_max =>
             {
                 RequestFailure::SealedTooLarge {
@@ -581,9 +581,10 @@ impl Job {
         })
     }
 
+    /// Stores the result after the last slice.
     fn finish(&mut self, walked: Result<(), RequestFailure>) {
         let result = match (walked, self.document.take()) {
-            (Ok(()), Some(document)) => self.end(document),
+            (Ok(()), Some(document)) => self.outcome_of_walk(document),
             (Ok(()), None) => Err(RequestFailure::Internal("work ended twice")),
             (Err(failure), _) => Err(failure),
         };
@@ -593,7 +594,7 @@ impl Job {
             self.count(result.is_ok());
         }
 
-        self.ended = Some(Finished {
+        self.finished = Some(Finished {
             result,
             started,
             worked: self.worked,
@@ -601,7 +602,7 @@ impl Job {
     }
 
     /// Returns the outcome of a whole walk.
-    fn end(&mut self, document: response::Document) -> Result<Outcome, RequestFailure> {
+    fn outcome_of_walk(&mut self, document: response::Document) -> Result<Outcome, RequestFailure> {
         let unmatched = self.walk.unmatched();
         if let (Unmatched::Fail, Some(position)) = (self.spec.unmatched, unmatched.first()) {
             return Err(RequestFailure::Unmatched {
@@ -785,9 +786,9 @@ impl Slices for Job {
     }
 
     fn deliver(mut self: Box<Self>) {
-        if let (Some(done), Some(ended)) = (self.done.take(), self.ended.take()) {
+        if let (Some(sender), Some(finished)) = (self.result_sender.take(), self.finished.take()) {
             // The receiver is gone if the request was stopped.
-            let _ = done.send(ended);
+            let _ = sender.send(finished);
         }
     }
 }
@@ -797,7 +798,7 @@ impl Drop for Job {
         if let Some(read_ahead) = &self.read_ahead {
             read_ahead.end();
         }
-        if self.done.is_some() && self.ended.is_none() {
+        if self.result_sender.is_some() && self.finished.is_none() {
             self.count(false);
         }
     }
@@ -826,7 +827,7 @@ fn finish_document(
         .sum();
     let bytes = FRAME_BYTES + listed + unmatched.len() * LISTED_ITEM_BYTES + texts;
     if bytes > out.capacity() - out.len() && bytes > reply_bytes_max.saturating_sub(out.len()) {
-        return Err(RequestFailure::ReplyTooLarge { reply_bytes_max });
+        return Err(RequestFailure::ResponseTooLarge { reply_bytes_max });
     }
     document.finish(out, generation, errors, unmatched, encapsulations);
     Ok(())
@@ -866,7 +867,7 @@ pub fn walk_on<T: Transform<Error = FieldFailure>>(
         Ok(Progress::More) => Ok(false),
         Err(WalkError::Transform(failure)) => Err(failure.into()),
         Err(WalkError::TooDeep { depth_max, .. }) => Err(RequestFailure::TooDeep { depth_max }),
-        Err(WalkError::OutTooLarge { out_bytes_max }) => Err(RequestFailure::ReplyTooLarge {
+        Err(WalkError::OutTooLarge { out_bytes_max }) => Err(RequestFailure::ResponseTooLarge {
             reply_bytes_max: out_bytes_max.saturating_add(FRAME_BYTES),
         }),
         Err(error @ WalkError::Malformed { .. }) => Err(RequestFailure::Payload(error.to_string())),

@@ -52,7 +52,8 @@ impl Operation for Decrypt {
         let disclosure = app.disclosure_for(context.permit)?;
         let mask = disclosure.mask().cloned();
         let growth = disclosure.growth(context.fields_max(), context.size.bytes);
-        // A value that its format binds to no context does not open for a request that names one.
+        // Evervault values are bound to no context, so anyone could move them to another one. A
+        // request that names a context opens native envelopes only.
         let native_only = !self.document.context.is_empty();
         let outside = self.reading.outside;
         let mut open = OpenSpec::new(
@@ -64,7 +65,7 @@ impl Operation for Decrypt {
         )?;
 
         if mask.is_some() {
-            open.reader.ignore_unauthenticated_types();
+            open.opener.ignore_unauthenticated_types();
         }
 
         let plan = self.document.plan(
@@ -90,7 +91,7 @@ struct StartOpening {
 
 impl StartFields for StartOpening {
     fn take_ready_keys(&mut self, document: &[u8]) -> bool {
-        self.open.reader.has_keys_of(document)
+        self.open.opener.has_keys_of(document)
     }
 
     fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, RequestFailure> {
@@ -101,17 +102,17 @@ impl StartFields for StartOpening {
     }
 }
 
-/// How envelopes are opened.
+/// How the envelopes of a document will be opened.
 pub struct OpenSpec {
     /// The app's keys under the request's context. Opens nothing before the first slice.
-    pub reader: Box<FieldOpener>,
+    pub opener: Box<FieldOpener>,
     /// Effect of one bad field.
     pub on_error: OnError,
 }
 
 impl OpenSpec {
-    /// Opens a document's envelopes with an app's keys. `native_only`: a value that its format
-    /// binds to no context does not open.
+    /// Opens a document's envelopes with an app's keys. `native_only`: envelopes of
+    /// other formats do not open.
     pub(super) fn new(
         engine: &Engine,
         keys: &Arc<crypto::AppKeys>,
@@ -137,20 +138,20 @@ impl OpenSpec {
         let evervault = Evervault::new(Arc::clone(keys), Arc::clone(&engine.evervault))
             .with_key_cache(cache.cloned())
             .rejecting(native_only || inside_only);
-        let reader = FieldOpener::new(native, evervault, engine.limits.depth_max as usize);
+        let opener = FieldOpener::new(native, evervault, engine.limits.depth_max as usize);
         Ok(Self {
-            reader: Box::new(reader),
+            opener: Box::new(opener),
             on_error: document.on_error,
         })
     }
 
     /// Begins to open the fields of a document.
     pub fn start(self, context: FieldContext) -> OpenFields {
-        let mut reader = self.reader;
+        let mut opener = self.opener;
         let field_errors = context.errors(self.on_error);
-        reader.stop_with(Arc::clone(&context.cancel));
+        opener.stop_with(Arc::clone(&context.cancel));
         OpenFields {
-            reader,
+            opener,
             cancel: context.cancel,
             field_errors,
             unopened: UnopenedFields::default(),
@@ -158,16 +159,16 @@ impl OpenSpec {
     }
 }
 
-/// How fields that claim to be envelopes are opened.
+/// Opens the fields of one document, and collects those that did not open.
 #[derive(Debug)]
 pub struct OpenFields {
     /// The app's keys and the key schedules met so far.
-    pub reader: Box<FieldOpener>,
+    pub opener: Box<FieldOpener>,
     /// Tells when to stop.
     pub cancel: Arc<CancelToken>,
     /// Fields that did not open.
     pub field_errors: FieldErrors,
-    /// The number of them, for metrics.
+    /// Numbers of fields that did not open, for metrics.
     pub unopened: UnopenedFields,
 }
 
@@ -221,7 +222,7 @@ impl OpenFields {
         // A field that was given up because of a cancel did not fail to open.
         let cancel = &self.cancel;
         let unopened = &mut self.unopened;
-        self.reader
+        self.opener
             .open(token)
             .map_err(|problem| match cancel.stop_reason() {
                 Some(reason) => FieldFailure::Stopped(reason),
@@ -251,7 +252,7 @@ pub(super) fn named_suite(token: Token<'_>) -> Option<crypto::Suite> {
 pub struct ShowFields {
     /// Opens values.
     pub open: OpenFields,
-    /// Seals values.
+    /// Writes opened values, masked if the principal's role has a mask.
     pub disclosure: Disclosure,
 }
 
@@ -270,7 +271,7 @@ impl Transform for ShowFields {
 
     #[inline]
     fn pauses(&mut self) -> bool {
-        self.open.reader.pauses()
+        self.open.opener.pauses()
     }
 
     #[inline]
@@ -303,7 +304,7 @@ impl FieldWork for ShowFields {
     }
 
     fn opener(&mut self) -> Option<&mut FieldOpener> {
-        Some(&mut self.open.reader)
+        Some(&mut self.open.opener)
     }
 
     fn count(&self, metrics: &Metrics) {

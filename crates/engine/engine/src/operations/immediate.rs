@@ -76,7 +76,7 @@ fn inspect(envelope: Envelope<'_>, apps: &Apps) -> Option<Inspection> {
         Envelope::Binary(bytes) => crypto::Envelope::from_binary(bytes),
     };
     if let Some(native) = native {
-        let is_outside = apps.is_outside(native.suite, native.key_id);
+        let is_outside = apps.is_published(native.suite, native.key_id);
         return Some(inspect_native(&native, is_outside));
     }
 

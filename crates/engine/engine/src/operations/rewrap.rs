@@ -262,7 +262,7 @@ impl Transform for RewrapFields {
 
     #[inline]
     fn pauses(&mut self) -> bool {
-        self.open.reader.pauses()
+        self.open.opener.pauses()
     }
 
     fn failed(&mut self, path: &Path<'_>, failure: FieldFailure) -> Result<(), FieldFailure> {
@@ -299,7 +299,7 @@ impl FieldWork for RewrapFields {
     }
 
     fn opener(&mut self) -> Option<&mut FieldOpener> {
-        Some(&mut self.open.reader)
+        Some(&mut self.open.opener)
     }
 
     fn count(&self, metrics: &Metrics) {

@@ -251,7 +251,7 @@ impl StorePlan for SubjectsPlan {
                 SubjectTask::Export { after, limit } => run.export(after, limit).await?.encode(out),
             }
             if out.len() > reply_bytes_max {
-                Err(RequestFailure::ReplyTooLarge { reply_bytes_max })
+                Err(RequestFailure::ResponseTooLarge { reply_bytes_max })
             } else {
                 Ok(())
             }
@@ -390,7 +390,7 @@ impl SubjectsRun<'_> {
             .collect();
 
         // A collection without a name was deleted, and its tokens wait for the sweep.
-        let Some((name, collection)) = self.app.tokens_of_number(first.collection) else {
+        let Some((name, collection)) = self.app.token_collection_by_number(first.collection) else {
             return Ok(SubjectExport {
                 next,
                 generation,
@@ -502,7 +502,7 @@ impl SubjectsRun<'_> {
             .filter_map(|(_, row)| ReadableRow::of(row, &keys))
             .collect();
         // A collection without a name was deleted, and its objects wait for the sweep.
-        let (collection, opened) = match self.app.objects_of_number(first.collection) {
+        let (collection, opened) = match self.app.object_collection_by_number(first.collection) {
             Some((name, collection)) => (
                 name.to_owned(),
                 self.opened(Arc::clone(collection), rows).await?,

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealwire_apps::{Control, FIRST_SLOT, RootEntry, RootRecord, RootSlot, SlotChange};
+use sealwire_apps::{Control, FIRST_SLOT, RootKeyCopies, RootRecord, RootSlot, SlotChange};
 use sealwire_crypto::RootKey;
 use sealwire_kek::recovery::recovery_key_of;
 use sealwire_store::{CommitSteps, StoreError};
@@ -197,7 +197,7 @@ impl RootAdmin {
             .filter(|slot| slot.number != number)
             .cloned()
             .collect();
-        let others = RootEntry {
+        let others = RootKeyCopies {
             slots,
             ..root.clone()
         };
@@ -348,7 +348,7 @@ impl RootAdmin {
         Ok(slots)
     }
 
-    async fn unwrapped(&self, set: [u8; 16], root: &RootEntry) -> UnwrapResults {
+    async fn unwrapped(&self, set: [u8; 16], root: &RootKeyCopies) -> UnwrapResults {
         let mut results = UnwrapResults::new();
         for slot in &root.slots {
             results.insert(
@@ -474,7 +474,7 @@ fn slot_state(slot: &RootSlot, result: Option<&Result<(), String>>) -> RootSlotS
         number,
         provider,
         kind,
-        fields,
+        settings,
         created_unix_s,
         verified_unix_s,
         ..
@@ -484,7 +484,7 @@ fn slot_state(slot: &RootSlot, result: Option<&Result<(), String>>) -> RootSlotS
         number,
         provider,
         kind,
-        fields,
+        fields: settings,
         created_unix_s,
         verified_unix_s,
         unwraps: result.map(Result::is_ok),

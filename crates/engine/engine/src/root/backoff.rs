@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use sealwire_apps::RootEntry;
+use sealwire_apps::RootKeyCopies;
 use sealwire_store::StoreError;
 use tokio::time::Instant;
 
@@ -27,7 +27,7 @@ pub(super) struct Backoff(Mutex<BTreeMap<[u8; 16], Pause>>);
 
 struct Pause {
     /// The root key with its slots, as the providers were asked for it.
-    root: RootEntry,
+    root: RootKeyCopies,
     failures: u32,
     until: Instant,
     /// The last error.
@@ -39,7 +39,7 @@ impl Backoff {
     ///
     /// # Errors
     /// [`StoreError::RootKey`].
-    pub(super) fn check(&self, root: &RootEntry) -> Result<(), StoreError> {
+    pub(super) fn check(&self, root: &RootKeyCopies) -> Result<(), StoreError> {
         let pauses = self.lock();
         let now = Instant::now();
         match pauses
@@ -57,7 +57,7 @@ impl Backoff {
     }
 
     /// Begins a pause after a failure.
-    pub(super) fn record_failure(&self, root: &RootEntry, reasons: &str) {
+    pub(super) fn record_failure(&self, root: &RootKeyCopies, reasons: &str) {
         let mut pauses = self.lock();
         if pauses.len() >= ROOTS_MAX && !pauses.contains_key(&root.id) {
             pauses.clear();
@@ -81,7 +81,7 @@ impl Backoff {
     }
 
     /// Forgets the failures of a root key.
-    pub(super) fn reset(&self, root: &RootEntry) {
+    pub(super) fn reset(&self, root: &RootKeyCopies) {
         self.lock().remove(&root.id);
     }
 

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use sealwire_apps::{RootEntry, RootRecord, RootSlot};
+use sealwire_apps::{RootKeyCopies, RootRecord, RootSlot};
 use sealwire_audit::{Event, Timestamp};
 use sealwire_kek::ProviderError;
 use sealwire_telemetry::metrics::{
@@ -276,7 +276,7 @@ impl ProviderUses {
     pub(super) fn next_probe(
         &self,
         interval: Duration,
-    ) -> Option<(Instant, [u8; 16], RootEntry, RootSlot)> {
+    ) -> Option<(Instant, [u8; 16], RootKeyCopies, RootSlot)> {
         let state = self.lock();
         let record = state.record.as_ref()?;
         let slots = record

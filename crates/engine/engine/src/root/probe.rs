@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealwire_apps::{RootEntry, RootSlot};
+use sealwire_apps::{RootKeyCopies, RootSlot};
 use sealwire_telemetry::metrics::{ProviderOperation, ProviderOutcome};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -72,7 +72,7 @@ impl SlotProber {
 }
 
 /// Checks one slot in a separate task, so that a panic of its provider ends only the check.
-async fn check(providers: Arc<Providers>, set: [u8; 16], root: RootEntry, slot: RootSlot) {
+async fn check(providers: Arc<Providers>, set: [u8; 16], root: RootKeyCopies, slot: RootSlot) {
     let id = SlotId {
         root: root.id,
         number: slot.number,

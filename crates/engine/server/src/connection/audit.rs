@@ -12,8 +12,8 @@ use sealwire_engine::jobs::cancel_token::CancelToken;
 use sealwire_engine::operation::RequestOptions;
 use sealwire_telemetry::metrics::{MethodLabel, ResponseCode};
 
-/// A request that gets its response before it starts.
-pub(super) struct RejectedRequest<'a> {
+/// A request that gets its response without a start: it is rejected, or answered at once.
+pub(super) struct UnstartedRequest<'a> {
     pub(super) msgid: u32,
     pub(super) method: MethodLabel,
     /// The options of the request, if it was decoded.
@@ -35,7 +35,7 @@ pub(super) struct RequestSummary<'a> {
     pub(super) arrived: Instant,
 }
 
-impl<'a> RejectedRequest<'a> {
+impl<'a> UnstartedRequest<'a> {
     pub(super) fn summary(&self, code: ResponseCode) -> RequestSummary<'a> {
         let Self {
             method,
@@ -107,9 +107,9 @@ impl Connection {
     }
 
     /// Records a request that did not start. `health` and `info` are never recorded.
-    pub(super) fn record_rejected(
+    pub(super) fn record_unstarted(
         &self,
-        request: &RejectedRequest<'_>,
+        request: &UnstartedRequest<'_>,
         code: ResponseCode,
     ) -> Recording {
         if !self.engine.audit.is_on() || is_unrecorded(request.method) {

@@ -14,14 +14,14 @@ use tokio::time::Instant;
 const BURST: Duration = Duration::from_millis(100);
 /// Shortest pause, so that many requests share a timer.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// Number of requests with an immediate response that count as much as one rejected request.
-const REJECTED_COST: u32 = 10;
+/// Number of cheap messages that count as much as one rejected request.
+const CHEAP_PER_REJECTION: u32 = 10;
 
 /// Shared by all connections of a principal.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     /// Time that one rejected request costs.
-    rejected: Duration,
+    rejection_cost: Duration,
     /// Time at which the cost of all requests so far is paid.
     paid: Mutex<Option<Instant>>,
     /// Sum of all counted costs.
@@ -33,19 +33,19 @@ impl Pace {
     /// Creates a pace with this limit of rejected requests per second.
     pub(crate) fn new(rejected_per_s: u32) -> Self {
         Self {
-            rejected: Duration::from_secs(1) / rejected_per_s.max(1),
+            rejection_cost: Duration::from_secs(1) / rejected_per_s.max(1),
             ..Self::default()
         }
     }
 
     /// Counts a rejected request.
-    pub(crate) fn rejected(&self, now: Instant) {
-        self.count(now, self.rejected);
+    pub(crate) fn count_rejection(&self, now: Instant) {
+        self.count(now, self.rejection_cost);
     }
 
-    /// Counts a request with an immediate response, or a message without a response.
-    pub(crate) fn answered(&self, now: Instant) {
-        self.count(now, self.rejected / REJECTED_COST);
+    /// Counts a cheap message: a request with an immediate response, or a message without a response.
+    pub(crate) fn count_cheap(&self, now: Instant) {
+        self.count(now, self.rejection_cost / CHEAP_PER_REJECTION);
     }
 
     fn count(&self, now: Instant, cost: Duration) {
@@ -94,9 +94,9 @@ mod tests {
                     }
                     None => {
                         if is_rejected {
-                            pace.rejected(now)
+                            pace.count_rejection(now)
                         } else {
-                            pace.answered(now)
+                            pace.count_cheap(now)
                         };
                         requests += 1;
                     }
@@ -115,7 +115,7 @@ mod tests {
         for step in 0..1_000 {
             let now = start + Duration::from_millis(10) * step;
             assert_eq!(pace.pause(now), None);
-            pace.rejected(now);
+            pace.count_rejection(now);
         }
     }
 }

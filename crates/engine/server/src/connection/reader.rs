@@ -17,7 +17,7 @@ use sealwire_wire::{
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, sleep_until};
 
-use super::audit::RejectedRequest;
+use super::audit::UnstartedRequest;
 use super::input::{Input, READ_BYTES};
 use super::request::{Rejected, Request, handle, prepare};
 use super::{Connection, End, InFlightPermit};
@@ -30,7 +30,7 @@ use sealwire_engine::jobs::scheduler::AdmissionPermit;
 use sealwire_engine::operation::{MessageSize, Operation, RequestOptions};
 use sealwire_engine::operations::{self, Decoded, needs_admission};
 use sealwire_telemetry::metrics::{MethodLabel, RequestReport, ResponseCode};
-use streaming::{StreamingRequest, admitted};
+use streaming::{StreamingRequest, wait_for_admission};
 
 /// The reading half of a connection.
 pub(super) struct Reader<R> {
@@ -101,11 +101,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn step(&mut self) -> Result<(), End> {
         self.start_deferred().await;
         if self.deferred_bytes >= READ_BYTES {
-            return self.wait(Reading::Paused { until: None }).await;
+            return self.wait(ReadMode::Paused { until: None }).await;
         }
         if let Some(until) = self.connection.state.pace.pause(Instant::now()) {
             self.connection.engine.metrics.read_paused();
-            return self.wait(Reading::Paused { until: Some(until) }).await;
+            return self.wait(ReadMode::Paused { until: Some(until) }).await;
         }
 
         match self.scanner.scan(&self.input.buffer) {
@@ -138,9 +138,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     self.message_started.get_or_insert_with(MessageStart::now);
                 }
                 if self.input.is_long() {
-                    self.make_room().await
+                    self.continue_long_message().await
                 } else {
-                    self.wait(Reading::On).await
+                    self.wait(ReadMode::On).await
                 }
             }
         }
@@ -171,11 +171,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             } => {
                 // A malformed cancel is ignored, because a notification has no response.
                 match decode_cancel(&frame) {
-                    // The request was already counted.
+                    // Not counted in the pace: it stops a request, and other limits bound the number
+                    // of requests.
                     Ok(msgid) if self.connection.cancel_tokens.contains(msgid) => {
                         self.cancel(msgid).await
                     }
-                    _ => self.count_ignored(),
+                    _ => self.count_unanswered(),
                 }
                 Ok(())
             }
@@ -185,11 +186,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 if let Ok(format) = decode_errors(&frame) {
                     self.connection.set_error_format(format);
                 }
-                self.count_ignored();
+                self.count_unanswered();
                 Ok(())
             }
             MessageHeader::Notification { .. } | MessageHeader::Response { .. } => {
-                self.count_ignored();
+                self.count_unanswered();
                 Ok(())
             }
         }
@@ -197,8 +198,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Counts a message without a response in the principal's pace. Such a message costs as much as
     /// a request with an immediate response.
-    fn count_ignored(&self) {
-        self.connection.state.pace.answered(Instant::now());
+    fn count_unanswered(&self) {
+        self.connection.state.pace.count_cheap(Instant::now());
     }
 
     /// Starts a data request, defers it or rejects it.
@@ -266,7 +267,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         // The client can reuse the msgid as soon as it can read the response.
         drop((cancel, in_flight, admission));
         self.connection
-            .reject(&message.rejected(options.as_ref()), &failure)
+            .reject(&message.unstarted(options.as_ref()), &failure)
             .await;
         Ok(())
     }
@@ -319,7 +320,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             arrived,
         };
         self.connection
-            .reject(&message.rejected(Some(&options)), failure)
+            .reject(&message.unstarted(Some(&options)), failure)
             .await;
     }
 
@@ -350,7 +351,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             return Err(connection.disconnect_for_msgid().await);
         }
 
-        let request = message.rejected(None);
+        let request = message.unstarted(None);
         let response = match (self.shutdown.reason(), decoded) {
             (Some(reason), _) => Err(RequestFailure::Stopped(reason)),
             (None, Ok(Decoded::Immediate(immediate))) => {
@@ -365,13 +366,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         match response {
             Ok(bytes) => {
                 let code = ResponseCode::OK;
-                connection.state.pace.answered(message.arrived);
+                connection.state.pace.count_cheap(message.arrived);
                 connection.engine.metrics.count_request(&RequestReport {
                     method: request.method,
                     code,
                     times: None,
                 });
-                let recording = connection.record_rejected(&request, code);
+                let recording = connection.record_unstarted(&request, code);
                 connection.send_recorded(msgid, bytes, recording).await;
             }
             Err(failure) => connection.reject(&request, &failure).await,
@@ -381,17 +382,17 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Waits for the next event: bytes, an in-flight permit, the end of a pause, the deadline of a
     /// deferred request, or the admission of the message that is arriving.
-    async fn wait(&mut self, reading: Reading) -> Result<(), End> {
-        let on = reading == Reading::On;
-        let (long_waits, until) = match reading {
-            Reading::On => (false, None),
-            Reading::Paused { until } => (
+    async fn wait(&mut self, mode: ReadMode) -> Result<(), End> {
+        let reads = mode == ReadMode::On;
+        let (long_message_waits, pause_end) = match mode {
+            ReadMode::On => (false, None),
+            ReadMode::Paused { until } => (
                 self.has_long_to_offer() && self.deferred_bytes < READ_BYTES,
                 until,
             ),
         };
         let wants_permit = self.in_flight.is_none()
-            && (self.next_deferred().is_some() || (long_waits && until.is_none()));
+            && (self.next_deferred().is_some() || (long_message_waits && pause_end.is_none()));
         let deferred = self.deferred.iter().flat_map(|deferred| {
             let paused = self.backoff.until(deferred.class());
             [
@@ -400,11 +401,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 paused,
             ]
         });
-        let wake_at = deferred.chain([until]).flatten().min();
-        let ends = (long_waits || !self.deferred.is_empty()) && self.shutdown.reason().is_none();
+        let wake_at = deferred.chain([pause_end]).flatten().min();
+        let watch_shutdown =
+            (long_message_waits || !self.deferred.is_empty()) && self.shutdown.reason().is_none();
 
         let read_deadline = self.read_deadline();
-        let mut expired = None;
+        let mut rejection = None;
         let Self {
             connection,
             input,
@@ -417,21 +419,26 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         tokio::select! {
             // A clean and an unclean close are handled alike, because the client is gone in both
             // cases.
-            read = input.more(), if on => return if matches!(read, Ok(1..)) { Ok(()) } else { Err(End::Closed) },
+            read = input.more(), if reads => return if matches!(read, Ok(1..)) { Ok(()) } else { Err(End::Closed) },
+            // A deferred request or a long message can start.
             permit = acquired(acquiring, connection), if wants_permit => *in_flight = permit,
+            // A pause ends, or a deferred request must be rejected.
             () = sleep_until(wake_at.unwrap_or(read_deadline)), if wake_at.is_some() => (),
-            rejection = admitted(streaming), if !on && streaming.is_some() => expired = rejection,
-            _ = shutdown.started(), if ends => (),
-            () = sleep_until(read_deadline), if on => return self.handle_read_timeout().await,
+            // A long message is admitted, or its admission took too long.
+            late = wait_for_admission(streaming), if !reads && streaming.is_some() => rejection = late,
+            // What waits is rejected.
+            _ = shutdown.started(), if watch_shutdown => (),
+            // The next bytes did not arrive in time.
+            () = sleep_until(read_deadline), if reads => return self.handle_read_timeout().await,
         }
 
-        if let (Some(rejection), Some(streaming)) = (expired, &self.streaming) {
+        if let (Some(rejection), Some(streaming)) = (rejection, &self.streaming) {
             let class = streaming.admission.class();
             return self
                 .reject_streaming(RequestFailure::Overloaded(rejection), class)
                 .await;
         }
-        if !on {
+        if !reads {
             // Time during which the engine pauses reading does not count against the peer.
             if let Some(start) = &mut self.message_started {
                 start.counts_from = Instant::now();
@@ -536,9 +543,9 @@ struct Message {
 }
 
 impl Message {
-    fn rejected(self, options: Option<&RequestOptions>) -> RejectedRequest<'_> {
+    fn unstarted(self, options: Option<&RequestOptions>) -> UnstartedRequest<'_> {
         let method = self.method.map_or(MethodLabel::UNKNOWN, MethodLabel::from);
-        RejectedRequest {
+        UnstartedRequest {
             msgid: self.msgid,
             method,
             options,
@@ -550,7 +557,7 @@ impl Message {
 
 /// Tells [`Reader::wait`] whether to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reading {
+enum ReadMode {
     On,
     /// Do not read before a buffered message has started. A pause can delay this start until
     /// `until`.

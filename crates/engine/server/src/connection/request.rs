@@ -1,14 +1,14 @@
 //! Handles a data request, from its decoded message to its response. The steps, in the order of
-//! this file:
+//! time:
 //!
-//! 1. `reader::dispatch` decodes the message ([`decode`](sealwire_engine::operations::decode)) and
+//! 1. `Reader::dispatch` decodes the message ([`decode`](sealwire_engine::operations::decode)) and
 //!    finds an in-flight permit.
 //! 2. [`prepare`] authorizes the request and offers it to the scheduler, which admits, delays or
 //!    rejects it.
 //! 3. [`plan`] resolves names to keys and reserves memory for the response.
 //! 4. [`run`] waits for admission and for the work, at most until a cancel or the deadline. A
 //!    network thread does the work of small requests itself if nothing is queued.
-//! 5. [`handle`] records the outcome and queues the response.
+//! 5. [`handle`], which calls [`run`], records the outcome and queues the response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -265,7 +265,7 @@ fn create_job(
     engine: &Engine,
     request: &Request,
     plan: DocumentPlan,
-    reply_bytes: usize,
+    response_bytes: usize,
     admission: &AdmissionPermit,
 ) -> (Box<Job>, oneshot::Receiver<Finished>) {
     let cancel = request.cancel.token();
@@ -287,7 +287,7 @@ fn create_job(
         extra: request.extra,
         context_bytes: plan.context_bytes,
         sealed: plan.sealed,
-        reply_bytes,
+        response_bytes,
         estimate: admission.estimate(),
     };
 
@@ -382,7 +382,7 @@ pub(super) async fn handle(
 }
 
 /// Waits for admission, then for the end of the work, a cancel or the deadline. Rejects a request
-/// that has waited for admission or a crypto thread for twice its limit.
+/// that has waited for admission or a crypto thread for longer than the scheduler allows.
 async fn run(
     connection: &Connection,
     request: &Request,
@@ -400,72 +400,15 @@ async fn run(
     let cancel = request.cancel.token();
     let mut times = None;
     let wait_bound = admission.wait_bound();
-    let finish = async {
-        let mut idle = Idle {
-            engine,
-            cancel,
-            is_done: false,
-        };
-        let task = match task {
-            Task::Unauthorized(operation) => {
-                let task =
-                    authorize_and_plan(connection, request, operation, &mut admission).await?;
-                admission.restart_wait();
-                task
-            }
-            Task::Planned(task) => task,
-        };
-        // A stopped job updates the metric itself.
-        idle.is_done = matches!(task, PlannedTask::Document(..));
-        admission.wait_until_admitted().await;
-        let result = match task {
-            PlannedTask::Document(job, finished, subject) => {
-                if let Some(subject) = subject {
-                    // The wait for the store must not count as predicted work.
-                    offered = None;
-                    subject
-                        .load(engine.objects()?, &mut admission, cancel, deadline)
-                        .await?;
-                }
-                run_job(
-                    engine,
-                    cancel,
-                    (job, finished),
-                    &mut admission,
-                    deadline,
-                    &mut times,
-                )
-                .await
-            }
-            PlannedTask::Done(result) => {
-                let mut out = Vec::with_capacity(result.len() + RESPONSE_HEADER_BYTES);
-                response::start(&mut out, request.msgid);
-                out.extend_from_slice(&result);
-                Ok(out)
-            }
-            PlannedTask::Store(plan) => {
-                let mut out = Vec::new();
-                response::start(&mut out, request.msgid);
-                let result = plan
-                    .run(StoreContext {
-                        tokens: engine.tokens()?,
-                        objects: engine.objects()?,
-                        admission: &mut admission,
-                        cancel,
-                        deadline,
-                        reply_bytes_max: engine.limits.reply_bytes_max,
-                        out: &mut out,
-                    })
-                    .await;
-                // A growing vector doubles its capacity, and a response can wait long for its
-                // client. Its memory must stay within the reservation.
-                out.shrink_to_fit();
-                result.map(|()| out)
-            }
-        };
-        idle.is_done = true;
-        result
-    };
+    let finish = finish_task(
+        connection,
+        request,
+        task,
+        deadline,
+        &mut admission,
+        &mut offered,
+        &mut times,
+    );
 
     let result = tokio::select! {
         biased;
@@ -500,6 +443,76 @@ async fn run(
     let bytes = result?;
     admission.resize(bytes.capacity());
     Ok((bytes, admission))
+}
+
+/// Does the work of a prepared request, after its admission. Returns the response. Clears `offered`
+/// if the time since then is more than predicted work, and sets `times` for a document.
+async fn finish_task(
+    connection: &Connection,
+    request: &Request,
+    task: Task,
+    deadline: Instant,
+    admission: &mut AdmissionPermit,
+    offered: &mut Option<Instant>,
+    times: &mut Option<JobTimes>,
+) -> Result<Vec<u8>, RequestFailure> {
+    let engine = &connection.engine;
+    let cancel = request.cancel.token();
+    let mut stop_counter = CountIfStopped {
+        engine,
+        cancel,
+        is_over: false,
+    };
+    let task = match task {
+        Task::Unauthorized(operation) => {
+            let task = authorize_and_plan(connection, request, operation, admission).await?;
+            admission.restart_wait();
+            task
+        }
+        Task::Planned(task) => task,
+    };
+    // A stopped job updates the metric itself.
+    stop_counter.is_over = matches!(task, PlannedTask::Document(..));
+    admission.wait_until_admitted().await;
+    let result = match task {
+        PlannedTask::Document(job, finished, subject) => {
+            if let Some(subject) = subject {
+                // The wait for the store must not count as predicted work.
+                *offered = None;
+                subject
+                    .load(engine.objects()?, admission, cancel, deadline)
+                    .await?;
+            }
+            run_job(engine, cancel, (job, finished), admission, deadline, times).await
+        }
+        PlannedTask::Done(result) => {
+            let mut out = Vec::with_capacity(result.len() + RESPONSE_HEADER_BYTES);
+            response::start(&mut out, request.msgid);
+            out.extend_from_slice(&result);
+            Ok(out)
+        }
+        PlannedTask::Store(plan) => {
+            let mut out = Vec::new();
+            response::start(&mut out, request.msgid);
+            let result = plan
+                .run(StoreContext {
+                    tokens: engine.tokens()?,
+                    objects: engine.objects()?,
+                    admission,
+                    cancel,
+                    deadline,
+                    reply_bytes_max: engine.limits.reply_bytes_max,
+                    out: &mut out,
+                })
+                .await;
+            // A growing vector doubles its capacity, and a response can wait long for its client.
+            // Its memory must stay within the reservation.
+            out.shrink_to_fit();
+            result.map(|()| out)
+        }
+    };
+    stop_counter.is_over = true;
+    result
 }
 
 /// Times of a finished job.
@@ -537,13 +550,13 @@ async fn run_job(
             Outcome::Response(bytes) => return Ok(bytes),
             Outcome::NeedsStore(paused) => {
                 times.used_store = true;
-                let mut idle = Idle {
+                let mut stop_counter = CountIfStopped {
                     engine,
                     cancel,
-                    is_done: false,
+                    is_over: false,
                 };
                 let resumed = engine.tokens()?.resume(paused, admission, deadline).await;
-                idle.is_done = true;
+                stop_counter.is_over = true;
                 match resumed? {
                     Resumed::Response(bytes) => return Ok(bytes),
                     Resumed::Rerun(next_job, next_finished) => {
@@ -556,19 +569,19 @@ async fn run_job(
 }
 
 /// Counts a request that is stopped while none of its work runs.
-struct Idle<'a> {
+struct CountIfStopped<'a> {
     engine: &'a Engine,
     cancel: &'a CancelToken,
-    is_done: bool,
+    is_over: bool,
 }
 
-impl Drop for Idle<'_> {
+impl Drop for CountIfStopped<'_> {
     fn drop(&mut self) {
         if let Some(reason) = self
             .cancel
             .stop_reason()
             .and_then(StopReason::cancel_reason)
-            .filter(|_| !self.is_done)
+            .filter(|_| !self.is_over)
         {
             self.engine
                 .metrics

@@ -1,7 +1,7 @@
 //! The tracing spans of requests.
 
 use super::Connection;
-use super::audit::{RejectedRequest, RequestSummary};
+use super::audit::{RequestSummary, UnstartedRequest};
 use sealwire_engine::jobs::cancel_token::CancelToken;
 use sealwire_engine::operation::RequestOptions;
 use sealwire_service::spans::Traced;
@@ -40,7 +40,7 @@ impl Connection {
     }
 
     /// Ends the span of a request that did not start. A request that cannot be decoded has no span.
-    pub(super) fn end_span_rejected(&self, request: &RejectedRequest<'_>, code: ResponseCode) {
+    pub(super) fn end_span_unstarted(&self, request: &UnstartedRequest<'_>, code: ResponseCode) {
         let Some(options) = request.options.filter(|_| self.engine.traces.is_on()) else {
             return;
         };

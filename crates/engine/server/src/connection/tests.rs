@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::watch;
 use tokio::time::{Instant, advance};
 
-use super::audit::RejectedRequest;
+use super::audit::UnstartedRequest;
 use super::request::{PlannedTask, Prepared, Rejected, Request, Task, authorize_and_plan, prepare};
 use super::*;
 use sealwire_engine::access::Authorizer;
@@ -87,7 +87,7 @@ async fn connection_with(change: impl FnOnce(&mut Config)) -> Arc<Connection> {
     let metrics = Arc::clone(&state.metrics);
     let audit = Audit::new(&config.audit);
     audit
-        .open(&config.audit, key, apps.instance(), &state)
+        .open(&config.audit, key, apps.instance_id(), &state)
         .unwrap();
     let engine = Engine {
         decider: Authorizer::new(&config.access, &apps, &metrics),
@@ -274,14 +274,14 @@ async fn memory_beyond_the_message_is_not_reserved_before_the_decision() {
 /// Records a request.
 fn recorded(connection: &Connection) -> sealwire_engine::audit::Recording {
     let method = sealwire_wire::Method::Inspect.into();
-    let request = RejectedRequest {
+    let request = UnstartedRequest {
         msgid: 1,
         method,
         options: None,
         bytes: 1,
         arrived: Instant::now(),
     };
-    connection.record_rejected(&request, sealwire_telemetry::metrics::ResponseCode::OK)
+    connection.record_unstarted(&request, sealwire_telemetry::metrics::ResponseCode::OK)
 }
 
 /// Until a record is written, other records wait with it. So its request must not wait for a client

@@ -183,7 +183,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                             .await?
                     }
                     None => {
-                        self.state.pace.rejected(Instant::now());
+                        self.state.pace.count_rejection(Instant::now());
                         if disposition == Disposition::Close {
                             self.send_protocol_error(&error.into()).await?;
                         }
@@ -217,7 +217,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn handle_request(&mut self, layout: &FrameLayout) -> Result<(), Closed> {
         let MessageHeader::Request { msgid, method } = layout.header else {
             self.take_error_format(layout);
-            self.state.pace.answered(Instant::now());
+            self.state.pace.count_cheap(Instant::now());
             return Ok(());
         };
         let label = method.map_or(MethodLabel::UNKNOWN, MethodLabel::from);
@@ -245,7 +245,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
         match response.await {
             Ok(out) => {
-                self.state.pace.answered(arrived);
+                self.state.pace.count_cheap(arrived);
                 self.count(label, ResponseCode::OK);
                 self.send(&out).await
             }
@@ -302,7 +302,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         error: &RpcError,
     ) -> Result<(), Closed> {
         tracing::debug!(principal = %self.principal, msgid, %error, "control request failed");
-        self.state.pace.rejected(Instant::now());
+        self.state.pace.count_rejection(Instant::now());
         self.count(method, error.code.into());
         let mut out = Vec::new();
         response::error(&mut out, msgid, error, self.error_format);

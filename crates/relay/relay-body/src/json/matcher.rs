@@ -8,8 +8,8 @@ use crate::guard::at_levels;
 use crate::name::{self, BREAKS, normal_form};
 use crate::{BodyError, BodyRule, Containers, RuleSet};
 
-/// Error text for a value in place of a list.
-const SINGLE: &str = "a single value in place of a list";
+/// Error text for a single value where a rule selects elements.
+const SINGLE: &str = "a single value where the rule selects elements of a list: send a list";
 
 /// Positions of all rules at the current value and in the containers around it.
 #[derive(Debug)]
@@ -19,7 +19,8 @@ pub(super) struct Matcher {
     levels: Vec<Position>,
     /// Positions of each rule at the next value.
     here: Vec<Position>,
-    /// Like `levels` and `here`, for each path of the guard, in every reading of some parser.
+    /// Like `levels` and `here`, for each entry of the guard's paths: the union of the positions that
+    /// any parser could reach with its reading of the keys.
     guarded_levels: Vec<Position>,
     guarded_here: Vec<Position>,
     is_reached: bool,
@@ -105,76 +106,98 @@ impl Matcher {
         }
         // The text was checked to be UTF-8.
         let key = std::str::from_utf8(key).unwrap_or_default();
-        let guard = self.rules.guard();
-        let level = &self.guarded_levels[self.guarded_levels.len() - guard.paths.len()..];
+        let is_endless = self.enter_guarded_key(key);
+        self.check_readable(key, is_endless)?;
+        self.check_sealed(Some(key.as_bytes()))
+    }
 
+    /// Moves the guard's paths to the value of a key, in every reading that some parser has of the
+    /// key. Returns true if the key has more readings than are checked.
+    fn enter_guarded_key(&mut self, key: &str) -> bool {
+        let guard = self.rules.guard();
+        let first = self.guarded_levels.len() - guard.paths.len();
+        let positions = &self.guarded_levels[first..];
         let is_accepted = guard.is_accepted(key);
-        let is_unclear = name::is_unclear(key) && !is_accepted;
-        let mut unreadable = None;
+
         self.guarded_here.fill(Position::NOWHERE);
         let is_endless = name::each_reading_of_levels(key, |text| {
             let form = normal_form(text);
             // Some databases and search engines read `card.number` as two keys, and some frameworks
             // `card[number]`.
-            let levels = text
+            let parts = text
                 .split(BREAKS)
-                .filter(|level| !level.is_empty() && text.contains(BREAKS) && !is_accepted);
-            let levels: Vec<_> = levels.map(normal_form).collect();
-            for ((guarded, position), here) in
-                guard.paths.iter().zip(level).zip(&mut self.guarded_here)
+                .filter(|part| !part.is_empty() && text.contains(BREAKS) && !is_accepted);
+            let parts: Vec<_> = parts.map(normal_form).collect();
+            for ((guarded, position), here) in guard
+                .paths
+                .iter()
+                .zip(positions)
+                .zip(&mut self.guarded_here)
             {
                 // An accepted name matches only wildcards, like a name that no rule has.
                 let form = if is_accepted { "\0" } else { &*form };
                 *here = here.union(guarded.paths.at(*position, form.as_bytes()));
-                if levels.len() > 1 {
-                    *here = here.union(at_levels(&guarded.paths, *position, &levels));
+                if parts.len() > 1 {
+                    *here = here.union(at_levels(&guarded.paths, *position, &parts));
                 }
             }
         });
 
         // Rails stores a list that is the whole body under this name.
-        if key == "_json" && self.guarded_levels.len() == level.len() {
+        if key == "_json" && first == 0 {
             self.guarded_here
                 .iter_mut()
-                .zip(level)
+                .zip(positions)
                 .for_each(|(here, root)| *here = here.union(*root));
         }
-        if is_unclear || is_endless {
-            unreadable = (0..level.len())
-                .find(|at| guard.paths[*at].paths.names_at(level[*at]).next().is_some())
-                .map(|at| guard.paths[at].rule);
-        }
-        if let Some(rule) = unreadable
-            && !self.rule().is_some_and(|rule| self.rules[rule].seals)
-        {
-            return Err(BodyError::Value {
-                rule,
-                reason: if is_unclear {
-                    name::UNCLEAR
-                } else {
-                    name::ALIAS
-                },
-            });
-        }
-        self.check_sealed(Some(key.as_bytes()))
+        is_endless
     }
 
-    /// Moves to an element of the innermost container. Rejects a value that a rule seals under a
-    /// number as its key.
+    /// Rejects a key that parsers can read as the name of a sealed value in ways that are not
+    /// checked, unless a rule seals its value.
+    fn check_readable(&self, key: &str, is_endless: bool) -> Result<(), BodyError> {
+        let guard = self.rules.guard();
+        let is_unclear = name::is_unclear(key) && !guard.is_accepted(key);
+        if !is_unclear && !is_endless {
+            return Ok(());
+        }
+        let positions = &self.guarded_levels[self.guarded_levels.len() - guard.paths.len()..];
+        let unreadable = guard
+            .paths
+            .iter()
+            .zip(positions)
+            .find(|(guarded, position)| guarded.paths.names_at(**position).next().is_some());
+        match unreadable {
+            Some((guarded, _)) if !self.rule().is_some_and(|rule| self.rules[rule].seals) => {
+                Err(BodyError::Value {
+                    rule: guarded.rule,
+                    reason: if is_unclear {
+                        name::UNCLEAR
+                    } else {
+                        name::ALIAS
+                    },
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves to an element of the innermost container. Rejects an element that a rule seals as the
+    /// value of a key: some parsers do not tell the element 0 from the key `0`.
     pub(super) fn enter_element(&mut self, index: u32) -> Result<(), BodyError> {
         self.enter_child(|selection, position| selection.at_element(position, index));
         let guard = self.rules.guard();
-        let level = &self.guarded_levels[self.guarded_levels.len() - guard.paths.len()..];
+        let positions = &self.guarded_levels[self.guarded_levels.len() - guard.paths.len()..];
         for (at, guarded) in guard.paths.iter().enumerate() {
             // If the paths exclude an element, their names do not match it either.
             let is_left_out = guarded.names_of.is_some_and(|of| {
                 self.guarded_here[of].is_nowhere()
-                    && guard.paths[of].continues_by_element(level[of])
+                    && guard.paths[of].continues_by_element(positions[of])
             });
             let position = if is_left_out {
                 Position::NOWHERE
             } else {
-                level[at]
+                positions[at]
             };
             self.guarded_here[at] = guarded.at_element(position, index);
         }
@@ -184,30 +207,30 @@ impl Matcher {
     /// Rejects the current value if some parser finds a sealed value here and no rule seals the
     /// current value.
     fn check_sealed(&mut self, key: Option<&[u8]>) -> Result<(), BodyError> {
-        let guarded = self.rules.guard().paths.iter().zip(&self.guarded_here);
+        let positions = self.rules.guard().paths.iter().zip(&self.guarded_here);
         let is_reached = self
             .guarded_here
             .iter()
             .any(|position| !position.is_nowhere());
         let is_found = is_reached
-            && guarded
+            && positions
                 .clone()
-                .any(|(paths, position)| paths.paths.selects(*position));
+                .any(|(guarded, position)| guarded.paths.selects(*position));
         self.is_reached |= is_reached;
 
-        let applies = if is_found { self.rule() } else { None };
-        if !is_found || applies.is_some_and(|rule| self.rules[rule].seals) {
+        let selecting_rule = if is_found { self.rule() } else { None };
+        if !is_found || selecting_rule.is_some_and(|rule| self.rules[rule].seals) {
             return Ok(());
         }
-        // If the sealing rule is for another format, a rule that names the value in this format
-        // decides.
+        // A rule that seals only in the query or in another format of body does not forbid the value
+        // if a rule for this format names it.
         let level = &self.levels[self.levels.len() - self.rules.len()..];
-        let is_named = applies
+        let is_named = selecting_rule
             .is_some_and(|rule| key.is_none_or(|key| self.rules.names_key(rule, level[rule], key)));
-        for (guarded, position) in guarded {
-            let is_here = guarded.paths.selects(*position) && !self.selects(guarded.rule);
+        for (guarded, position) in positions {
+            let is_unsealed = guarded.paths.selects(*position) && !self.selects(guarded.rule);
             // The elements of a list are checked when they are reached.
-            if is_here
+            if is_unsealed
                 && let Some(of) = guarded.names_of
                 && self.rules.guard().paths[of].has_elements(self.guarded_here[of])
             {
@@ -215,7 +238,7 @@ impl Matcher {
                 continue;
             }
             let is_foreign = guarded.is_foreign || self.rules[guarded.rule].selection.is_none();
-            if is_here && !(is_foreign && is_named) {
+            if is_unsealed && !(is_foreign && is_named) {
                 return Err(BodyError::Value {
                     rule: guarded.rule,
                     reason: name::ALIAS,
@@ -270,8 +293,8 @@ impl Matcher {
         self.rules[rule].containers
     }
 
-    /// Records that every rule that selects the current value found a value, and so did `leaf_of`,
-    /// the rule whose leaf it is.
+    /// Marks rules as found: every rule that selects the current value, and `leaf_of`, the rule that
+    /// selected a container around it with [`Containers::Leaves`].
     pub(super) fn note_found(&mut self, leaf_of: Option<usize>) {
         if let Some(rule) = leaf_of {
             self.found[rule] = true;

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use crate::rewrap_job::{Encoding, Engine, EngineError, RewrapRequest, RewrapResponse};
+use crate::rewrap_job::{
+    Encoding, Engine, EngineError, PAGE_ROWS_MAX, RewrapRequest, RewrapResponse,
+};
 use indicatif::ProgressBar;
 use sealwire_client::{
     Client, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Pacer, RetryLimits,
@@ -14,7 +16,7 @@ use sealwire_service::output::errln;
 use sealwire_command_line::chain;
 
 /// A request that waits longer than this time is reported.
-const NOTICE: Duration = Duration::from_secs(2);
+const NOTICE_AFTER: Duration = Duration::from_secs(2);
 
 /// An engine that is reached over a client.
 pub(super) struct Remote {
@@ -45,11 +47,12 @@ impl Engine for Remote {
             .format(Format::Native)
             .encoding(encoding);
         let mut was_reported = false;
-        let waits = |error: &Error, waited| {
-            if waited > NOTICE && !std::mem::replace(&mut was_reported, true) {
+        let report_wait = |error: &Error, waited| {
+            if waited > NOTICE_AFTER && !was_reported {
+                was_reported = true;
                 let seconds = self.retry_timeout.as_secs();
                 let text = format!(
-                    "waiting for the engine up to {seconds} s (--retry-timeout): {}",
+                    "the engine has not processed a request yet, which is tried for {seconds} s in all (--retry-timeout): {}",
                     chain(error)
                 );
                 self.bar.suspend(|| errln!("{text}"));
@@ -57,12 +60,13 @@ impl Engine for Remote {
         };
         let limits = RetryLimits::new(self.client.deadline(), self.retry_timeout);
         let send = |deadline| self.client.rewrap(call.clone().deadline(deadline));
-        let rewrapped = self.pacer.run(limits, send, waits).await;
+        let rewrapped = self.pacer.run(limits, send, report_wait).await;
         let document = rewrapped.map_err(|error| engine_error(&error, request.app))?;
         if document.errors_omitted > 0 {
-            return Err(EngineError::Failed(
-                "the engine did not list all errors of a page".to_owned(),
-            ));
+            return Err(EngineError::Failed(format!(
+                "app {}: the engine left out {} errors of a request: set its limits.errors_reported_max to at least {PAGE_ROWS_MAX}",
+                request.app, document.errors_omitted
+            )));
         }
         let errors = document
             .errors
@@ -79,7 +83,7 @@ fn engine_error(error: &Error, app: &str) -> EngineError {
     match error {
         Error::Rpc(error) if error.code == ErrorCode::TooLarge => EngineError::TooLarge,
         Error::Rpc(error) if error.code == ErrorCode::NotFound => EngineError::Failed(format!(
-            "app {app}: {error}; `sealwire apps list` shows the existing apps"
+            "app {app}: {error}; `sealwire apps list` shows the existing apps and their keys"
         )),
         error => EngineError::Failed(format!("app {app}: {}", chain(error))),
     }

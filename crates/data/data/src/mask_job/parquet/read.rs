@@ -361,7 +361,7 @@ impl ReadSubjects {
             .into();
         Ok(SubjectValues {
             rule: self.rule,
-            leaf: Leaf::of(array, Some(present)),
+            leaf: Leaf::with_validity(array, Some(present)),
             rows: Some(self.rows),
         })
     }

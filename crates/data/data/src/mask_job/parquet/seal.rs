@@ -445,7 +445,7 @@ impl<E: DocumentEngine> BatchWork for SealWork<E> {
                     EngineError::Unfit { value, why, .. } => {
                         let at = piece
                             .part_of(value)
-                            .and_then(|(part, number)| leaf.row(part.first_row, number));
+                            .and_then(|(part, number)| leaf.nth_present(part.first_row, number));
                         job.layout.value_error(&batch, at.unwrap_or(0), &why)
                     }
                     EngineError::Failed(why) => JobError::Engine(why),

@@ -167,9 +167,9 @@ impl Tokens {
             .min(reply_bytes_max);
         self.calls.resize(
             admission,
-            (admission.bytes() - spec.reply_bytes).saturating_add(response_bytes),
+            (admission.bytes() - spec.response_bytes).saturating_add(response_bytes),
         )?;
-        spec.reply_bytes = response_bytes;
+        spec.response_bytes = response_bytes;
         Ok(())
     }
 

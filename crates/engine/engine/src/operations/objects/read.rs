@@ -291,7 +291,7 @@ impl ObjectsRun<'_> {
         .encode(out);
         let reply_bytes_max = self.reply_bytes_max;
         if out.len() > reply_bytes_max {
-            Err(RequestFailure::ReplyTooLarge { reply_bytes_max })
+            Err(RequestFailure::ResponseTooLarge { reply_bytes_max })
         } else {
             Ok(())
         }

@@ -8,9 +8,9 @@ use sealwire_wire::{Disposition, MessageHeader, Scanner};
 use tokio::io::AsyncRead;
 use tokio::time::Instant;
 
-use super::super::audit::RejectedRequest;
+use super::super::audit::UnstartedRequest;
 use super::super::{End, InFlightPermit};
-use super::{Reader, Reading};
+use super::{ReadMode, Reader};
 use sealwire_engine::jobs::cancel_token::CancelGuard;
 use sealwire_engine::jobs::cost::OperationKind;
 use sealwire_engine::jobs::error::RequestFailure;
@@ -30,7 +30,9 @@ pub(super) struct StreamingRequest {
 
 /// Waits until the arriving message is admitted. Returns a rejection if the message has waited for
 /// too long.
-pub(super) async fn admitted(streaming: &mut Option<StreamingRequest>) -> Option<Rejection> {
+pub(super) async fn wait_for_admission(
+    streaming: &mut Option<StreamingRequest>,
+) -> Option<Rejection> {
     let Some(StreamingRequest { admission, .. }) = streaming else {
         return None;
     };
@@ -43,8 +45,9 @@ pub(super) async fn admitted(streaming: &mut Option<StreamingRequest>) -> Option
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    /// Continues to read a long message. Asks the scheduler before it reads more of the body.
-    pub(super) async fn make_room(&mut self) -> Result<(), End> {
+    /// Reads more of a long message if the scheduler has memory for it. Otherwise pauses, or rejects
+    /// the message. Offers the message first if it was not offered before.
+    pub(super) async fn continue_long_message(&mut self) -> Result<(), End> {
         let bytes = self.input.buffer.len();
         let Some(streaming) = &mut self.streaming else {
             return self.offer_streaming(bytes).await;
@@ -53,16 +56,18 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if bytes / 2 >= streaming.estimated_bytes {
             // The size has doubled since the last estimate, so that estimate can be far off.
             streaming.estimated_bytes = bytes;
-            let (kind, work_size, ..) = preview(&self.scanner, &self.input.buffer);
+            let Preview {
+                kind, work_size, ..
+            } = preview(&self.scanner, &self.input.buffer);
             streaming.admission.correct_estimate(kind, work_size);
         }
 
         if streaming.admission.resize(bytes) {
-            self.wait(Reading::On).await
+            self.wait(ReadMode::On).await
         } else if streaming.admission.is_waiting() {
             // The memory quota of the principal is used up. Reading continues after the message is
             // admitted.
-            self.wait(Reading::Paused { until: None }).await
+            self.wait(ReadMode::Paused { until: None }).await
         } else {
             let class = streaming.admission.class();
             self.reject_streaming(RequestFailure::no_memory(), class)
@@ -90,14 +95,18 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
 
         let scheduler = &connection.engine.scheduler;
-        let (kind, work_size, document) = preview(&self.scanner, &self.input.buffer);
+        let Preview {
+            kind,
+            work_size,
+            data_request,
+        } = preview(&self.scanner, &self.input.buffer);
         let class = Class::of_cost(scheduler.estimate(kind, work_size));
         let mut in_flight = None;
         let mut cancel = None;
         let mut deadline = None;
-        if let Some((msgid, deadline_ms)) = document {
+        if let Some(DataRequest { msgid, deadline_ms }) = data_request {
             if let Some(until) = self.backoff.until(class) {
-                return self.wait(Reading::Paused { until: Some(until) }).await;
+                return self.wait(ReadMode::Paused { until: Some(until) }).await;
             }
             in_flight = if self.deferred.is_empty() {
                 self.in_flight
@@ -107,13 +116,14 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 None
             };
             if in_flight.is_none() {
-                return self.wait(Reading::Paused { until: None }).await;
+                return self.wait(ReadMode::Paused { until: None }).await;
             }
             cancel = match connection.cancel_tokens.issue(msgid) {
                 Some(cancel) => Some(cancel),
                 None => return Err(connection.disconnect_for_msgid().await),
             };
-            // The deadline counts from the last byte. Reading has a separate limit.
+            // The deadline of the request counts from its last byte, which is still to come. The
+            // offer uses the earliest that is possible. Reading has a separate limit.
             deadline = Some((Instant::now() + connection.engine.deadline(deadline_ms)).into_std());
         }
 
@@ -170,6 +180,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         failure: &RequestFailure,
         disposition: Disposition,
     ) -> Result<(), End> {
+        // Ends the request, which releases its own msgid. A message that was not offered has no
+        // token: its msgid can belong to another request in flight.
         let has_token = self
             .streaming
             .take()
@@ -181,7 +193,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 return Err(connection.disconnect_for_msgid().await);
             }
             Some(msgid) => {
-                let rejected = RejectedRequest {
+                let rejected = UnstartedRequest {
                     msgid,
                     method: method_label(header),
                     options: None,
@@ -191,7 +203,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 connection.reject(&rejected, failure).await;
             }
             None => {
-                connection.state.pace.rejected(Instant::now());
+                connection.state.pace.count_rejection(Instant::now());
                 if disposition == Disposition::Close {
                     connection
                         .send_protocol_error(&failure.to_rpc_error())
@@ -208,23 +220,38 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 }
 
-/// Predicts the work of an arriving message. For a data request, also returns the msgid and the
-/// deadline in milliseconds.
-fn preview(
-    scanner: &Scanner,
-    buffered: &[u8],
-) -> (OperationKind, WorkSize, Option<(u32, Option<u32>)>) {
+/// The predicted work of an arriving message.
+struct Preview {
+    kind: OperationKind,
+    work_size: WorkSize,
+    /// Set for a data request.
+    data_request: Option<DataRequest>,
+}
+
+/// The parameters of an arriving data request that are known before its end.
+struct DataRequest {
+    msgid: u32,
+    deadline_ms: Option<u32>,
+}
+
+/// Predicts the work of an arriving message.
+fn preview(scanner: &Scanner, buffered: &[u8]) -> Preview {
     let Some(request_preview) = scanner.preview(buffered) else {
         let (kind, work_size) = operations::preview_of_other(buffered.len() as u64);
-        return (kind, work_size, None);
+        return Preview {
+            kind,
+            work_size,
+            data_request: None,
+        };
     };
     let (kind, work_size) = operations::preview(&request_preview, scanner.bytes_at_least());
     let msgid = scanner.header().and_then(|header| header.response_id());
-    (
+    let deadline_ms = request_preview.deadline_ms;
+    Preview {
         kind,
         work_size,
-        msgid.map(|msgid| (msgid, request_preview.deadline_ms)),
-    )
+        data_request: msgid.map(|msgid| DataRequest { msgid, deadline_ms }),
+    }
 }
 
 fn method_label(header: Option<MessageHeader>) -> MethodLabel {

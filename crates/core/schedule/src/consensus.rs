@@ -5,8 +5,9 @@
 //! the model at most as far as the median of the durations of the latest tenants' slices. The
 //! calibrated model counts as one tenant, so it decides if two tenants disagree.
 //!
-//! A tenant that is alone may change the model by a factor of two, which makes no other tenant's
-//! work long, and not by work that is long or corrected.
+//! A tenant that is alone can change the model by at most a factor of two, and only by ordinary
+//! slices: not long, and of a tenant without corrections. A slice is long only beyond twice its
+//! estimate, so work of a tenant that comes later is not long because of this change.
 
 use std::time::Duration;
 
@@ -40,19 +41,19 @@ pub struct Sample<'a, K> {
 
 /// Relative durations of the latest tenants' slices of one kind.
 #[derive(Clone, Debug)]
-pub struct Agreement<K> {
+pub struct TenantConsensus<K> {
     tenants: Vec<Recent<K>>,
 }
 
 #[derive(Clone, Debug)]
 struct Recent<K> {
     tenant: K,
-    /// Logarithm of the time of the last slices over that of the calibrated model.
-    ratio: f64,
+    /// Natural logarithm of the time of the last slices, relative to the calibrated model.
+    log_ratio: f64,
     last: Time,
 }
 
-impl<K> Default for Agreement<K> {
+impl<K> Default for TenantConsensus<K> {
     fn default() -> Self {
         Self {
             tenants: Vec::new(),
@@ -60,8 +61,8 @@ impl<K> Default for Agreement<K> {
     }
 }
 
-impl<K: Clone + Eq> Agreement<K> {
-    /// Creates one without slices.
+impl<K: Clone + Eq> TenantConsensus<K> {
+    /// Creates a consensus without slices.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -78,22 +79,24 @@ impl<K: Clone + Eq> Agreement<K> {
         let Some(drift) = model.drift(done) else {
             return;
         };
-        let calibrated = model.nanos(done) / drift;
-        let ratio = (nanos(took) as f64 / calibrated).clamp(1.0 / RATIO_MAX, RATIO_MAX);
+        let calibrated_ns = model.nanos(done) / drift;
+        let ratio = (nanos(took) as f64 / calibrated_ns).clamp(1.0 / RATIO_MAX, RATIO_MAX);
         self.remember(now, tenant, ratio.ln());
-        let (low, high) = self.median();
+        let (low, high) = self.agreed_range();
         if self.tenants.len() == 1 && !is_ordinary {
             return;
         }
 
+        // Moves the model towards the measured ratio, but not past the ratios on which the tenants
+        // agree, and never away from them.
         let agreed = drift.clamp(low, high);
-        let took = ratio.clamp(drift.min(agreed), drift.max(agreed)) * calibrated;
-        model.observe_nanos(done, took);
+        let allowed_ns = ratio.clamp(drift.min(agreed), drift.max(agreed)) * calibrated_ns;
+        model.observe_nanos(done, allowed_ns);
     }
 
     /// Updates the ratio of a tenant. Forgets those that were not seen for long, and the oldest if
     /// there are too many.
-    fn remember(&mut self, now: Time, tenant: &K, ratio: f64) {
+    fn remember(&mut self, now: Time, tenant: &K, log_ratio: f64) {
         self.tenants
             .retain(|recent| now.since(recent.last) <= RECENT);
         if let Some(recent) = self
@@ -101,7 +104,7 @@ impl<K: Clone + Eq> Agreement<K> {
             .iter_mut()
             .find(|recent| recent.tenant == *tenant)
         {
-            recent.ratio += (ratio - recent.ratio) * WEIGHT;
+            recent.log_ratio += (log_ratio - recent.log_ratio) * WEIGHT;
             recent.last = now;
             return;
         }
@@ -111,28 +114,29 @@ impl<K: Clone + Eq> Agreement<K> {
         }
         self.tenants.push(Recent {
             tenant: tenant.clone(),
-            ratio,
+            log_ratio,
             last: now,
         });
     }
 
-    /// Returns the two middle ratios of all tenants and the calibrated model, which are one if
-    /// their number is odd.
-    fn median(&self) -> (f64, f64) {
+    /// Returns the range in which the tenants agree: the two middle ratios of all tenants and of
+    /// the calibrated model (1.0), which are equal if the number of these ratios is odd. For a
+    /// single tenant, both are its ratio, limited by [`ALONE_MAX`].
+    fn agreed_range(&self) -> (f64, f64) {
         if let [alone] = self.tenants.as_slice() {
-            let ratio = alone.ratio.exp().clamp(1.0 / ALONE_MAX, ALONE_MAX);
+            let ratio = alone.log_ratio.exp().clamp(1.0 / ALONE_MAX, ALONE_MAX);
             return (ratio, ratio);
         }
-        let mut ratios: Vec<_> = self
+        let mut log_ratios: Vec<_> = self
             .tenants
             .iter()
-            .map(|recent| recent.ratio)
+            .map(|recent| recent.log_ratio)
             .chain([0.0])
             .collect();
-        ratios.sort_unstable_by(f64::total_cmp);
+        log_ratios.sort_unstable_by(f64::total_cmp);
         (
-            ratios[(ratios.len() - 1) / 2].exp(),
-            ratios[ratios.len() / 2].exp(),
+            log_ratios[(log_ratios.len() - 1) / 2].exp(),
+            log_ratios[log_ratios.len() / 2].exp(),
         )
     }
 }
@@ -159,7 +163,7 @@ mod tests {
     /// Tenants whose slices take so many times what the calibrated model says, with their
     /// corrections.
     struct Tenants {
-        agreement: Agreement<usize>,
+        consensus: TenantConsensus<usize>,
         model: CostModel,
         corrections: Corrections<usize, 1>,
         now: u64,
@@ -167,11 +171,10 @@ mod tests {
 
     impl Tenants {
         fn new() -> Self {
-            let (agreement, corrections) = (Agreement::new(), Corrections::new(64));
             Self {
-                agreement,
+                consensus: TenantConsensus::new(),
                 model: CostModel::new(COEFFICIENTS),
-                corrections,
+                corrections: Corrections::new(64),
                 now: 0,
             }
         }
@@ -200,7 +203,7 @@ mod tests {
                 took,
                 is_ordinary,
             };
-            self.agreement
+            self.consensus
                 .learn(Time::from_nanos(self.now), &mut self.model, &sample);
         }
 
@@ -218,9 +221,19 @@ mod tests {
                 &[1, 1][..],
                 3.9..=4.0,
             ),
-            ("of many", &[4.0; 12], &[1; 12], 3.9..=4.0),
-            ("of most", &[1.0, 3.9, 4.0, 4.1], &[1; 4], 3.8..=4.0),
-            ("of half", &[1.0, 1.0, 4.0, 4.0], &[1; 4], 0.99..=1.01),
+            ("a slowdown of many", &[4.0; 12], &[1; 12], 3.9..=4.0),
+            (
+                "a slowdown of most tenants",
+                &[1.0, 3.9, 4.0, 4.1],
+                &[1; 4],
+                3.8..=4.0,
+            ),
+            (
+                "a slowdown of half",
+                &[1.0, 1.0, 4.0, 4.0],
+                &[1; 4],
+                0.99..=1.01,
+            ),
             ("a uniform speedup", &[0.4, 0.4, 0.4], &[1; 3], 0.39..=0.42),
             ("one is dear", &[1.0, 1_000.0], &[1, 1], 1.0..=1.0),
             (
@@ -230,7 +243,7 @@ mod tests {
                 0.99..=1.01,
             ),
             (
-                "and sends far more",
+                "one is dearer and sends far more",
                 &[1.0, 1.0, 4.0],
                 &[1, 1, 64],
                 0.99..=1.01,
@@ -325,10 +338,10 @@ mod tests {
     fn tenants_that_are_gone_do_not_count() {
         let mut tenants = Tenants::new();
         tenants.run(100, &[1.0; 40], &[1; 40]);
-        assert_eq!(tenants.agreement.tenants.len(), TENANTS_MAX);
+        assert_eq!(tenants.consensus.tenants.len(), TENANTS_MAX);
         tenants.now += nanos(RECENT) + 1;
         tenants.run(2_000, &[4.0, 4.0], &[1, 1]);
-        assert_eq!(tenants.agreement.tenants.len(), 2);
+        assert_eq!(tenants.consensus.tenants.len(), 2);
         assert!(
             (3.9..=4.0).contains(&tenants.drift()),
             "{}",
