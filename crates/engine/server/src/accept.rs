@@ -18,6 +18,7 @@ use crate::certificates::ConnectionRegistry;
 use crate::connection::{self, Peer, PrincipalState};
 use crate::network_scheduler::{Flow, NetworkScheduler, NetworkSlice, SlicedStream};
 use crate::shutdown::Shutdown;
+use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use sealwire_access::{Principal, PrincipalError};
 use sealwire_engine::engine::Engine;
@@ -54,6 +55,10 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Serves connections of authenticated clients.
 pub(crate) trait Serve: Clone + Send + Sync + 'static {
+    /// Application protocols that the TLS handshake offers; empty for MessagePack-RPC, whose
+    /// clients name none.
+    const ALPN: &'static [&'static [u8]] = &[];
+
     /// Serves one connection until it ends.
     fn serve<S>(self, peer: Peer, stream: S, shutdown: Shutdown) -> impl Future<Output = ()> + Send
     where
@@ -170,7 +175,7 @@ impl<T: Serve> Acceptor<T> {
             let limit = Duration::from_millis(engine.limits.handshake_ms_max);
             let shaken = async {
                 let entrance = gate.entrance();
-                let tls = TlsAcceptor::from(Arc::clone(&entrance.config));
+                let tls = TlsAcceptor::from(with_protocols(&entrance.config, T::ALPN));
                 let shaken = tokio::select! {
                     shaken = timeout(limit, tls.accept(SlicedStream(stream))) => shaken,
                     _ = drains.wait_for(|draining| *draining) => return None,
@@ -227,6 +232,16 @@ impl<T: Serve> Acceptor<T> {
                 .await;
         });
     }
+}
+
+/// Returns the settings of a handshake that offers these application protocols.
+fn with_protocols(config: &Arc<ServerConfig>, protocols: &[&[u8]]) -> Arc<ServerConfig> {
+    if protocols.is_empty() {
+        return Arc::clone(config);
+    }
+    let mut config = ServerConfig::clone(config);
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+    Arc::new(config)
 }
 
 /// Logs that a certificate does not name a principal. The log identifies the certificate by its

@@ -67,6 +67,9 @@ pub struct PrincipalState {
     pub(crate) network: Arc<Flow>,
     /// Permits for requests in flight, on all connections of the principal together.
     in_flight_permits: Arc<Semaphore>,
+    /// Memory for bodies of HTTP requests and responses, on all connections of the principal
+    /// together.
+    pub(crate) body_memory: Arc<Semaphore>,
 }
 
 impl PrincipalState {
@@ -76,6 +79,9 @@ impl PrincipalState {
             pace: Pace::new(limits.rejected_per_s_max),
             network: network.flow(),
             in_flight_permits: Arc::new(Semaphore::new(limits.in_flight_per_principal_max)),
+            body_memory: Arc::new(Semaphore::new(sealwire_http::memory_permits(
+                limits.bytes_per_connection_max,
+            ))),
         }
     }
 }

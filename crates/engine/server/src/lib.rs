@@ -9,6 +9,7 @@ mod certificates;
 pub mod connection;
 mod control;
 mod error;
+mod http;
 pub mod network_scheduler;
 pub mod runtime;
 pub mod server;

@@ -46,6 +46,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub struct Config {
     /// The data listener for clients.
     pub listen: Listen,
+    /// HTTP listener for clients.
+    pub http: HttpListen,
     /// The health and metrics listener for operators.
     pub admin: Admin,
     /// The listener on which operators change apps, keys and collections.
@@ -92,6 +94,13 @@ pub struct Config {
 pub struct Listen {
     /// Address of the data listener. `None` if the engine has no data listener. Port 0 lets the
     /// system choose.
+    pub address: Option<SocketAddr>,
+}
+
+/// `[http]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpListen {
+    /// Address of the HTTP listener. `None` if the engine has none. Port 0 lets the system choose.
     pub address: Option<SocketAddr>,
 }
 
@@ -583,6 +592,9 @@ impl Config {
             listen: Listen {
                 address: optional_address(values, "listen"),
             },
+            http: HttpListen {
+                address: optional_address(values, "http"),
+            },
             admin: Admin {
                 address: address(values, "admin"),
             },
@@ -677,6 +689,7 @@ impl Config {
         }
         let others = [
             ("listen.address", self.listen.address),
+            ("http.address", self.http.address),
             ("admin.address", Some(self.admin.address)),
         ];
         for (other, address) in others {
@@ -705,7 +718,7 @@ impl Config {
                        caller alone gets a half",
             });
         }
-        if self.listen.address.is_none() && self.control.is_none() {
+        if self.listen.address.is_none() && self.http.address.is_none() && self.control.is_none() {
             problems.push(Problem::Conflict {
                 key: "listen.address".into(),
                 other: "control.address".into(),
@@ -718,6 +731,21 @@ impl Config {
                 other: "listen.address".into(),
                 rule: "must differ: health answers on a port of its own",
             });
+        }
+        if let Some(http) = self.http.address.filter(|address| address.port() != 0) {
+            let others = [
+                ("listen.address", self.listen.address),
+                ("admin.address", Some(self.admin.address)),
+            ];
+            for (other, address) in others {
+                if address == Some(http) {
+                    problems.push(Problem::Conflict {
+                        key: "http.address".into(),
+                        other: other.into(),
+                        rule: "must differ: HTTP has a port of its own",
+                    });
+                }
+            }
         }
         if let Some(control) = &self.control {
             self.check_control(control, &mut problems);

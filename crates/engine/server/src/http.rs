@@ -1,0 +1,69 @@
+//! Serves HTTP connections: each one is a client of the engine on a connection inside the process.
+//!
+//! The engine serves that connection as it serves those of the data listener, under the principal
+//! of the client certificate. HTTP adds only the translation, in [`sealwire_http`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealwire_engine::engine::Engine;
+use sealwire_http::{BodyMemory, HttpOptions};
+use sealwire_settings::Config;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
+
+use crate::accept::Serve;
+use crate::connection::{self, Peer};
+use crate::shutdown::Shutdown;
+
+/// Buffer of the connection inside the process, in bytes and per direction.
+const PIPE_BYTES: usize = 64 << 10;
+
+/// The service of the HTTP listener.
+#[derive(Clone)]
+pub(crate) struct HttpService {
+    engine: Arc<Engine>,
+    /// Memory for the bodies of all clients together.
+    body_memory: Arc<Semaphore>,
+}
+
+impl HttpService {
+    pub(crate) fn new(engine: &Arc<Engine>, config: &Config) -> Self {
+        let bytes = usize::try_from(config.schedule.memory_bytes()).unwrap_or(usize::MAX);
+        Self {
+            engine: Arc::clone(engine),
+            body_memory: Arc::new(Semaphore::new(sealwire_http::memory_permits(bytes))),
+        }
+    }
+}
+
+impl Serve for HttpService {
+    const ALPN: &'static [&'static [u8]] = &sealwire_http::ALPN;
+
+    async fn serve<S>(self, peer: Peer, stream: S, shutdown: Shutdown)
+    where
+        S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
+    {
+        let limits = &self.engine.limits;
+        let network = Arc::clone(&peer.state.network);
+        let options = HttpOptions {
+            body_bytes_max: limits.message_bytes_max,
+            depth_max: limits.depth_max as usize,
+            response_bytes_max: limits.reply_bytes_max,
+            idle_time_max: Duration::from_millis(limits.idle_ms_max),
+            body_time_max: Duration::from_millis(limits.message_ms_max),
+            write_time_max: Duration::from_millis(limits.write_stall_ms_max),
+            streams_max: u32::try_from(limits.in_flight_per_connection_max).unwrap_or(u32::MAX),
+            body_memory: BodyMemory {
+                all: self.body_memory,
+                principal: Arc::clone(&peer.state.body_memory),
+            },
+            spawn: Arc::new(move |task| drop(tokio::spawn(Arc::clone(&network).run(task)))),
+        };
+        let (http, pipe) = tokio::io::duplex(PIPE_BYTES);
+        tokio::join!(
+            sealwire_http::serve(stream, http, options),
+            connection::serve(self.engine, peer, pipe, shutdown),
+        );
+    }
+}
